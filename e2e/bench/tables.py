@@ -25,10 +25,10 @@ from typing import TypeVar
 from rich.console import Console
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.adapters.rocks import codec as disk_codec
-from seriatim_broker.core import messages as m
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.log import Preparation
-from seriatim_broker.core.producers import KEPT_BATCHES, Entry, IdleBlock, ProducerTable, pack_window
+from seriatim_broker.core.values import messages as m
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.log import Preparation
+from seriatim_broker.core.values.producers import KEPT_BATCHES, Entry, IdleBlock, ProducerTable, pack_window
 from seriatim_broker.rpc import peer_frames
 
 from .figures import Figure, table, to_json, write_json

@@ -22,7 +22,7 @@ from seriatim_api.errors import SeriatimError
 from e2e.demo import picture
 from e2e.demo.flights import FlightsError
 from e2e.demo.live import Scene, draw, fault_line, progress_line
-from e2e.demo.report import FaultRecord, exit_status, json_line, print_report
+from e2e.demo.report import DemoFault, exit_status, json_line, print_report
 from e2e.demo.run import Demo, Result
 from e2e.demo.settings import Settings, SettingsError, read_settings
 from e2e.workers import WorkerError
@@ -67,7 +67,7 @@ class _View:
             self._console.print(progress_line(scene), markup=False, highlight=False, soft_wrap=True)
             self._shown_at, self._doing = now, scene.doing
 
-    def fault(self, fault: FaultRecord) -> None:
+    def fault(self, fault: DemoFault) -> None:
         """A fault is over; the live view shows it anyhow."""
         if self._live is None:
             self._console.print(fault_line(fault), markup=False, highlight=False, soft_wrap=True)

@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from e2e.demo.report import FaultRecord, SegmentSpan
+from e2e.demo.report import DemoFault, SegmentSpan
 
 RATE_WINDOW_S: Final = 60.0
 """How much of the past the sparkline shows."""
@@ -54,7 +54,7 @@ class Scene:
     delivered: int = 0
     rate_step_s: float = 0.5
     rates: list[int] = field(default_factory=list)
-    faults: list[FaultRecord] = field(default_factory=list)
+    faults: list[DemoFault] = field(default_factory=list)
     segments: Sequence[SegmentSpan] = ()
     positions: dict[int, tuple[int, int]] = field(default_factory=dict)
     doing: str = ""
@@ -93,7 +93,7 @@ def progress_line(scene: Scene) -> str:
     )
 
 
-def fault_line(fault: FaultRecord) -> str:
+def fault_line(fault: DemoFault) -> str:
     """A fault in one line, once its gap is known."""
     gap = "no gap seen" if fault.gap_ms is None else f"gap {fault.gap_ms:,.0f} ms"
     hit = "" if fault.hit else "  (hit nothing: does not count)"
@@ -190,7 +190,7 @@ def _column(at_s: float, duration_s: float, columns: int) -> int:
     return min(max(int(at_s / duration_s * columns), 0), columns - 1)
 
 
-def _fault_marks(faults: Iterable[FaultRecord], duration_s: float, columns: int) -> str:
+def _fault_marks(faults: Iterable[DemoFault], duration_s: float, columns: int) -> str:
     marks = [" "] * columns
     for fault in faults:
         marks[_column(fault.at_s, duration_s, columns)] = "✕" if fault.hit else "·"

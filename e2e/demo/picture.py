@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from e2e.demo.report import FaultRecord, RateSample, SegmentSpan
+from e2e.demo.report import DemoFault, RateSample, SegmentSpan
 
 WIDTH: Final = 1200
 _LEFT: Final = 112
@@ -53,7 +53,7 @@ class _Scale:
 
 def draw(
     segments: Sequence[SegmentSpan],
-    faults: Sequence[FaultRecord],
+    faults: Sequence[DemoFault],
     rates: Sequence[RateSample],
     *,
     duration_s: float,
@@ -113,7 +113,7 @@ def draw(
 def write(
     path: Path,
     segments: Sequence[SegmentSpan],
-    faults: Sequence[FaultRecord],
+    faults: Sequence[DemoFault],
     rates: Sequence[RateSample],
     *,
     duration_s: float,
@@ -171,12 +171,12 @@ def _colours(segments: Sequence[SegmentSpan]) -> dict[str, str]:
     return {group: _GROUP_COLOURS[n % len(_GROUP_COLOURS)] for n, group in enumerate(groups)}
 
 
-def _fault_labels(faults: Sequence[FaultRecord]) -> list[str]:
+def _fault_labels(faults: Sequence[DemoFault]) -> list[str]:
     return sorted({fault.label for fault in faults}, key=lambda label: (label.endswith(" both"), label))
 
 
 def _legend(
-    svg: ET.Element, colours: dict[str, str], segments: Sequence[SegmentSpan], faults: Sequence[FaultRecord]
+    svg: ET.Element, colours: dict[str, str], segments: Sequence[SegmentSpan], faults: Sequence[DemoFault]
 ) -> None:
     """On a line of its own: groups, states out of the ordinary, marks."""
     entries: list[tuple[str, str, str]] = [("group", group, colour) for group, colour in colours.items()]
@@ -245,7 +245,7 @@ def _short(value: float) -> str:
 
 
 def _fault_lanes(
-    svg: ET.Element, scale: _Scale, faults: Sequence[FaultRecord], labels: Sequence[str], top: float
+    svg: ET.Element, scale: _Scale, faults: Sequence[DemoFault], labels: Sequence[str], top: float
 ) -> None:
     for n, label in enumerate(labels):
         y = top + (n + 0.5) * _LANE_HEIGHT
@@ -263,7 +263,7 @@ def _fault_lanes(
             _mark(mark, x, y, hit=fault.hit)
 
 
-def _fault_words(fault: FaultRecord) -> str:
+def _fault_words(fault: DemoFault) -> str:
     words = f"{fault.label} {fault.victim} ({fault.role}) at {fault.at_s:.1f} s"
     if fault.healed_at_s is not None:
         words += f", mended at {fault.healed_at_s:.1f} s"
@@ -279,7 +279,7 @@ def _mark(parent: ET.Element, x: float, y: float, *, hit: bool) -> None:
     _add(parent, "polygon", points=points, fill=fill, stroke=_FAULT_COLOUR, stroke_width=1.4)
 
 
-def _fault_lines(svg: ET.Element, scale: _Scale, faults: Sequence[FaultRecord], top: float, end: float) -> None:
+def _fault_lines(svg: ET.Element, scale: _Scale, faults: Sequence[DemoFault], top: float, end: float) -> None:
     """Over the bars, for what hit: one should see which segments each fault ended."""
     for fault in faults:
         if fault.hit:

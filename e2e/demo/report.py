@@ -29,7 +29,7 @@ _BROKEN_PROMISES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class FaultRecord:
+class DemoFault:
     """One fault, as the runner saw it.
 
     Attributes:
@@ -106,7 +106,7 @@ class Outcome:
         seed: Replays the fault plan.
         quick: Whether this was `QUICK=1`.
         hits_min: How many faults must have hit.
-        kinds_wanted: Of each of these kinds (`FaultRecord.label`) at least one must have hit.
+        kinds_wanted: Of each of these kinds (`DemoFault.label`) at least one must have hit.
     """
 
     check: Report
@@ -116,7 +116,7 @@ class Outcome:
     histories_equal: bool
     differences: Sequence[str]
     digest: str
-    faults: Sequence[FaultRecord]
+    faults: Sequence[DemoFault]
     segments: Sequence[SegmentSpan]
     seed: int
     quick: bool
@@ -129,7 +129,7 @@ class Outcome:
         return self.check.counts["ok"] / self.duration_s if self.duration_s > 0 else 0.0
 
     @property
-    def hits(self) -> list[FaultRecord]:
+    def hits(self) -> list[DemoFault]:
         """The faults that count."""
         return [fault for fault in self.faults if fault.hit]
 
@@ -166,7 +166,7 @@ def percentiles(values_ms: Iterable[float]) -> Percentiles | None:
     return Percentiles(len(values), rank(0.5), rank(0.9), rank(0.99), values[-1])
 
 
-def gaps_by_kind(faults: Iterable[FaultRecord]) -> dict[str, Percentiles]:
+def gaps_by_kind(faults: Iterable[DemoFault]) -> dict[str, Percentiles]:
     """The gaps of the faults that hit, by kind, those of both members apart; sorted by kind."""
     found: dict[str, Percentiles] = {}
     counted = sorted((fault for fault in faults if fault.hit and fault.gap_ms is not None), key=lambda f: f.label)
@@ -237,7 +237,7 @@ def summary(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _gaps(faults: Iterable[FaultRecord]) -> dict[str, float] | None:
+def _gaps(faults: Iterable[DemoFault]) -> dict[str, float] | None:
     found = percentiles(fault.gap_ms for fault in faults if fault.gap_ms is not None)
     return None if found is None else found.to_dict()
 
@@ -299,7 +299,7 @@ def _verdict(count: int) -> str:
     return f"[bold red]{count:,}[/]" if count else "[green]0[/]"
 
 
-def _fault_table(faults: Sequence[FaultRecord]) -> Table:
+def _fault_table(faults: Sequence[DemoFault]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Gap in acceptance, by fault", title_justify="left", pad_edge=False)
     table.add_column("fault")
     for name in ("injected", "hit", "p50", "p90", "p99", "longest"):

@@ -26,7 +26,7 @@ import structlog
 from seriatim import Client, TopicSettings
 from seriatim.history import HistoryWriter, Report, check
 from seriatim_api.errors import SeriatimError, TopicExistsError
-from seriatim_broker.local import FaultRecord as ClusterFault
+from seriatim_broker.local import DemoFault as ClusterFault
 from seriatim_broker.local import LocalCluster
 
 from e2e.demo.expect import read_histories
@@ -34,7 +34,7 @@ from e2e.demo.faults import KINDS
 from e2e.demo.gaps import AckTimes
 from e2e.demo.live import Scene
 from e2e.demo.rebuild import differences, digest
-from e2e.demo.report import FaultRecord, Outcome, RateSample, SegmentSpan
+from e2e.demo.report import DemoFault, Outcome, RateSample, SegmentSpan
 from e2e.demo.settings import Settings
 from e2e.demo.striking import Striker
 from e2e.observe import Observer, Snapshot
@@ -86,7 +86,7 @@ class Demo:
         settings: Settings,
         *,
         on_scene: Callable[[Scene], None] = lambda _scene: None,
-        on_fault: Callable[[FaultRecord], None] = lambda _fault: None,
+        on_fault: Callable[[DemoFault], None] = lambda _fault: None,
     ) -> None:
         self._settings = settings
         self._on_scene = on_scene
@@ -305,7 +305,7 @@ class Demo:
 class _Drained:
     """What the run leaves for the judgement."""
 
-    faults: tuple[FaultRecord, ...]
+    faults: tuple[DemoFault, ...]
     segments: tuple[SegmentSpan, ...]
     duration_s: float
     drained_s: float

@@ -18,7 +18,7 @@ from seriatim_broker.local import LocalCluster
 
 from e2e.demo.faults import KINDS, PlannedFault, Victim, choose, cut_ends, plan
 from e2e.demo.gaps import AckTimes
-from e2e.demo.report import FaultRecord
+from e2e.demo.report import DemoFault
 from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot, still_struck
 
 WHOLE_DEADLINE_S: Final = 30.0
@@ -66,7 +66,7 @@ class Striker:
             group: tuple(broker.name for broker in cluster.plan.brokers if broker.group == group)
             for group in cluster.plan.groups
         }
-        self.records: list[FaultRecord] = []
+        self.records: list[DemoFault] = []
 
     @property
     def hit_count(self) -> int:
@@ -106,7 +106,7 @@ class Striker:
         struck_at, struck_at_ms = time.monotonic(), time.time_ns() // 1_000_000
         both = fault.kind == "kill both"
         self.records.append(
-            FaultRecord(
+            DemoFault(
                 kind="kill" if both else fault.kind,
                 victim=victim.name,
                 role=victim.role,

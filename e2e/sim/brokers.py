@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.events import DirectoryChanged, DiskRoom, Event, LogRead, Moment, Persisted, Tick
-from seriatim_broker.core.messages import FORMS
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.events import DirectoryChanged, DiskRoom, Event, LogRead, Moment, Persisted, Tick
+from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from .schedule import Schedule, Violation

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, NoReturn
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTooOldError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, make_offset, split_offset
-from seriatim_broker.core import chain as chains
-from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.controller import holders
-from seriatim_broker.core.effects import Batches, DeliveryEvent, Joined, Note
-from seriatim_broker.core.events import AckLevel, CursorRecord, GroupOperation
-from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
-from seriatim_broker.core.producers import IdleBlock, ProducerTable, newest_of
+from seriatim_broker.core.control.controller import holders
+from seriatim_broker.core.values import chain as chains
+from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.effects import Batches, DeliveryEvent, Joined, Note
+from seriatim_broker.core.values.events import AckLevel, CursorRecord, GroupOperation
+from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
+from seriatim_broker.core.values.producers import IdleBlock, ProducerTable, newest_of
 from seriatim_broker.testing.memory_disk import DiskImage, SegmentImage
 
 from .excuses import Excuse

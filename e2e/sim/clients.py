@@ -14,8 +14,8 @@ from seriatim._core import producer as core
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import UnknownTopicError
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
 
 from .brokers import checksum
 from .faults import Options

@@ -8,8 +8,8 @@ from seriatim._core import consumer as core
 from seriatim._core import consumer_types as ct
 from seriatim_api.errors import OrderViolationError, SeriatimError, UnknownTopicError
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import (
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import (
     ConsumerAck,
     ConsumerCredit,
     ConsumerJoin,
@@ -18,7 +18,7 @@ from seriatim_broker.core.events import (
     GroupOperation,
     StartPosition,
 )
-from seriatim_broker.core.log import Batch
+from seriatim_broker.core.values.log import Batch
 
 from .checkers import Judge, messages_of
 from .clients import LOOK_US, RESOLVE_DEADLINE_US, SILENCE_US, Clients, Stream, ask_consumer_route
@@ -58,7 +58,7 @@ class SimConsumer:
     @property
     def is_active(self) -> bool:
         """Whether it holds the grant, as far as it knows."""
-        return self.alive and self._core.phase is core.Phase.ACTIVE
+        return self.alive and self._core.phase is core.ConsumerPhase.ACTIVE
 
     def start(self) -> None:
         """Join the group."""

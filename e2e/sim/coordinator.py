@@ -11,9 +11,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from seriatim_api.ids import RunId
-from seriatim_broker.core import rebuild
-from seriatim_broker.core.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
-from seriatim_broker.core.events import (
+from seriatim_broker.core.control import rebuild
+from seriatim_broker.core.values.effects import ReadCertificate, ReadChain, ReadCursor, WriteChain, WriteCursor
+from seriatim_broker.core.values.events import (
     CertificateRead,
     CertificateSeen,
     ChainRead,

@@ -12,7 +12,7 @@ from typing import Any
 
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import RunId
-from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
 
 from .brokers import checksum

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from seriatim_broker.core.events import AckLevel
+from seriatim_broker.core.values.events import AckLevel
 
 KINDS: tuple[str, ...] = (
     "crash",

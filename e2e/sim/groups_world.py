@@ -14,10 +14,10 @@ from typing import Any
 from seriatim_api.errors import SeriatimError, StaleOperatorError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.chain import SegmentState
-from seriatim_broker.core.controller import holders
-from seriatim_broker.core.placement import Intent
-from seriatim_broker.core.restarting import Verdict
+from seriatim_broker.core.control.controller import holders
+from seriatim_broker.core.control.restarting import Verdict
+from seriatim_broker.core.values.chain import SegmentState
+from seriatim_broker.core.values.placement import Intent
 from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult
 from seriatim_broker.runtime.broker_groups import BrokerGroups
 from seriatim_broker.runtime.operators import guard_of

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId, RunId, make_offset
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import retention
-from seriatim_broker.core.chain import SegmentState, Start
-from seriatim_broker.core.messages import FORM_LANE_PROBES
-from seriatim_broker.core.positions import Measure
+from seriatim_broker.core.control import retention
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.chain import SegmentState, Start
+from seriatim_broker.core.values.messages import FORM_LANE_PROBES
+from seriatim_broker.core.values.positions import Measure
 
 from .brokers import Broker
 from .coordinator import TIMEOUT_US
@@ -709,7 +709,7 @@ class Injector(ServingFaults):
         if any(process is None or not process.core.ready or process.frozen for process in processes):
             self._schedule.after(20_000, self._rebuild)
             return
-        if any(process.core.outbox.behind for process in processes if process is not None):
+        if any(process.core.state.coordinator.behind for process in processes if process is not None):
             self._world.judge.seen_states.add("coordinator behind")
         self._world.coordinator.rebuild(processes)
         self._snapshots.clear()

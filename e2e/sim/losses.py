@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core.log import Batch, PutBatch, PutPreparation, PutTailCopy, Truncate, Write
+from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, PutTailCopy, Truncate, Write
 from seriatim_broker.testing.memory_disk import DiskImage
 
 if TYPE_CHECKING:

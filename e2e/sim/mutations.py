@@ -6,7 +6,7 @@ A mutant replaces named decision points for the time of a run. Beside it stands 
 
 from __future__ import annotations
 
-from seriatim_broker.core import fencing, preparing
+from seriatim_broker.core.switching import fencing, preparing
 
 from .mutants import (
     balance,

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seriatim_api.errors import BadRequestError
-from seriatim_broker.core.events import LinkDown, LinkUp, Received
-from seriatim_broker.core.messages import (
+from seriatim_broker.core.values.events import LinkDown, LinkUp, Received
+from seriatim_broker.core.values.messages import (
     DATA,
     FORM_PARTS,
     FenceAnswer,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.events import CursorRecord, GroupOperation, OperateGroup
+from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.events import CursorRecord, GroupOperation, OperateGroup
 
 from .consumers import name_of
 

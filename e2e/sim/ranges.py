@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from seriatim._core.ranges import RangeCursor
 from seriatim_api.errors import OffsetOutOfRangeError, OrderViolationError
 from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.chain import SegmentState
-from seriatim_broker.core.events import ReadRange, SurveyPartition
-from seriatim_broker.core.positions import Place
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.chain import SegmentState
+from seriatim_broker.core.values.events import ReadRange, SurveyPartition
+from seriatim_broker.core.values.positions import Place
 
 from .brokers import checksum
 from .checkers import Judge, messages_of

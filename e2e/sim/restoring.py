@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import operations_pb2
-from seriatim_broker.core import behind
+from seriatim_broker.core.peers import behind
 from seriatim_broker.rpc import known
 from seriatim_broker.runtime.looking_back import LOOK_DEADLINE_S, LOOK_S
 from seriatim_broker.runtime.rebuilding import Answers, Told, carry_out, make_plan
@@ -145,4 +145,4 @@ def _ask(broker: RuntimeBroker) -> Told:
 
 def _says(process: RuntimeProcess) -> bool:
     """Whether it says that the coordinator has lost decisions: in its readiness, in status, and to who rebuilds."""
-    return process.watched is not None and bool(behind.reason(process.watched.core.outbox))
+    return process.watched is not None and bool(behind.reason(process.watched.core.state))

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from seriatim_api.errors import OverloadedError, RunOverError, SeriatimError, UnavailableError
 from seriatim_api.ids import MemberId, RunId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import Append, ConsumerGone, Event, PlanSwitch
-from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import Append, ConsumerGone, Event, PlanSwitch
+from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.runtime.balancer import BalancerSettings
 from seriatim_broker.runtime.caretaker import CaretakerSettings

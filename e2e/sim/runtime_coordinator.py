@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.interfaces.coordinator import Compare, Delete, Operation, Put, TxnResult
 from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.runtime.keys import Keys, partition_of

@@ -8,11 +8,11 @@ from typing import Any
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import MemberId, RunId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, Segment
-from seriatim_broker.core.log import Batch
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, Segment
+from seriatim_broker.core.values.log import Batch
 
 _NOISE = (ev.Tick, ev.Persisted, msg.Heartbeat, msg.HeartbeatAnswer, msg.LaneProbe)
 

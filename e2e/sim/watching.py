@@ -6,10 +6,10 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core import effects as fx
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.events import Append, DropDeleted, DropPartitionData, Event, Moment
-from seriatim_broker.core.log import PutBatch
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import Append, DropDeleted, DropPartitionData, Event, Moment
+from seriatim_broker.core.values.log import PutBatch
 
 from .schedule import Schedule, Violation
 from .story import brief, is_noise
@@ -58,7 +58,7 @@ class WatchedCore:
 
     def _stepped(self, event: Event | None, now: Moment) -> list[fx.Effect]:
         name, schedule = self._process.name, self._schedule
-        was_behind = bool(self._core.outbox.behind)
+        was_behind = bool(self._core.state.coordinator.behind)
         try:
             effects = self._core.start(now) if event is None else self._core.step(event, now)
         except Exception as error:  # whatever it is, a core must not raise it
@@ -67,7 +67,7 @@ class WatchedCore:
             self._waiting[event.request] = event.partition
         elif isinstance(event, DropPartitionData | DropDeleted):
             self._note_gone(event)
-        is_behind = bool(self._core.outbox.behind)
+        is_behind = bool(self._core.state.coordinator.behind)
         for effect in effects:
             self._check_gone(effect)
             if was_behind and is_behind:
@@ -94,7 +94,7 @@ class WatchedCore:
         """From now on nothing of these is acknowledged, but for what was decided before and waits for the disk."""
         ranges = event.deleted.ranges if isinstance(event, DropDeleted) else ((event.partition, event.partition + 1),)
         self._gone.update(PartitionId(number) for first, end in ranges for number in range(first, end))
-        for _, what in self._core.outbox.held:
+        for _, what in self._core.state.out.held:
             if isinstance(what, fx.AppendAccepted):
                 self._waiting.pop(what.request, None)
 
@@ -112,7 +112,7 @@ class WatchedCore:
     def _check_silent(self, effect: fx.Effect) -> None:
         """ALARM: who knows that the coordinator has lost decisions acknowledges nothing, and writes nothing there."""
         if isinstance(effect, fx.AppendAccepted | fx.WriteChain | fx.WriteCursor):
-            what = f"{self._process.name} knows that the coordinator is behind ({self._core.outbox.behind})"
+            what = f"{self._process.name} knows that the coordinator is behind ({self._core.state.coordinator.behind})"
             self._judge.fail("ALARM", f"{what}, and does {effect}")
 
     def commit_of(self, partition: PartitionId, segment_no: int) -> int:

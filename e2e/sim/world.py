@@ -15,19 +15,19 @@ from typing import Any
 from seriatim._core import producer as producing
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.chain import Chain, Opening, Seal, SegmentState, seal_and_open
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.controller import plan_heals
-from seriatim_broker.core.events import (
+from seriatim_broker.core.control.controller import plan_heals
+from seriatim_broker.core.values.chain import Chain, Opening, Seal, SegmentState, seal_and_open
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.events import (
     CertificateSeen,
     CreatePartition,
     CursorRecord,
     DeclareGap,
     DirectoryChanged,
 )
-from seriatim_broker.core.log import Preparation, PutPreparation
-from seriatim_broker.core.messages import FORMS
-from seriatim_broker.core.producers import NO_TABLE
+from seriatim_broker.core.values.log import Preparation, PutPreparation
+from seriatim_broker.core.values.messages import FORMS
+from seriatim_broker.core.values.producers import NO_TABLE
 
 from .brokers import WALL_MS_START, Broker
 from .checkers import Judge

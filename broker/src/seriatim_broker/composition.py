@@ -25,10 +25,10 @@ from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage
 from .adapters.system_clock import SystemClock
 from .bugs import ServedCalls
-from .core import behind
 from .core.broker import BrokerCore
-from .core.effects import Note
-from .core.events import PlanSwitch
+from .core.peers import behind
+from .core.values.effects import Note
+from .core.values.events import PlanSwitch
 from .health import AdminPort
 from .interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from .metrics import BrokerCollector, Counters, Exposition
@@ -438,7 +438,7 @@ class Broker:
             return f"{self.settings.broker} waits for the coordinator at {', '.join(self.settings.coordinator)}"
         if not self._is_serving:
             return f"{self.settings.broker} is not serving"
-        why = behind.reason(self._core.outbox)
+        why = behind.reason(self._core.state)
         if why:
             return f"{self.settings.broker}: {COORDINATOR_BEHIND.line(why)}"
         if not self._core.ready:
@@ -607,7 +607,7 @@ class Broker:
             ),
             "publication_bytes": (
                 "Staged batches in memory for publications that are carried out here, fetched or not committed",
-                lambda: self._core.outbox.carried_bytes,
+                lambda: self._core.state.carried_bytes,
             ),
             "disk_full": ("Whether the disk has reached its reserve", lambda: float(self._core.is_disk_full)),
             "disk_free_bytes": ("Free on the disk", lambda: self._room.free_bytes),
@@ -623,7 +623,7 @@ class Broker:
             "posted_events": ("Events that wait for their slice of the loop", lambda: self._driver.posted_count),
             "coordinator_behind": (
                 "Whether the coordinator has lost decisions that this broker knows of",
-                lambda: float(bool(self._core.outbox.behind)),
+                lambda: float(bool(self._core.state.coordinator.behind)),
             ),
             "coordinator_refuses": (
                 "Whether the coordinator answers and refuses to write",

@@ -23,7 +23,7 @@ from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.tls import TlsFiles
 
-from .core.config import BrokerConfig
+from .core.values.config import BrokerConfig
 
 ENVIRONMENT_PREFIX: Final = "SERIATIM_"
 _MIB: Final = 1 << 20

@@ -13,13 +13,16 @@ from typing import Any, TypeVar, cast
 
 from seriatim_api.batch import BatchHeader, make_header, parse_header
 from seriatim_api.ids import MemberId, PartitionId, make_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.log import (
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.state.segment_log import SegmentLog
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
     LocalSegment,
@@ -28,10 +31,7 @@ from seriatim_broker.core.log import (
     RecoveredSegment,
     TailCopy,
 )
-from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Partition
-from seriatim_broker.core.producers import NO_TABLE, ProducerTable, Table
-from seriatim_broker.core.replica import SegmentLog
+from seriatim_broker.core.values.producers import NO_TABLE, ProducerTable, Table
 
 P = PartitionId(7)
 TOPIC = "orders"
@@ -182,9 +182,9 @@ def log_of(
     """A log with these batches of one producer, made by the real code on a bench of its own."""
     log = SegmentLog(P, LocalSegment(no, attempt(no), (M00, M01), True, False), table)
     log.active = log.unbroken = True
-    outbox = Outbox(BrokerConfig(), M00, 1, NONCE, checksum)
+    broker = BrokerState(BrokerConfig(), M00, 1, NONCE, checksum)
     for count in counts:
-        log.append(outbox, header(sequence, count, producer=producer), b"body")
+        log.append(broker, header(sequence, count, producer=producer), b"body")
         sequence += count
     return log
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.events import AckLevel
-from seriatim_broker.core.log import Batch, PutBatch
-from seriatim_broker.core.producers import WINDOW_BATCHES
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.events import AckLevel
+from seriatim_broker.core.values.log import Batch, PutBatch
+from seriatim_broker.core.values.producers import WINDOW_BATCHES
 
 from .support import (
     M01,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core.groups import attempts
-from seriatim_broker.core.groups.head import GroupHead
-from seriatim_broker.core.log import CursorState
+from seriatim_broker.core.consumers import delivery_attempts
+from seriatim_broker.core.state.consumers import GroupHead
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.log import CursorState
 
 from .support import GROUP, M01, STREAM, P, Serving
 
@@ -73,16 +73,16 @@ def test_another_server_begins_anew_and_flags_what_may_have_been_given() -> None
 def test_the_number_of_ends_is_bounded_and_errs_downwards() -> None:
     bench = Serving()
     head = GroupHead(GROUP, ev.StartPosition.EARLIEST)
-    attempts.take_up(bench.part, head)
+    delivery_attempts.take_up(bench.part, head)
     given = head.given
     assert given is not None
-    for end in range(1, attempts.ENDS_MAX + 11):
+    for end in range(1, delivery_attempts.ENDS_MAX + 11):
         given.below = end
-        attempts.begin_grant(head)
-    assert len(given.ends) == attempts.ENDS_MAX
-    assert attempts.attempt_of(head, 1) == attempts.ENDS_MAX + 11
-    assert attempts.attempt_of(head, attempts.ENDS_MAX) == 12
-    assert attempts.attempt_of(head, attempts.ENDS_MAX + 5) == 1
+        delivery_attempts.begin_grant(head)
+    assert len(given.ends) == delivery_attempts.ENDS_MAX
+    assert delivery_attempts.attempt_of(head, 1) == delivery_attempts.ENDS_MAX + 11
+    assert delivery_attempts.attempt_of(head, delivery_attempts.ENDS_MAX) == 12
+    assert delivery_attempts.attempt_of(head, delivery_attempts.ENDS_MAX + 5) == 1
 
 
 @pytest.mark.parametrize("acked", [3, 4])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core.balance import (
+from seriatim_broker.core.control.balance import (
     GAIN_MIN,
     MOVES_MAX,
     GroupShare,

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.errors import CoordinatorBehindError, OutcomeUnknownError
-from seriatim_broker.core import behind
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.log import PutBatch, PutChain, PutSegment, RecoveredPartition
+from seriatim_broker.core.peers import behind
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.log import PutBatch, PutChain, PutSegment, RecoveredPartition
 
 from .support import (
     M00,
@@ -37,7 +37,7 @@ def second_chain() -> Chain:
 
 
 def is_behind(bench: Bench) -> bool:
-    return bool(bench.core.outbox.behind)
+    return bool(bench.core.state.coordinator.behind)
 
 
 def ahead() -> Bench:
@@ -127,7 +127,7 @@ def test_another_record_under_the_same_epoch_and_revision_is_noticed() -> None:
     assert not is_behind(bench)
     bench.do(ev.CompareChains())
     bench.do(ev.ChainRead(P, second_chain(), 32))
-    assert "is another one than this broker knows" in behind.reason(bench.core.outbox)
+    assert "is another one than this broker knows" in behind.reason(bench.core.state)
 
 
 def test_what_was_lost_and_decided_once_more_is_the_same_record() -> None:
@@ -145,7 +145,7 @@ def test_a_number_that_was_used_twice_is_noticed_whatever_the_epoch() -> None:
     forked = replace(other.open_segment, attempt=b"another---------", group="g2", members=(M20, M21))
     chain = replace(other, epoch=other.epoch + 7, segments=(*other.segments[:-1], forked))
     bench.do(ev.ChainRead(P, chain, 300))
-    assert "opened twice" in behind.reason(bench.core.outbox)
+    assert "opened twice" in behind.reason(bench.core.state)
     assert bench.part.chain == second_chain()
 
 
@@ -209,7 +209,7 @@ def test_a_later_segment_under_no_later_epoch_is_noticed_when_a_member_tells_it(
     older = replace(first_chain(), epoch=second_chain().epoch)  # something else was changed in the copy of the record
     bench.hear(M01, msg.ChainUpdate(older, 100))
     bench.hear(M10, msg.ChainUpdate(second_chain(), 0))
-    assert "g1-0 knows segment 2" in behind.reason(bench.core.outbox)
+    assert "g1-0 knows segment 2" in behind.reason(bench.core.state)
     assert bench.part.chain == older
     bench.clear()
     bench.do(ev.SwitchAwayFrom(P, 1))
@@ -272,7 +272,7 @@ def test_who_holds_the_next_segment_ends_the_switch(refusal: str) -> None:
 
 
 def prepare_again(bench: Bench, refusal: str) -> None:
-    attempt = bench.part.switch.attempt  # type: ignore[union-attr]
+    attempt = bench.part.switch.opening.attempt  # type: ignore[union-attr]
     bench.hear(M10, msg.PrepareAnswer(P, 2, attempt, 1, refusal))
 
 
@@ -287,7 +287,7 @@ def test_its_own_record_counts_too() -> None:
 def test_a_newer_epoch_of_an_older_state_is_noticed() -> None:
     bench = ahead()
     bench.do(ev.ChainRead(P, replace(first_chain(), epoch=9), 400))
-    assert "ends with segment 1" in behind.reason(bench.core.outbox)
+    assert "ends with segment 1" in behind.reason(bench.core.state)
 
 
 def test_a_record_that_a_broker_of_the_version_before_told_is_no_lost_decision() -> None:
@@ -303,7 +303,7 @@ def test_a_record_that_a_broker_of_the_version_before_told_is_no_lost_decision()
     again = Bench(M10, 2, (RecoveredPartition(P, chain=bench.writes(PutChain)[-1].chain),))
     again.link(M11)
     again.read_chain(written)
-    assert not again.core.outbox.behind
+    assert not again.core.state.coordinator.behind
 
 
 def test_who_was_only_asked_stays_until_the_record_is_there_again() -> None:

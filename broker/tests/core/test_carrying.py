@@ -9,13 +9,13 @@ from seriatim_api import errors
 from seriatim_api.batch import FLAG_KEYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch, StagedBatches
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.log import Batch, PutBatch, Truncate
-from seriatim_broker.core.positions import Place
-from seriatim_broker.core.producers import (
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.log import Batch, PutBatch, Truncate
+from seriatim_broker.core.values.positions import Place
+from seriatim_broker.core.values.producers import (
     WINDOW_BATCHES,
     Entry,
     ProducerTable,
@@ -23,10 +23,10 @@ from seriatim_broker.core.producers import (
     pack_table,
     pack_window,
 )
-from seriatim_broker.core.publications import carrying
-from seriatim_broker.core.publications.carrying import CARRYINGS_MAX, FETCHED_AHEAD_MAX
-from seriatim_broker.core.publications.plan import Stand, is_as_staged, stand
-from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
+from seriatim_broker.core.writing import carrying
+from seriatim_broker.core.writing.carrying import CARRYINGS_MAX, FETCHED_AHEAD_MAX
+from seriatim_broker.core.writing.publication_plan import Stand, is_as_staged, stand
 
 from .support import (
     M00,
@@ -496,10 +496,10 @@ def test_publications_that_wait_for_disks_that_are_away_take_no_turn_from_others
 def test_the_memory_of_a_broker_for_publications_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrying, "CARRIED_BYTES_MAX", 3 * staged_batch(0).size_bytes)
     carry, request = asked(*([1] * 9))
-    outbox = carry.bench.core.outbox
+    broker = carry.bench.core.state
     carry.fetched()
     assert len(carry.appended()) == 6, "the limit, and what was asked for before it was reached"
-    assert outbox.carried_bytes == 6 * staged_batch(0).size_bytes
+    assert broker.carried_bytes == 6 * staged_batch(0).size_bytes
     other = carry.ask(1, 1, sequence=8)
     assert carry.fetched() == [0], "another one has one batch all the same, and one only"
     for _ in range(6):
@@ -507,12 +507,12 @@ def test_the_memory_of_a_broker_for_publications_has_a_limit(monkeypatch: pytest
         carry.fetched()
     assert carry.answer(request) is not None
     assert carry.answer(other) is not None
-    assert (outbox.carried_bytes, len(carry.bench.part.carryings)) == (0, 0)
+    assert (broker.carried_bytes, len(carry.bench.part.carryings)) == (0, 0)
     carry.ask(1, 1, sequence=9)
     carry.fetched()
-    assert outbox.carried_bytes
+    assert broker.carried_bytes
     carry.bench.wait(6 * SECOND, (M01,))
-    assert outbox.carried_bytes == 0, "who asked is gone, and with it what was held"
+    assert broker.carried_bytes == 0, "who asked is gone, and with it what was held"
 
 
 def test_nothing_is_fetched_while_nothing_may_be_appended() -> None:
@@ -631,7 +631,7 @@ def test_followers_keep_the_writer_too_on_their_disks() -> None:
     assert write.length == carry.bench.part.logs[1].tail, "nothing is cut"
     carry.ask(1)
     assert len(carry.bench.sent(msg.KeepProducer, M01)) == 1, "not each time"
-    carry.bench.core.outbox.links[M01.broker].forms &= ~msg.FORM_PUBLICATIONS
+    carry.bench.core.state.links.by_broker[M01.broker].forms &= ~msg.FORM_PUBLICATIONS
     carry.bench.wait(3 * SECOND, (M01,))
     carry.bench.clear()
     carry.ask(1)

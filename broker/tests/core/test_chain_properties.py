@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core import chain as chains
-from seriatim_broker.core.chain import Chain, IllegalTransitionError, Opening, Seal, Segment, SegmentState
+from seriatim_broker.core.values import chain as chains
+from seriatim_broker.core.values.chain import Chain, IllegalTransitionError, Opening, Seal, Segment, SegmentState
 
 GROUPS = ("g0", "g1", "g2")
 QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

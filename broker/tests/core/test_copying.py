@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from seriatim_api.ids import MemberId, RunId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.log import PutBatch, RecoveredPartition, TailCopy
-from seriatim_broker.core.producers import NO_TABLE
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.log import PutBatch, RecoveredPartition, TailCopy
+from seriatim_broker.core.values.producers import NO_TABLE
 
 from .support import (
     GROUPS,

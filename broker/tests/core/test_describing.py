@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core.log import CursorState
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.log import CursorState
 
 from .support import GROUP, M01, P, Serving
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from seriatim_api.errors import DiskFullError
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import candidates, disks
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
+from seriatim_broker.core.peers import candidates, disks
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
 
 from .support import (
     M00,
@@ -116,19 +116,19 @@ def test_a_group_with_a_hung_disk_is_not_whole_and_is_whole_again_when_it_goes_o
     bench = opened_master()
     for member in (M10, M11):
         bench.link(member)
-    assert candidates.is_whole(bench.core.outbox, "g1")
+    assert candidates.is_whole(bench.core.state, "g1")
     say_stalled(bench, M11)
-    assert not candidates.is_whole(bench.core.outbox, "g1")
-    assert candidates.usable_members(bench.core.outbox, "g1") == ()
+    assert not candidates.is_whole(bench.core.state, "g1")
+    assert candidates.usable_members(bench.core.state, "g1") == ()
     say_stalled(bench, M11, 0)
-    assert candidates.is_whole(bench.core.outbox, "g1")
+    assert candidates.is_whole(bench.core.state, "g1")
 
 
 def test_a_new_connection_forgets_what_an_older_one_said() -> None:
     bench = opened_master()
     say_stalled(bench, M01)
     bench.link(M01)
-    assert not disks.is_hung(bench.core.outbox, M01)
+    assert not disks.is_hung(bench.core.state, M01)
 
 
 # ---- serving --------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_a_member_whose_own_disk_hangs_takes_no_right() -> None:
     bench = Serving(M01)
     bench.link(M00)
     say_stalled(bench, M00)
-    bench.core.outbox.write_waits_since_us = bench.now_us - HUNG_US
+    bench.core.state.out.write_waits_since_us = bench.now_us - HUNG_US
     bench.hear(M10_linked(bench), msg.TakeOver(P, 1, 2))
     assert not bench.all(fx.WriteChain)
 
@@ -260,9 +260,9 @@ def test_a_full_group_is_passed_over() -> None:
     bench = opened_master()
     whole_groups(bench)
     assert bench.part.chain is not None
-    assert candidates.open_target(bench.core.outbox, bench.part.chain) == "g1"
+    assert candidates.open_target(bench.core.state, bench.part.chain) == "g1"
     say_full(bench, M11)
-    assert candidates.open_target(bench.core.outbox, bench.part.chain) == "g2"
+    assert candidates.open_target(bench.core.state, bench.part.chain) == "g2"
 
 
 def test_appends_are_refused_when_no_group_has_room_and_taken_when_one_has() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from seriatim_api.errors import RunOverError
 from seriatim_api.ids import MemberId, RunId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import change_server
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import change_server
 
 from .support import (
     GROUPS,
@@ -67,8 +67,8 @@ def test_a_dismissed_run_that_connects_again_is_cut_again(how: str) -> None:
     assert bench.all(fx.Disconnect) == [fx.Disconnect(M01.broker, 2)]
     bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 0, 0, 0))
     assert not bench.sent(msg.Replicate, M01)
-    assert not bench.core.outbox.is_linked(M01)
-    assert bench.core.outbox.is_gone(M01)
+    assert not bench.core.state.is_linked(M01)
+    assert bench.core.state.is_gone(M01)
 
 
 def test_a_later_run_of_the_same_disk_is_welcome() -> None:
@@ -77,7 +77,7 @@ def test_a_later_run_of_the_same_disk_is_welcome() -> None:
     bench.clear()
     bench.link(M01, run=2)
     assert not bench.all(fx.Disconnect)
-    assert bench.core.outbox.is_linked(M01)
+    assert bench.core.state.is_linked(M01)
 
 
 def test_the_disk_that_has_the_slot_now_is_welcome() -> None:
@@ -86,13 +86,13 @@ def test_the_disk_that_has_the_slot_now_is_welcome() -> None:
     bench.clear()
     bench.link(NEW_M01)
     assert not bench.all(fx.Disconnect)
-    assert bench.core.outbox.is_linked(NEW_M01)
+    assert bench.core.state.is_linked(NEW_M01)
 
 
 def test_a_disk_that_is_not_known_yet_is_not_taken_for_a_former_one() -> None:
     bench = opened_master()
     bench.link(NEW_M01)
-    assert bench.core.outbox.is_linked(NEW_M01)
+    assert bench.core.state.is_linked(NEW_M01)
 
 
 def test_a_slave_follows_a_dismissed_master_no_more_and_switches() -> None:

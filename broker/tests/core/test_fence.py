@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import fencing
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import trim
-from seriatim_broker.core.log import (
+from seriatim_broker.core.switching import fencing
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import trim
+from seriatim_broker.core.values.log import (
     DropPreparation,
     DropSegment,
     PutBatch,
@@ -20,7 +20,7 @@ from seriatim_broker.core.log import (
     TailCopy,
     Truncate,
 )
-from seriatim_broker.core.producers import NO_TABLE, ProducerTable, entries_of
+from seriatim_broker.core.values.producers import NO_TABLE, ProducerTable, entries_of
 
 from .support import (
     M00,
@@ -199,7 +199,7 @@ def test_a_master_that_tells_no_length_answers_with_its_newest_append_time(monke
 
 
 def test_a_fence_freezes_weaker_replies_too() -> None:
-    from seriatim_broker.core.events import AckLevel
+    from seriatim_broker.core.values.events import AckLevel
 
     bench = opened_master()
     bench.append(0, starts=True, level=AckLevel.MASTER_FLUSHED)

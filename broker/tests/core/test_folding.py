@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.behind import contradiction
-from seriatim_broker.core.chain import (
+from seriatim_broker.core.control.rebuild import plan_chain
+from seriatim_broker.core.peers.behind import contradiction
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import (
     FOLDED_MAX,
     Chain,
     Seal,
@@ -21,8 +22,14 @@ from seriatim_broker.core.chain import (
     seal_and_open,
     settle,
 )
-from seriatim_broker.core.log import CursorState, DropCursor, DropSegment, PutChain, PutCursor, RecoveredPartition
-from seriatim_broker.core.rebuild import plan_chain
+from seriatim_broker.core.values.log import (
+    CursorState,
+    DropCursor,
+    DropSegment,
+    PutChain,
+    PutCursor,
+    RecoveredPartition,
+)
 
 from .support import (
     GROUP,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.log import Batch, PutBatch
-from seriatim_broker.core.replication import LOOKS_AGAIN_US
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.log import Batch, PutBatch
+from seriatim_broker.core.writing.replication import LOOKS_AGAIN_US
 
 from .support import M00, M01, M10, P, attempt, opened_master, opened_slave, replicate
 from .test_carrying import asked, place_of, staged_batch
@@ -87,7 +87,7 @@ def test_a_small_body_is_sent_and_written() -> None:
 
 def test_a_follower_of_an_older_version_gets_the_bodies() -> None:
     bench = opened_master()
-    bench.core.outbox.links[M01.broker].forms &= ~msg.FORM_ADOPTS
+    bench.core.state.links.by_broker[M01.broker].forms &= ~msg.FORM_ADOPTS
     carry, _ = asked(2, bench=bench)
     carry.fetched(is_here=True)
     assert not bench.sent(msg.ReplicateStaged)

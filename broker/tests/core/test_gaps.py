@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError, UnavailableError, UnknownTopicError
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core import tables
-from seriatim_broker.core.chain import Chain, SegmentState, declare_lost
-from seriatim_broker.core.producers import ProducerTable
+from seriatim_broker.core.copies import producer_tables
+from seriatim_broker.core.dispatch import partitions
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, SegmentState, declare_lost
+from seriatim_broker.core.values.producers import ProducerTable
 
 from .support import (
     CONFLICT,
@@ -151,11 +152,11 @@ def test_the_table_behind_a_lost_segment_is_that_before_it() -> None:
     bench = Bench(M00)
     bench.link(M10)
     bench.read_chain(chain)
-    outbox = bench.core.outbox
-    partition = bench.core._partition(P)
+    broker = bench.core.state
+    partition = partitions.find(bench.core.partitions, P)
     partition.chain = chain
-    assert tables.want_before(outbox, partition, 3) is None
+    assert producer_tables.want_before(broker, partition, 3) is None
     table = ProducerTable()
     table.record(batches_of(1, [1])[0].header)
-    tables.on_answer(outbox, partition, msg.TableAnswer(P, 1, table.at_rest()))
-    assert tables.want_before(outbox, partition, 3).at_rest() == table.at_rest()
+    producer_tables.on_answer(broker, partition, msg.TableAnswer(P, 1, table.at_rest()))
+    assert producer_tables.want_before(broker, partition, 3).at_rest() == table.at_rest()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from seriatim_api import errors
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, Start, change_server, trim
-from seriatim_broker.core.log import CursorState
-from seriatim_broker.core.targets import first_place, place_of
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, Start, change_server, trim
+from seriatim_broker.core.values.log import CursorState
+from seriatim_broker.core.values.targets import first_place, place_of
 
 from .support import (
     CONFLICT,

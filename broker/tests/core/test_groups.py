@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import change_server, remove_eligible
-from seriatim_broker.core.log import CursorState, PutCursor
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import change_server, remove_eligible
+from seriatim_broker.core.values.log import CursorState, PutCursor
 
 from .support import (
     CONFLICT,
@@ -451,7 +451,7 @@ def test_a_server_that_lost_the_right_revokes() -> None:
     assert bench.delivered(fx.Revoked)
     bench.clear()
     bench.reads()
-    bench.ack(4, bench.core.outbox.serial)
+    bench.ack(4, bench.core.state.serial)
     bench.wait(SECOND, (M01,))
     assert not bench.indexes()
     assert not bench.writes(PutCursor)
@@ -463,9 +463,9 @@ def test_a_server_that_lost_the_right_revokes() -> None:
 def test_behind_an_unsettled_segment_nothing_is_delivered_before_the_tables_are_known_and_repeats_are_skipped() -> None:
     from dataclasses import replace
 
-    from seriatim_broker.core.chain import Seal, settle
-    from seriatim_broker.core.log import RecoveredPartition
-    from seriatim_broker.core.producers import ProducerTable
+    from seriatim_broker.core.values.chain import Seal, settle
+    from seriatim_broker.core.values.log import RecoveredPartition
+    from seriatim_broker.core.values.producers import ProducerTable
 
     from .support import Bench, checksum_of, recovered, unsettled_chain
 
@@ -498,13 +498,13 @@ def test_behind_an_unsettled_segment_nothing_is_delivered_before_the_tables_are_
     assert [(skip.from_index, skip.to_index) for skip in bench.delivered(fx.Skip)] == [(0, 1)]
     assert [b.header.base_index for event in bench.delivered(fx.Batches) for b in event.batches] == [1, 2]
     left = (1 << 20) - sum(batch.size_bytes for batch in batches[1:])
-    assert bench.core.outbox.credits[STREAM] == left, "nobody gives back the credit of what is only skipped"
+    assert bench.core.state.streams.credits[STREAM] == left, "nobody gives back the credit of what is only skipped"
 
 
 def test_who_needs_the_table_of_a_server_that_is_gone_asks_for_another_server() -> None:
     """Nobody else misses the server of a segment that is empty, or that all groups have read."""
-    from seriatim_broker.core.chain import Seal, settle
-    from seriatim_broker.core.log import RecoveredPartition
+    from seriatim_broker.core.values.chain import Seal, settle
+    from seriatim_broker.core.values.log import RecoveredPartition
 
     from .support import M11, Bench, checksum_of, recovered, sealed_chain, unsettled_chain
 

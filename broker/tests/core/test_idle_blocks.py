@@ -6,12 +6,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.log import DropBlock, PutBatch, PutBlock, PutPreparation, RecoveredPartition
-from seriatim_broker.core.producers import (
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.log import DropBlock, PutBatch, PutBlock, PutPreparation, RecoveredPartition
+from seriatim_broker.core.values.producers import (
     BlockName,
     Entry,
     IdleBlock,
@@ -234,7 +234,7 @@ def test_a_member_that_gets_on_with_its_blocks_has_the_time() -> None:
         bench.hear(M10, msg.PrepareAnswer(P, 2, request.attempt, 1, "", missing_bytes))
         bench.wait(bench.config.transfer_us(missing_bytes), (M00, M01, M10, M11, M21))
         assert bench.part.switch is not None
-        assert bench.part.switch.attempt == request.attempt
+        assert bench.part.switch.opening.attempt == request.attempt
     for member in (M10, M11):
         bench.hear(member, msg.PrepareAnswer(P, 2, request.attempt, 1, ""))
     assert bench.all(fx.WriteChain)[-1].chain.open_segment.attempt == request.attempt
@@ -273,7 +273,7 @@ def test_a_restarted_member_makes_blocks_and_sets_no_timer_before_it_is_ready() 
     last_ms = master.part.logs[1].last_append_ms
     found = replace(recovered(1, batches, commit=batches[-1].header.end_index), last_append_ms=last_ms)
     bench = Bench(M01, 2, (RecoveredPartition(P, (found,)),), config=QUICK)
-    assert not [timer for timer in bench.core.outbox.timers if timer.kind == "blocks"]
+    assert not [timer for timer in bench.core.state.timers.heap if timer.kind == "blocks"]
     table = bench.part.logs[1].live_table
     assert [block.producer_count for block in table.blocks] == [4]
     assert dict(table.items()).keys() == dict(master.part.logs[1].live_table.items()).keys()
@@ -357,7 +357,7 @@ def test_blocks_that_were_given_to_a_member_stay_when_it_restarts_until_they_are
     bench.link(M20)
     bench.link(M00)
     bench.read_chain(first_chain())
-    bench.core.outbox.poll(0, "blocks", P)
+    bench.core.state.poll(0, "blocks", P)
     bench.wait(SECOND, (M00, M20))
     assert not bench.writes(DropBlock)
     _prepare(bench)
@@ -371,7 +371,7 @@ def test_blocks_that_a_start_found_go_when_others_are_offered_or_nobody_offers_f
         bench = Bench(M10, 2, (RecoveredPartition(P, (), blocks=(FROM_1.data,)),), config=config)
         bench.link(M20)
         bench.link(M00)
-        bench.core.outbox.poll(0, "blocks", P)
+        bench.core.state.poll(0, "blocks", P)
         bench.wait(SECOND, (M00, M20))
         assert not bench.writes(DropBlock)
         if offered:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from seriatim_api import errors
 from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, make_offset
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.log import PutBatch
-from seriatim_broker.core.producers import (
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.log import PutBatch
+from seriatim_broker.core.values.producers import (
     Entry,
     IdleBlock,
     ProducerTable,

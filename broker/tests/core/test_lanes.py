@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
 
 from .support import M00, M01, M10, MS, Bench, P, opened_master
 

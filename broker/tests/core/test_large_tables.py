@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core import tables
-from seriatim_broker.core.blocks import table_bytes_max
-from seriatim_broker.core.producers import (
+from seriatim_broker.core.copies import producer_tables
+from seriatim_broker.core.dispatch import partitions
+from seriatim_broker.core.switching.idle_blocks import table_bytes_max
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.producers import (
     Entry,
     IdleBlock,
     ProducerTable,
@@ -265,7 +266,7 @@ def test_a_table_that_a_merge_made_too_large_is_not_sent_and_the_mark_is_passed_
         for numbers in ((1, 2), (3, 4))
     )
     bench = _switch_second(_behind(settled=True))
-    bench.core.outbox.config = replace(bench.config, spelled_out_bytes_max=4 + ROW_BYTES * rows_max)
+    bench.core.state.config = replace(bench.config, spelled_out_bytes_max=4 + ROW_BYTES * rows_max)
     _fence_second(bench, here)
     bench.hear(M01, msg.TableAnswer(P, 1, before))
     requests = [request for _, request in asked_to_prepare(bench)]
@@ -280,7 +281,7 @@ def test_a_table_that_a_merge_made_too_large_is_not_sent_and_the_mark_is_passed_
 @pytest.mark.parametrize(("forms", "is_told"), [(msg.FORMS, True), (NO_PARTS, False)])
 def test_a_table_for_readers_is_told_whole_or_an_event_says_why_not(forms: int, is_told: bool) -> None:
     bench = Serving()
-    bench.core.outbox.config = replace(bench.config, spelled_out_bytes_max=ROW_BYTES)
+    bench.core.state.config = replace(bench.config, spelled_out_bytes_max=ROW_BYTES)
     bench.sessions[M10.broker] = 9
     bench.do(ev.LinkUp(M10.broker, M10, 1, 9, forms))
     log = bench.part.logs[1]
@@ -321,13 +322,13 @@ def test_members_are_told_apart_by_what_they_take() -> None:
     bench.sessions[M21.broker] = 9
 
     def limits(*members: MemberId) -> list[int]:
-        return [table_bytes_max(bench.core.outbox, member) for member in members]
+        return [table_bytes_max(bench.core.state, member) for member in members]
 
     large, small = bench.config.table_bytes_max, bench.config.spelled_out_bytes_max
     bench.link(M10)
-    assert table_bytes_max(bench.core.outbox) == large
+    assert table_bytes_max(bench.core.state) == large
     bench.do(ev.LinkUp(M21.broker, M21, 1, 9, 0))
-    assert table_bytes_max(bench.core.outbox) == small
+    assert table_bytes_max(bench.core.state) == small
     assert limits(M00, M10, M21, M11) == [large, large, small, small]
 
 
@@ -340,16 +341,16 @@ def test_tables_for_readers_have_a_limit_and_those_not_used_for_longest_are_forg
     for _ in range(3):
         chain = sealed_chain(chain, 0, 0, members=(M10, M11), incomplete=True)
     bench = Bench(M20, config=replace(QUICK, before_tables_bytes_max=2 * ROW_BYTES))
-    outbox, partition = bench.core.outbox, bench.core._partition(P)
+    broker, partition = bench.core.state, partitions.find(bench.core.partitions, P)
     partition.chain = chain
 
     def tell(no: int, row_count: int) -> None:
         table = pack_table({_id(number): pack_window([Entry(0, 0, 1, number)], 1) for number in range(row_count)})
-        tables.on_answer(outbox, partition, msg.TableAnswer(P, no - 1, table))
+        producer_tables.on_answer(broker, partition, msg.TableAnswer(P, no - 1, table))
 
     tell(2, 1)
     tell(3, 1)
-    assert tables.want_before(outbox, partition, 2) is not None, "used: it stands behind the other one"
+    assert producer_tables.want_before(broker, partition, 2) is not None, "used: it stands behind the other one"
     tell(4, 1)
     assert list(partition.before_tables) == [2, 4]
     tell(5, 3)

@@ -6,12 +6,19 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import MemberId, RunId
-from seriatim_broker.core import candidates
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, add_copy, add_eligible, change_server, release_copies, remove_eligible
-from seriatim_broker.core.placement import GroupSpec, Intent
+from seriatim_broker.core.peers import candidates
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import (
+    Chain,
+    add_copy,
+    add_eligible,
+    change_server,
+    release_copies,
+    remove_eligible,
+)
+from seriatim_broker.core.values.placement import GroupSpec, Intent
 
 from .support import (
     GROUPS,
@@ -40,7 +47,7 @@ def want(bench: Bench, groups: tuple[tuple[str, tuple[MemberId, ...]], ...] = GR
 
 
 def order(bench: Bench, chain: Chain | None = None) -> list[str]:
-    return candidates.in_order(bench.core.outbox, chain or first_chain())
+    return candidates.in_order(bench.core.state, chain or first_chain())
 
 
 def linked(*members: MemberId) -> Bench:
@@ -79,17 +86,17 @@ def test_groups_outside_the_send_chain_come_after_those_in_it() -> None:
 def test_a_head_is_moved_only_where_it_may_stay() -> None:
     bench = linked(M01, M10, M11, M20, M21)
     want(bench, g0=Intent.CORDONED, g1=Intent.CORDONED)
-    assert candidates.open_target(bench.core.outbox, first_chain()) == "g2"
+    assert candidates.open_target(bench.core.state, first_chain()) == "g2"
     bench.unlink(M21)
-    assert candidates.open_target(bench.core.outbox, first_chain()) == "", "from one cordoned group to another"
+    assert candidates.open_target(bench.core.state, first_chain()) == "", "from one cordoned group to another"
 
 
 def test_a_group_that_might_take_a_head_is_connected_to() -> None:
     bench = linked(M01)
     want(bench, MORE_GROUPS, g0=Intent.CORDONED)
     bench.clear()
-    assert candidates.open_target(bench.core.outbox, replace(first_chain(), width=1)) == ""
-    assert len(set(bench.core.outbox.links) & {"g1-0", "g2-0", "g3-0"}) == 1
+    assert candidates.open_target(bench.core.state, replace(first_chain(), width=1)) == ""
+    assert len(set(bench.core.state.links.by_broker) & {"g1-0", "g2-0", "g3-0"}) == 1
 
 
 # ---- send chains ----------------------------------------------------------------------------------------
@@ -121,7 +128,7 @@ def test_a_send_chain_changes_at_a_switch_and_no_more_than_it_must(
     bench = linked()
     want(bench, groups, **intents)
     chain = replace(first_chain(), width=width)
-    assert candidates.send_chain(bench.core.outbox, chain, target) == expected
+    assert candidates.send_chain(bench.core.state, chain, target) == expected
 
 
 # ---- heads ----------------------------------------------------------------------------------------------
@@ -140,7 +147,7 @@ def test_a_master_that_is_asked_to_move_its_head_switches_as_planned() -> None:
         (prepare,) = bench.sent(msg.PrepareRequest, member)
         bench.hear(member, msg.PrepareAnswer(P, 2, prepare.attempt, 1, ""))
     bench.persist()  # it asked itself to come to rest, and for the fence
-    assert bench.part.switch.answers[M00].unbroken
+    assert bench.part.switch.sealing.answers[M00].unbroken
     assert not bench.sent(msg.FenceRequest, M01)
     assert {effect.broker for effect in bench.all(fx.Send) if isinstance(effect.message, msg.PrepareRequest)} == {
         "g1-0", "g1-1"

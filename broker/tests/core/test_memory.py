@@ -7,12 +7,12 @@ import tracemalloc
 
 import pytest
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import create
-from seriatim_broker.core.producers import NO_TABLE
-from seriatim_broker.core.state import State
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import create
+from seriatim_broker.core.values.producers import NO_TABLE
+from seriatim_broker.core.values.states import State
 
 from .support import M00, M01, M10, M20, MS, SEND_CHAIN, STREAM, TOPIC, Bench, P, Serving, attempt, opening
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.obstacles import Around, obstacles
+from seriatim_broker.core.control.obstacles import Around, obstacles
+from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
 
 from .support import M00, M01, M10, M11, M20, first_chain
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import SegmentState, trim
-from seriatim_broker.core.log import DropSegment, PutBatch, PutSegment, RecoveredPartition, Truncate
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import SegmentState, trim
+from seriatim_broker.core.values.log import DropSegment, PutBatch, PutSegment, RecoveredPartition, Truncate
 
 from .support import (
     GROUPS,
@@ -75,7 +75,7 @@ def test_a_length_below_what_another_member_knows_to_be_committed_is_not_believe
     answer(bench, M00, 0, 0)
     answer(bench, M01, 3, 2)
     assert bench.part.switch is not None
-    assert bench.part.switch.source == M01
+    assert bench.part.switch.sealing.source == M01
     assert "older_disk" in notes(bench)
 
 
@@ -84,9 +84,9 @@ def test_disks_that_were_just_started_do_not_decide_before_the_second_had_its_ti
     answer(bench, M00, 0, 0)
     bench.wait(SECOND_US - 100 * MS, (M00, M01, M11))
     assert bench.part.switch is not None
-    assert bench.part.switch.source is None
+    assert bench.part.switch.sealing.source is None
     bench.wait(200 * MS, (M00, M01, M11))
-    assert bench.part.switch.source == M00
+    assert bench.part.switch.sealing.source == M00
 
 
 def test_a_member_that_ran_on_is_not_waited_for() -> None:
@@ -94,7 +94,7 @@ def test_a_member_that_ran_on_is_not_waited_for() -> None:
     answer(bench, M00, 3, 2, from_disk=False)
     bench.wait(bench.config.fence_wait_us + 1, (M00, M01, M11))
     assert bench.part.switch is not None
-    assert bench.part.switch.source == M00
+    assert bench.part.switch.sealing.source == M00
 
 
 def test_a_fenced_member_says_whether_a_restart_found_its_log() -> None:

@@ -24,14 +24,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from seriatim_api.ids import MemberId, split_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.log import Batch
-from seriatim_broker.core.producers import NO_TABLE, entries_of
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.log import Batch
+from seriatim_broker.core.values.producers import NO_TABLE, entries_of
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from .support import (

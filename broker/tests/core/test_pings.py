@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
 
 from .support import GROUP, M01, SECOND, STREAM, Serving
 
@@ -55,4 +55,4 @@ def test_subscriptions_that_have_ended_are_not_kept() -> None:
     head.consumers = []
     head.active = None
     assert pong(bench, 1).unserved == ()
-    assert bench.core.outbox.streams[STREAM] == {}
+    assert bench.core.state.streams.subscriptions[STREAM] == {}

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim_broker.core.chain import Chain, Segment, SegmentState, Start, trim
-from seriatim_broker.core.positions import (
+from seriatim_broker.core.values.chain import Chain, Segment, SegmentState, Start, trim
+from seriatim_broker.core.values.positions import (
     BatchPlace,
     Measure,
     Place,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim_api.batch import BatchHeader, make_header, parse_header
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.producers import (
+from seriatim_broker.core.values.producers import (
     KEPT_BATCHES,
     WINDOW_BATCHES,
     Entry,

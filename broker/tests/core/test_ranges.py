@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, make_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, Seal, Start, declare_lost, settle, trim
-from seriatim_broker.core.log import Batch, RecoveredPartition
-from seriatim_broker.core.positions import Place
-from seriatim_broker.core.producers import ProducerTable, pack_table
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, Seal, Start, declare_lost, settle, trim
+from seriatim_broker.core.values.log import Batch, RecoveredPartition
+from seriatim_broker.core.values.positions import Place
+from seriatim_broker.core.values.producers import ProducerTable, pack_table
 
 from .support import (
     M00,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seriatim_broker.core.events import CursorRecord
-from seriatim_broker.core.log import CursorState
-from seriatim_broker.core.rebuild import plan_chain, plan_cursor
+from seriatim_broker.core.control.rebuild import plan_chain, plan_cursor
+from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.log import CursorState
 
 from .support import M20, M21, TOPIC, P, first_chain, sealed_chain
 

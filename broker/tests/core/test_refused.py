@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.errors import CoordinatorRefusedError
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.log import DropPreparation, PutPreparation
-from seriatim_broker.core.producers import NO_TABLE
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.log import DropPreparation, PutPreparation
+from seriatim_broker.core.values.producers import NO_TABLE
 
 from .support import CONFLICT, M00, M01, M10, M11, M20, M21, MS, UNKNOWN, Bench, P, attempt, batches_of, first_chain
 from .test_groups import cross, served
@@ -86,7 +86,7 @@ def test_the_same_content_is_prepared_under_the_same_attempt() -> None:
         refused_and_tried_again(bench)
         again = asked_to_prepare(bench)[-1][1]
         assert again == first
-    assert len(bench.core.outbox.attempts[P]) == 1
+    assert len(bench.core.state.attempts[P]) == 1
 
 
 def test_a_refused_write_may_have_been_kept_and_then_the_switch_is_over() -> None:
@@ -95,7 +95,7 @@ def test_a_refused_write_may_have_been_kept_and_then_the_switch_is_over() -> Non
     bench.written(REFUSED)
     bench.read_chain(write.chain)
     assert P not in bench.core.partitions, "a broker that is no member has nothing left to do"
-    assert not bench.core.outbox.attempts
+    assert not bench.core.state.attempts
 
 
 @pytest.mark.parametrize(("outcome", "is_decided"), [(CONFLICT, True), (UNKNOWN, False), (REFUSED, False)])

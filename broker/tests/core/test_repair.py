@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.log import Batch, Rewrite
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.log import Batch, Rewrite
 
 from .support import M00, M01, SECOND, P, Serving
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.log import PutBatch
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.log import PutBatch
 
 from .support import (
     M00,
@@ -290,7 +290,7 @@ def test_a_process_that_slept_does_not_take_the_others_for_dead() -> None:
 
 
 def test_messages_of_an_old_connection_are_ignored() -> None:
-    from seriatim_broker.core.events import Received
+    from seriatim_broker.core.values.events import Received
 
     bench = opened_slave()
     bench.unlink(M00)

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core import retention
-from seriatim_broker.core.chain import Chain, SegmentState, Start, declare_lost, settle, trim
-from seriatim_broker.core.chain import Seal as ChainSeal
-from seriatim_broker.core.log import DropPreparation, PutSegment, RecoveredPartition, TrimLog, Truncate
-from seriatim_broker.core.messages import FORMS
-from seriatim_broker.core.producers import NO_TABLE
-from seriatim_broker.core.retention import Limits, Reader
+from seriatim_broker.core.control import retention
+from seriatim_broker.core.control.retention import Limits, Reader
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, SegmentState, Start, declare_lost, settle, trim
+from seriatim_broker.core.values.chain import Seal as ChainSeal
+from seriatim_broker.core.values.log import DropPreparation, PutSegment, RecoveredPartition, TrimLog, Truncate
+from seriatim_broker.core.values.messages import FORMS
+from seriatim_broker.core.values.producers import NO_TABLE
 
 from .support import (
     DONE,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import change_server
-from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import change_server
+from seriatim_broker.core.values.log import RecoveredPartition
 
 from .support import (
     GROUP,
@@ -175,15 +175,15 @@ def test_an_eligible_member_takes_over_from_a_silent_server_and_waits_its_lease_
     assert (segment.server, segment.eligible) == (M01, (M01,))
     bench.written()
     learned_us = bench.now_us
-    from seriatim_broker.core import right
+    from seriatim_broker.core.peers import right
 
     wait_us = bench.config.serve_lease_us + bench.config.serve_margin_us
     bench.now_us = learned_us + wait_us - 1
     bench.do(ev.Tick())
-    assert not right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert not right.may_deliver(bench.core.state, bench.part, 1)
     bench.now_us += 1
     bench.do(ev.Tick())
-    assert right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert right.may_deliver(bench.core.state, bench.part, 1)
 
 
 def test_a_server_that_is_heard_is_not_taken_over_from() -> None:
@@ -242,7 +242,7 @@ def test_lost_control_records_outlive_the_server_that_lost_them() -> None:
 
 
 def test_a_member_that_lacks_a_part_does_not_take_over() -> None:
-    from seriatim_broker.core.log import RecoveredPartition
+    from seriatim_broker.core.values.log import RecoveredPartition
 
     from .support import batches_of, checksum_of, recovered
 
@@ -267,7 +267,7 @@ def test_who_seeks_the_right_stops_answering_the_server_first() -> None:
     bench.link(M10)
     bench.hear(M10, msg.TakeOver(P, 1, bench.chain.segments[0].server_epoch))
     assert bench.all(fx.WriteChain)
-    assert bench.core.outbox.refusals[M00.broker]
+    assert bench.core.state.links.refusals[M00.broker]
 
 
 def test_a_fenced_member_answers_its_server_no_more() -> None:
@@ -317,25 +317,25 @@ def test_only_the_server_lists() -> None:
 
 
 def test_the_master_of_an_open_segment_serves_it_at_once() -> None:
-    from seriatim_broker.core import right
+    from seriatim_broker.core.peers import right
 
     from .support import opened_master
 
     bench = opened_master()
-    assert not right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert not right.may_deliver(bench.core.state, bench.part, 1)
     beat(bench)
-    assert right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert right.may_deliver(bench.core.state, bench.part, 1)
 
 
 def test_a_server_that_was_replaced_lets_go() -> None:
-    from seriatim_broker.core import right
+    from seriatim_broker.core.peers import right
 
     bench = ready()
     beat(bench)
-    assert right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert right.may_deliver(bench.core.state, bench.part, 1)
     assert bench.part.chain is not None
     bench.hear(M01, msg.ChainUpdate(change_server(bench.part.chain, 1, M01, [M00]), 999))
-    assert not right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert not right.may_deliver(bench.core.state, bench.part, 1)
 
 
 def test_a_reservation_waits_for_a_member_that_is_about_to_be_eligible() -> None:
@@ -357,7 +357,7 @@ def test_a_reservation_waits_for_a_member_that_is_about_to_be_eligible() -> None
 
 def test_a_member_that_may_be_listed_counts_as_eligible_until_a_newer_record_says_so_or_not() -> None:
     """The answer to the transaction did not come: the listed member may take over, and this one must not deliver."""
-    from seriatim_broker.core import right
+    from seriatim_broker.core.peers import right
 
     bench = Serving(eligible=(M00,))
     bench.begin()
@@ -371,8 +371,8 @@ def test_a_member_that_may_be_listed_counts_as_eligible_until_a_newer_record_say
     assert M01 in bench.part.rights[1].joining, "control records wait for it"
     bench.now_us += bench.config.serve_lease_us
     bench.do(ev.Tick())
-    assert not right.may_deliver(bench.core.outbox, bench.part, 1)
+    assert not right.may_deliver(bench.core.state, bench.part, 1)
     assert bench.part.chain is not None
     bench.read_chain(replace(bench.part.chain, epoch=bench.part.chain.epoch + 1))
-    assert right.may_deliver(bench.core.outbox, bench.part, 1), "it was not listed, and never will be by that one"
+    assert right.may_deliver(bench.core.state, bench.part, 1), "it was not listed, and never will be by that one"
     assert M01 not in bench.part.rights[1].joining

@@ -9,12 +9,15 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import learning, tables
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, Segment, add_eligible, change_server, declare_lost
-from seriatim_broker.core.log import (
+from seriatim_broker.core.copies import producer_tables
+from seriatim_broker.core.dispatch import learning
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, Segment, add_eligible, change_server, declare_lost
+from seriatim_broker.core.values.log import (
     CursorState,
     DropCursor,
     DropPreparation,
@@ -23,10 +26,8 @@ from seriatim_broker.core.log import (
     TailCopy,
     Truncate,
 )
-from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Partition
-from seriatim_broker.core.producers import NO_TABLE, Entry, Table, pack_table, pack_window
-from seriatim_broker.core.segments import CHUNK_SEGMENTS, Segments
+from seriatim_broker.core.values.producers import NO_TABLE, Entry, Table, pack_table, pack_window
+from seriatim_broker.core.values.segments import CHUNK_SEGMENTS, Segments
 
 from .support import (
     M00,
@@ -136,7 +137,7 @@ def test_what_stands_before_an_incomplete_segment_keeps_its_table() -> None:
     chain = _switches(chain, 3, bench)
     assert [segment.no for segment in chain.segments if segment.incomplete_table] == [4]
     assert _kept(bench) == [2, 3, 7, 8]
-    (forgotten, kept) = (tables.table_after(bench.part, no) for no in (1, 2))
+    (forgotten, kept) = (producer_tables.table_after(bench.part, no) for no in (1, 2))
     assert forgotten is not None
     assert forgotten.at_rest() == NO_TABLE, "nothing asks for it"
     assert kept is not None
@@ -149,8 +150,8 @@ def test_two_lost_segments_in_a_row_count_as_empty() -> None:
     chain = declare_lost(declare_lost(chain, 2), 3)
     bench = Bench(M00)
     bench.read_chain(_switches(chain, 1))
-    assert not tables.is_kept(chain, 1)
-    before = tables.want_before(bench.core.outbox, bench.part, 4)
+    assert not producer_tables.is_kept(chain, 1)
+    before = producer_tables.want_before(bench.core.state, bench.part, 4)
     assert before is not None
     assert before.at_rest() == NO_TABLE
 
@@ -232,9 +233,9 @@ def test_nothing_walks_the_chain_when_a_newer_record_is_learned(monkeypatch: pyt
     looked_at: list[int] = []
     agree = learning._agree
 
-    def agree_counted(outbox: Outbox, partition: Partition, chain: Chain, segment: Segment) -> None:
+    def agree_counted(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment) -> None:
         looked_at.append(segment.no)
-        agree(outbox, partition, chain, segment)
+        agree(broker, partition, chain, segment)
 
     monkeypatch.setattr(learning, "_agree", agree_counted)
     parties: list[int] = []

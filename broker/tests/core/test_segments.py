@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim_broker.core import segments as segments_module
-from seriatim_broker.core.chain import Segment, Start
-from seriatim_broker.core.segments import CHUNK_SEGMENTS, Changes, Segments
+from seriatim_broker.core.values import segments as segments_module
+from seriatim_broker.core.values.chain import Segment, Start
+from seriatim_broker.core.values.segments import CHUNK_SEGMENTS, Changes, Segments
 
 from .support import M00, M01, M10, M11, first_chain
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from seriatim_api import errors
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
 
 from .support import GROUP, M01, SECOND, STREAM, Serving
 
@@ -76,13 +76,13 @@ def test_a_consumer_of_an_older_version_keeps_its_place() -> None:
 def test_a_group_without_standbys_is_not_looked_at() -> None:
     bench = group_of()
     pass_time(bench, 20, STREAM)
-    assert not [timer for timer in bench.core.outbox.timers if timer.kind == "session"]
+    assert not [timer for timer in bench.core.state.timers.heap if timer.kind == "session"]
 
 
 def test_a_stream_that_has_ended_leaves_nothing() -> None:
     bench = group_of(STANDBY)
     pass_time(bench, 1, STREAM, STANDBY)
-    assert set(bench.core.outbox.consumers_heard) == {STREAM, STANDBY}
+    assert set(bench.core.state.streams.heard) == {STREAM, STANDBY}
     bench.do(ev.ConsumerGone(STREAM))
     bench.do(ev.ConsumerGone(STANDBY))
-    assert not bench.core.outbox.consumers_heard
+    assert not bench.core.state.streams.heard

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, SegmentState, add_copy, declare_lost
-from seriatim_broker.core.messages import CopyReport, Standing
-from seriatim_broker.core.restarting import Verdict, decide, judge, needs
+from seriatim_broker.core.control.restarting import Verdict, decide, judge, needs
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, SegmentState, add_copy, declare_lost
+from seriatim_broker.core.values.messages import CopyReport, Standing
 
 from .support import (
     M00,

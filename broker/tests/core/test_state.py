@@ -11,7 +11,7 @@ import pytest
 import seriatim_broker.core
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim_broker.core.state import NOTHING, State, copy_value, drop, freeze_value, put
+from seriatim_broker.core.values.states import NOTHING, State, copy_value, drop, freeze_value, put
 
 QUICK = settings(max_examples=100, deadline=None)
 
@@ -40,8 +40,8 @@ class Branch(Leaf):
 
 
 def _all_states() -> list[type[State]]:
-    for module in pkgutil.iter_modules(seriatim_broker.core.__path__):
-        importlib.import_module(f"seriatim_broker.core.{module.name}")
+    for module in pkgutil.walk_packages(seriatim_broker.core.__path__, "seriatim_broker.core."):
+        importlib.import_module(module.name)
     found: list[type[State]] = []
     waiting = list(State.__subclasses__())
     while waiting:

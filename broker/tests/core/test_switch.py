@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from seriatim_api.errors import PreconditionError, UnavailableError
 from seriatim_api.ids import MemberId, RunId, make_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core import routes
-from seriatim_broker.core.chain import Chain, SegmentState, add_eligible, remove_eligible
-from seriatim_broker.core.producers import NO_TABLE, Entry, ProducerTable, Table, pack_table, pack_window
-from seriatim_broker.core.switch import Phase
+from seriatim_broker.core.dispatch import partitions
+from seriatim_broker.core.state.switching import SwitchPhase
+from seriatim_broker.core.switching import routes
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, SegmentState, add_eligible, remove_eligible
+from seriatim_broker.core.values.producers import NO_TABLE, Entry, ProducerTable, Table, pack_table, pack_window
 
 from .support import (
     CONFLICT,
@@ -404,7 +405,7 @@ def test_a_member_that_cannot_say_is_no_answer() -> None:
 def _behind(settled: bool) -> Chain:
     chain = unsettled_chain(first_chain())
     if settled:
-        from seriatim_broker.core.chain import Seal, settle
+        from seriatim_broker.core.values.chain import Seal, settle
 
         chain = settle(chain, 1, Seal(0, 0, M01, (M01,), None, ()))
     return chain
@@ -489,7 +490,7 @@ def test_a_group_that_lost_a_segment_is_passed_over_for_a_while() -> None:
     fenced(bench, M00, 0, unbroken=True)
     prepare_answers(bench, M10, M11)
     bench.written()
-    assert bench.core.outbox.flapping["g0"][0] == bench.now_us + bench.config.flapping_us
+    assert bench.core.state.directory.flapping["g0"][0] == bench.now_us + bench.config.flapping_us
 
 
 # ---- planned --------------------------------------------------------------------------------------------
@@ -613,7 +614,7 @@ def test_a_planned_switch_goes_where_it_is_told(group: str, master: str, members
     prepares = [bench.sent(msg.PrepareRequest, member)[-1] for member in members if member != M20]
     if M20 in members:
         assert bench.part.switch is not None
-        assert bench.part.switch.members == members
+        assert bench.part.switch.opening.members == members
     else:
         assert {prepare.members for prepare in prepares} == {members}
         prepare_answers(bench, *members)
@@ -816,9 +817,9 @@ def test_one_client_that_reaches_nobody_opens_2_100_segments_in_a_week_and_not_1
     count = 0
     while now_ms < end_ms:
         chain = replace(chain, segments=(*chain.segments[:-1], replace(chain.open_segment, opened_at_ms=opened_ms)))
-        bench.core.outbox.now = ev.Moment(bench.now_us, now_ms)
-        bench.core._partition(P).chain = chain
-        if routes._is_restless(bench.core.outbox, bench.part, chain.open_segment.no):
+        bench.core.state.now = ev.Moment(bench.now_us, now_ms)
+        partitions.find(bench.core.partitions, P).chain = chain
+        if routes._is_restless(bench.core.state, bench.part, chain.open_segment.no):
             now_ms += 1000 if count < 20 else 20_000  # only to be done sooner
             continue
         chain = sealed_chain(chain, 0, 0, (M00, M01))
@@ -904,17 +905,17 @@ def test_a_switch_whose_members_are_always_a_little_too_slow_comes_to_an_end() -
     for _ in range(20):
         running = bench.part.switch
         assert running is not None
-        if running.phase is Phase.READING:
+        if running.phase is SwitchPhase.READING:
             bench.clear()
             bench.read_chain(first_chain())
-        elif running.phase is Phase.FENCING:
+        elif running.phase is SwitchPhase.FENCING:
             fenced(bench, M00, 0, unbroken=True)
-        elif running.phase is Phase.PREPARING:
+        elif running.phase is SwitchPhase.PREPARING:
             request = asked_to_prepare(bench)[-1][1]
             bench.wait(took_us, all_others)
             for member in set(request.members) & set(all_others):
                 bench.hear(member, msg.PrepareAnswer(P, 2, request.attempt, 1, ""))
-        elif running.phase is Phase.WRITING:
+        elif running.phase is SwitchPhase.WRITING:
             return
         else:
             bench.wait(SECOND, all_others)

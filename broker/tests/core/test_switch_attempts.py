@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.producers import Table
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.producers import Table
 
 from .support import M00, M01, M10, M11, M20, M21, MS, Bench, P, fence_answer, first_chain
 from .test_idle_blocks import ALL, LIVE, TABLE, _target

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.log import RecoveredPartition
 
 from .support import (
     GROUP,
@@ -34,7 +34,7 @@ def events_in(bench: Bench, us: int, beating: tuple[object, ...] = ()) -> int:
     until = bench.now_us + us
     while (due := bench.core.next_wake_us()) is not None and due <= until:
         bench.now_us = max(bench.now_us, due)
-        before = len(bench.core.outbox.timers)
+        before = len(bench.core.state.timers.heap)
         bench.do(ev.Tick())
         fired += 1
         assert before < 2_000, "timers multiply"
@@ -140,6 +140,6 @@ def test_a_dropped_partition_leaves_nothing() -> None:
     bench = opened_master()
     bench.do(ev.DropPartitionData(P))
     assert P not in bench.core.partitions
-    assert not any(P in parts for parts in bench.core.outbox.watched.values())
+    assert not any(P in parts for parts in bench.core.state.links.watched.values())
     bench.wait(SECOND, (M01,))
     assert P not in bench.core.partitions

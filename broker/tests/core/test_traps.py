@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, RunId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core import right
-from seriatim_broker.core.chain import remove_eligible
-from seriatim_broker.core.deleted import NONE_DELETED
-from seriatim_broker.core.log import DropPartition, RecoveredPartition
-from seriatim_broker.core.producers import NO_TABLE
+from seriatim_broker.core.peers import right
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import remove_eligible
+from seriatim_broker.core.values.deleted import NONE_DELETED
+from seriatim_broker.core.values.log import DropPartition, RecoveredPartition
+from seriatim_broker.core.values.producers import NO_TABLE
 
 from .support import (
     DONE,
@@ -170,7 +170,7 @@ def test_a_restarted_server_refuses_whoever_may_think_that_it_serves() -> None:
     bench.cursor()
     bench.written()
     bench.persist()
-    assert not right.may_deliver(bench.core.outbox, bench.part, 1), "it answered the other one until now"
+    assert not right.may_deliver(bench.core.state, bench.part, 1), "it answered the other one until now"
     told = bench.sent(msg.ChainUpdate, M00)
     assert refused(bench, M00) or told
 
@@ -384,7 +384,7 @@ def test_to_describe_a_group_does_not_make_it() -> None:
 
 
 def test_a_server_that_is_known_to_be_replaced_gets_no_control_record_confirmed() -> None:
-    from seriatim_broker.core.log import CursorState
+    from seriatim_broker.core.values.log import CursorState
 
     bench = Serving(M01, server=M10, eligible=(M10, M01))
     bench.link(M00)

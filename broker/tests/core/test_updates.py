@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, change_server, remove_eligible
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.state import NOTHING
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, change_server, remove_eligible
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.states import NOTHING
 from seriatim_broker.rpc import codec
 
 from .support import M00, M01, M10, M11, Bench, P, attempt, first_chain, sealed_chain, segment_of
@@ -162,7 +162,7 @@ def test_a_refused_server_is_told_of_its_segment_though_that_changed_long_ago() 
         newest = switched(newest)
     bench = Bench(M01)
     bench.read_chain(newest)
-    bench.core.outbox.refusals = {M00.broker: {P: {50: (0, 0)}}}
+    bench.core.state.links.refusals = {M00.broker: {P: {50: (0, 0)}}}
     link(bench, M00)
     told = bench.sent(msg.ChainChanges, M00)[-1]
     assert segment_of(told.chain, 50).server == M01

@@ -8,8 +8,8 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import PRODUCER_MARK, Manifest, ManifestPart, StagedBatch, StagedBatches, digest_of
-from seriatim_broker.core.publications import writers
-from seriatim_broker.core.publications.writers import (
+from seriatim_broker.core.values import writers
+from seriatim_broker.core.values.writers import (
     ManifestPlace,
     Publication,
     Verdict,

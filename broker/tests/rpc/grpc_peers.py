@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import grpc
 from seriatim_api.tls import TlsFiles, TlsSource
-from seriatim_broker.core.messages import FORMS
+from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.local.plan import Address, Link
 from seriatim_broker.local.proxy import Proxy
 from seriatim_broker.rpc.limits import SERVER_OPTIONS

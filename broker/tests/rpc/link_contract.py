@@ -15,12 +15,12 @@ import pytest
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import MemberId
 from seriatim_broker.adapters.system_clock import SystemClock
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import messages as m
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.events import Event, LinkDown, LinkUp, Moment, Received, Tick
-from seriatim_broker.core.log import Batch
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import messages as m
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.events import Event, LinkDown, LinkUp, Moment, Received, Tick
+from seriatim_broker.core.values.log import Batch
 from seriatim_broker.interfaces.link import Connection, Dialer, PeerIdentity
 from seriatim_broker.runtime.links import Links
 

@@ -14,10 +14,10 @@ from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import peer_pb2
-from seriatim_broker.core import messages as m
-from seriatim_broker.core.chain import AT_ZERO, Chain, Segment, SegmentState, Start
-from seriatim_broker.core.log import Batch, CursorState, TailCopy
-from seriatim_broker.core.producers import (
+from seriatim_broker.core.values import messages as m
+from seriatim_broker.core.values.chain import AT_ZERO, Chain, Segment, SegmentState, Start
+from seriatim_broker.core.values.log import Batch, CursorState, TailCopy
+from seriatim_broker.core.values.producers import (
     BlockName,
     Entry,
     Table,

@@ -13,8 +13,8 @@ import pytest_asyncio
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import peer_pb2
-from seriatim_broker.core import messages as m
-from seriatim_broker.core.producers import (
+from seriatim_broker.core.values import messages as m
+from seriatim_broker.core.values.producers import (
     KEPT_BATCHES,
     Entry,
     Table,

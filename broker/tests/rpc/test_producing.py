@@ -18,8 +18,8 @@ from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2
 from seriatim_broker.adapters.system_clock import SystemClock
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import Append, Event, Moment, Tick
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import Append, Event, Moment, Tick
 from seriatim_broker.metrics import Counters
 from seriatim_broker.rpc.limits import PARTITION_BYTES_MAX, STREAM_BYTES_MAX
 from seriatim_broker.rpc.producing import ProducingServicer

@@ -22,12 +22,12 @@ from seriatim_api.publications import (
     digest_of,
 )
 from seriatim_api.v1 import publications_pb2, records_pb2
-from seriatim_broker.core.chain import SegmentState
-from seriatim_broker.core.effects import CarriedOut
-from seriatim_broker.core.events import CarryOut, Event, ResolveProducer
-from seriatim_broker.core.messages import FORMS
-from seriatim_broker.core.publications import writers
-from seriatim_broker.core.publications.writers import ManifestPlace, Publication, WriterRecord, WriterState
+from seriatim_broker.core.values import writers
+from seriatim_broker.core.values.chain import SegmentState
+from seriatim_broker.core.values.effects import CarriedOut
+from seriatim_broker.core.values.events import CarryOut, Event, ResolveProducer
+from seriatim_broker.core.values.messages import FORMS
+from seriatim_broker.core.values.writers import ManifestPlace, Publication, WriterRecord, WriterState
 from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.metrics import Counters
 from seriatim_broker.rpc import publishing

@@ -16,11 +16,11 @@ from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, StagedBatches, write_manifest
 from seriatim_api.v1 import publications_pb2
 from seriatim_broker.adapters.crc import crc32c
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.chain import SegmentState
-from seriatim_broker.core.events import ReadRange
-from seriatim_broker.core.log import Batch
-from seriatim_broker.core.publications.writers import ManifestPlace
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.chain import SegmentState
+from seriatim_broker.core.values.events import ReadRange
+from seriatim_broker.core.values.log import Batch
+from seriatim_broker.core.values.writers import ManifestPlace
 from seriatim_broker.rpc import staging
 from seriatim_broker.rpc.staging import FETCHES_AT_ONCE, Staging
 

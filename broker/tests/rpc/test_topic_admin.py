@@ -10,14 +10,14 @@ import pytest
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.rpc import topic_admin
 from seriatim_broker.rpc.topic_admin import TopicAdmin
-from seriatim_broker.runtime.topic_feed import TopicMirror
+from seriatim_broker.runtime.topic_feed import WatchedTopics
 
 
 async def test_a_quiet_stream_says_that_it_is_there_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_admin, "WATCH_HEARTBEAT_S", 0.01)
     services = cast(Any, SimpleNamespace(coordinator=None, keys=None))
     admin = TopicAdmin(services, cast(Any, None), cast(Any, None))
-    mirror = TopicMirror(cast(Any, None), cast(Any, None))
+    mirror = WatchedTopics(cast(Any, None), cast(Any, None))
     monkeypatch.setattr(topic_admin.TopicFeed, "watch", _watching(mirror))
     stream = admin.WatchTopics(broker_pb2.WatchTopicsRequest(), None)
     assert await anext(stream) == broker_pb2.WatchTopicsResponse()
@@ -31,7 +31,7 @@ async def test_a_quiet_stream_says_that_it_is_there_and_loses_nothing(monkeypatc
     await stream.aclose()
 
 
-def _watching(mirror: TopicMirror) -> Any:
+def _watching(mirror: WatchedTopics) -> Any:
     @asynccontextmanager
     async def watch(_feed: Any) -> Any:
         yield mirror.add_watcher()

@@ -11,10 +11,10 @@ import pytest_asyncio
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, publications_pb2, publications_pb2_grpc
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.messages import FORM_PUBLICATIONS, FORMS
-from seriatim_broker.core.publications import writers
-from seriatim_broker.core.publications.writers import WriterState
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import writers
+from seriatim_broker.core.values.messages import FORM_PUBLICATIONS, FORMS
+from seriatim_broker.core.values.writers import WriterState
 from seriatim_broker.rpc.outbound import BrokerCalls
 from seriatim_broker.rpc.publications import PublicationsServicer
 from seriatim_broker.rpc.publishing import Publisher

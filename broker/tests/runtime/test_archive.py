@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.chain import (
+from seriatim_broker.core.values.chain import (
     Chain,
     Opening,
     Seal,
@@ -26,7 +26,7 @@ from seriatim_broker.core.chain import (
     settle,
     trim,
 )
-from seriatim_broker.core.chain import SegmentState as State
+from seriatim_broker.core.values.chain import SegmentState as State
 from seriatim_broker.runtime.archive import (
     MOVED_SEGMENTS_MAX,
     RECORD_SEGMENTS_MAX,

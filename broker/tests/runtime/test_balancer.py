@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.ids import MemberId, PartitionId, RunId
-from seriatim_broker.core.effects import Resolved
-from seriatim_broker.core.events import PlanSwitch
-from seriatim_broker.core.placement import DEFAULT_SPEC, GroupSpec, Intent
+from seriatim_broker.core.values.effects import Resolved
+from seriatim_broker.core.values.events import PlanSwitch
+from seriatim_broker.core.values.placement import DEFAULT_SPEC, GroupSpec, Intent
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime.balancer import FAILURES_MAX, Balancer, BalancerSettings

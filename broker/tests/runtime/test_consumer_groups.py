@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.consumer_groups import CURSORS_PER_TXN, GroupCursors
 from seriatim_broker.runtime.keys import Keys

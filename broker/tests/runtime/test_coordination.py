@@ -16,9 +16,9 @@ from seriatim_api.errors import (
 )
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.adapters.system_clock import SystemClock
-from seriatim_broker.core.chain import Chain, change_server
-from seriatim_broker.core.effects import ReadChain, WriteChain
-from seriatim_broker.core.events import ChainRead, ChainWritten, Event, WriteOutcome
+from seriatim_broker.core.values.chain import Chain, change_server
+from seriatim_broker.core.values.effects import ReadChain, WriteChain
+from seriatim_broker.core.values.events import ChainRead, ChainWritten, Event, WriteOutcome
 from seriatim_broker.health import AdminPort
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Delete, Operation, Put, TxnResult
 from seriatim_broker.runtime.coordination import CHAINS_PER_TXN, JOINT_IN_FLIGHT_MAX, CoordinatorWork

@@ -12,9 +12,9 @@ from seriatim_api.errors import CorruptionError, DeadlineExceededError
 from seriatim_api.ids import PartitionId
 from seriatim_api.publications import StagedBatch
 from seriatim_broker.adapters.system_clock import SystemClock
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import Event, LogRead, Moment, Persisted, PlanSwitch, StagedFetched, Tick
-from seriatim_broker.core.log import Batch, DropPartition, Write
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import Event, LogRead, Moment, Persisted, PlanSwitch, StagedFetched, Tick
+from seriatim_broker.core.values.log import Batch, DropPartition, Write
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime import driver as driver_module
 from seriatim_broker.runtime.driver import Driver

@@ -12,9 +12,9 @@ import pytest
 from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.deleted import NONE_DELETED, DeletedPartitions
-from seriatim_broker.core.effects import CursorsListed, ReadChain, ReadCursor, WriteChain, WriteCursor
-from seriatim_broker.core.events import (
+from seriatim_broker.core.values.deleted import NONE_DELETED, DeletedPartitions
+from seriatim_broker.core.values.effects import CursorsListed, ReadChain, ReadCursor, WriteChain, WriteCursor
+from seriatim_broker.core.values.events import (
     ChainRead,
     ChainWritten,
     CursorRead,
@@ -24,7 +24,7 @@ from seriatim_broker.core.events import (
     ListCursors,
     WriteOutcome,
 )
-from seriatim_broker.core.messages import FORM_EXPIRED, FORMS
+from seriatim_broker.core.values.messages import FORM_EXPIRED, FORMS
 from seriatim_broker.interfaces.coordinator import Delete, Put, TxnResult
 from seriatim_broker.runtime.consumer_groups import GroupCursors
 from seriatim_broker.runtime.expiry import PARTITIONS_PER_PASS, REMOVED_PER_PASS, REMOVED_PER_TXN, Expiry

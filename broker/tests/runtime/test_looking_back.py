@@ -8,7 +8,7 @@ import pytest
 from seriatim_api.errors import StorageError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.events import CompareChains, CoordinatorRebuilt, Event, OwnRecordSeen
+from seriatim_broker.core.values.events import CompareChains, CoordinatorRebuilt, Event, OwnRecordSeen
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.looking_back import NOTE_LOOKS, LookingBack

@@ -18,9 +18,9 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.system_clock import SystemClock
-from seriatim_broker.core.deleted import NONE_DELETED
-from seriatim_broker.core.effects import ReadCertificate, ReadChain, WriteChain
-from seriatim_broker.core.events import (
+from seriatim_broker.core.values.deleted import NONE_DELETED
+from seriatim_broker.core.values.effects import ReadCertificate, ReadChain, WriteChain
+from seriatim_broker.core.values.events import (
     CertificateRead,
     CertificateSeen,
     ChainRead,
@@ -31,7 +31,7 @@ from seriatim_broker.core.events import (
     Event,
     WriteOutcome,
 )
-from seriatim_broker.core.messages import FORMS
+from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.coordinator import Coordinator, Delete, KeyValue, Put
 from seriatim_broker.runtime.coordination import CoordinatorWork
 from seriatim_broker.runtime.directory import Directory

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.controller import (
+from seriatim_broker.core.control.controller import (
     MemberView,
     holders,
     lost_groups,
@@ -19,8 +18,9 @@ from seriatim_broker.core.controller import (
     switch_away,
     wants_copies,
 )
-from seriatim_broker.core.events import Heal, Release
-from seriatim_broker.core.placement import GroupSpec, Intent, healers, order, placeable, send_chain
+from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.events import Heal, Release
+from seriatim_broker.core.values.placement import GroupSpec, Intent, healers, order, placeable, send_chain
 from seriatim_broker.runtime.keys import CHAINS_PER_PAGE, Keys, partition_of
 
 GROUPS = [f"g{number}" for number in range(8)]

@@ -8,9 +8,9 @@ import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.chain import Chain, Opening, create
-from seriatim_broker.core.deleted import NONE_DELETED
-from seriatim_broker.core.log import CursorState
+from seriatim_broker.core.values.chain import Chain, Opening, create
+from seriatim_broker.core.values.deleted import NONE_DELETED
+from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.group_epochs import EpochFloor
 from seriatim_broker.runtime.keys import Keys

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.effects import CopiesTold
-from seriatim_broker.core.events import AskCopies
-from seriatim_broker.core.messages import CopyReport, Standing
-from seriatim_broker.core.restarting import Verdict
+from seriatim_broker.core.control.restarting import Verdict
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.effects import CopiesTold
+from seriatim_broker.core.values.events import AskCopies
+from seriatim_broker.core.values.messages import CopyReport, Standing
 from seriatim_broker.interfaces.coordinator import Delete, KeyValue, Put
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import chain_to_record

@@ -10,8 +10,8 @@ from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart, StagedBatch, StagedBatches
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.events import Trim
-from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+from seriatim_broker.core.values.events import Trim
+from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
 from seriatim_broker.interfaces.coordinator import Put, unchanged_under
 from seriatim_broker.runtime import stage_floors
 from seriatim_broker.runtime.keys import Keys

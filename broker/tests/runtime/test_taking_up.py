@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from seriatim_api.errors import DeadlineExceededError
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core.publications.writers import (
+from seriatim_broker.core.values.writers import (
     EPHEMERAL_KEPT_MS,
     NEW_KEPT_MS,
     ManifestPlace,

@@ -8,8 +8,8 @@ import pytest
 from seriatim_api.errors import NotServingError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.effects import ReadCertificate
-from seriatim_broker.core.events import CertificateRead
+from seriatim_broker.core.values.effects import ReadCertificate
+from seriatim_broker.core.values.events import CertificateRead
 from seriatim_broker.interfaces.coordinator import Compare, Delete, Operation, Put, TxnResult
 from seriatim_broker.runtime.caretaker import CaretakerSettings
 from seriatim_broker.runtime.keys import Keys

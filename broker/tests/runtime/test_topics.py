@@ -18,8 +18,8 @@ from seriatim_api.errors import (
 )
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.effects import Resolved
-from seriatim_broker.core.events import CreatePartition
+from seriatim_broker.core.values.effects import Resolved
+from seriatim_broker.core.values.events import CreatePartition
 from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult, absent
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.topics import Topics

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core.chain import Opening, Seal, Start, create, remove_eligible, seal_and_open, trim
-from seriatim_broker.core.log import (
+from seriatim_broker.core.values.chain import Opening, Seal, Start, create, remove_eligible, seal_and_open, trim
+from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
     DropBlock,
@@ -35,8 +35,8 @@ from seriatim_broker.core.log import (
     Truncate,
     Write,
 )
-from seriatim_broker.core.positions import BatchPlace, Measure
-from seriatim_broker.core.producers import BlockName, Entry, IdleBlock, ProducerTable, Table, pack_window
+from seriatim_broker.core.values.positions import BatchPlace, Measure
+from seriatim_broker.core.values.producers import BlockName, Entry, IdleBlock, ProducerTable, Table, pack_window
 from seriatim_broker.interfaces.storage import Storage
 
 from .build import SegmentBuilder, preparation, segment_record

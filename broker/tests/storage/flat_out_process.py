@@ -41,7 +41,7 @@ from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage, options
 from seriatim_broker.adapters.rocks import storage as storage_module
 from seriatim_broker.adapters.rocks.engine import Engine
 from seriatim_broker.adapters.rocks.floor import Op
-from seriatim_broker.core.log import CursorState, DropSegment, PutCursor, PutSegment, Write
+from seriatim_broker.core.values.log import CursorState, DropSegment, PutCursor, PutSegment, Write
 
 from storage.build import SegmentBuilder, segment_record
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
-from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.values.log import RecoveredPartition
 
 DEADLINE_S = 20.0
 MIB = 1 << 20

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any
 
-from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 DEADLINE_S = 5.0

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from seriatim_broker.adapters.crc import crc32c
-from seriatim_broker.core.log import PutSegment
+from seriatim_broker.core.values.log import PutSegment
 from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
 from seriatim_broker.testing.virtual_time import LoopTimers
 

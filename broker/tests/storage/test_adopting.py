@@ -15,8 +15,8 @@ from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks.extents import RUNS_APART_MAX, Extent
 from seriatim_broker.adapters.rocks.floor import DELETE, extent_name
 from seriatim_broker.adapters.rocks.keys import body_key
-from seriatim_broker.core.log import Batch, DropSegment, PutBatch, PutSegment, TrimLog, Truncate, Write
-from seriatim_broker.core.positions import Measure
+from seriatim_broker.core.values.log import Batch, DropSegment, PutBatch, PutSegment, TrimLog, Truncate, Write
+from seriatim_broker.core.values.positions import Measure
 
 from .build import SegmentBuilder, segment_record
 from .contract import put, read_all

@@ -11,8 +11,8 @@ import pytest
 from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
-from seriatim_broker.core.log import RecoveredPartition
-from seriatim_broker.core.producers import newest_of
+from seriatim_broker.core.values.log import RecoveredPartition
+from seriatim_broker.core.values.producers import newest_of
 
 from .build import SegmentBuilder
 

@@ -12,7 +12,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks.watermark import Watermark
-from seriatim_broker.core.log import Batch, PutSegment, Rewrite
+from seriatim_broker.core.values.log import Batch, PutSegment, Rewrite
 
 from .build import SegmentBuilder, segment_record
 from .contract import put, read_all

@@ -8,7 +8,7 @@ import pytest
 from seriatim_api.errors import CorruptionError
 from seriatim_api.v1 import storage_pb2
 from seriatim_broker.adapters.rocks import codec
-from seriatim_broker.core.producers import Entry, IdleBlock, append_time_of, entries_of
+from seriatim_broker.core.values.producers import Entry, IdleBlock, append_time_of, entries_of
 
 from .build import ATTEMPT, MEMBERS, preparation
 

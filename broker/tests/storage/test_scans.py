@@ -12,8 +12,8 @@ import pytest
 from seriatim_api.errors import CorruptionError
 from seriatim_broker.adapters.rocks import RocksSettings
 from seriatim_broker.adapters.rocks.scan import Scan
-from seriatim_broker.core.log import Batch, DropPartition, PutSegment, Rewrite, TrimLog, Truncate
-from seriatim_broker.core.producers import ProducerTable
+from seriatim_broker.core.values.log import Batch, DropPartition, PutSegment, Rewrite, TrimLog, Truncate
+from seriatim_broker.core.values.producers import ProducerTable
 
 from .build import SegmentBuilder, segment_record
 from .contract import SequentialReader, put

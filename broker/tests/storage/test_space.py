@@ -20,9 +20,18 @@ from seriatim_broker.adapters.rocks.floor import Op, WriteRefusedError
 from seriatim_broker.adapters.rocks.room import reserve_bytes
 from seriatim_broker.adapters.rocks.scan import Stored, Stretch
 from seriatim_broker.adapters.rocks.settings import EXTENTS_MAX, EXTENTS_MIN
-from seriatim_broker.core.chain import Start
-from seriatim_broker.core.log import Batch, DropPartition, DropSegment, PutSegment, Rewrite, TrimLog, Truncate, Write
-from seriatim_broker.core.producers import ProducerTable
+from seriatim_broker.core.values.chain import Start
+from seriatim_broker.core.values.log import (
+    Batch,
+    DropPartition,
+    DropSegment,
+    PutSegment,
+    Rewrite,
+    TrimLog,
+    Truncate,
+    Write,
+)
+from seriatim_broker.core.values.producers import ProducerTable
 
 from .build import SegmentBuilder, segment_record
 from .contract import put, read_all

@@ -16,7 +16,7 @@ if __package__ is None or __package__ == "":
 
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
-from seriatim_broker.core.log import PutSegment
+from seriatim_broker.core.values.log import PutSegment
 
 from storage.build import SegmentBuilder, segment_record
 

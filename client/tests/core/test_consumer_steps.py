@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from seriatim._core.consumer import DROPPED, PartitionConsumer, Phase
+from seriatim._core.consumer import DROPPED, ConsumerPhase, PartitionConsumer
 from seriatim._core.consumer_types import (
     AckConfirmed,
     AckedDurably,
@@ -136,7 +136,7 @@ def test_ack_above_what_was_delivered_is_our_bug() -> None:
 def test_standby_takes_over_when_told() -> None:
     core = joining()
     assert core.step(joined(active=False), 0) == []
-    assert core.phase is Phase.STANDBY
+    assert core.phase is ConsumerPhase.STANDBY
     assert core.step(joined(30), 0) == [Assigned(1, True, 1, 30)]
     assert core.step(delivered((30, 1)), 0) == [Deliver(1, 1, 30, 0, 1)]
 
@@ -194,7 +194,7 @@ def test_refused_goes_where_it_is_told_but_not_for_ever() -> None:
         effects = core.step(Refused(sub, ELSEWHERE, address), 0)
         if not effects:
             break
-    assert core.phase is Phase.RESOLVING
+    assert core.phase is ConsumerPhase.RESOLVING
     assert core.wake_at_us is not None
     assert core.wake_at_us > 0
 

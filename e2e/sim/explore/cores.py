@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import zlib
 from collections import deque
 from collections.abc import Hashable
@@ -11,11 +10,12 @@ from typing import Any, cast
 from seriatim_api.batch import Checksum
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.effects import Send
-from seriatim_broker.core.log import RecoveredPartition
-from seriatim_broker.core.outbox import Outbox, Timer
-from seriatim_broker.core.state import State
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.timers import Timer
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.effects import Send
+from seriatim_broker.core.values.log import RecoveredPartition
+from seriatim_broker.core.values.states import State
 
 FAR_US = 1 << 50
 """A deadline that never comes."""
@@ -61,7 +61,7 @@ _UNSEEN = frozenset(
 _DURATIONS = frozenset(("pause_us", "read_pause_us"))
 
 
-class QuietOutbox(Outbox):
+class QuietState(BrokerState):
     """No heartbeats, and timers without serials."""
 
     __slots__ = ()
@@ -71,21 +71,21 @@ class QuietOutbox(Outbox):
         if kind == "heartbeat" or at_us >= FAR_US:
             return
         timer = Timer(at_us, zlib.crc32(f"{kind} {detail}".encode()), partition, kind, detail)
-        if timer not in self.timers:
-            heapq.heappush(self.timers, timer)
+        if timer not in self.timers.heap:
+            self.timers.push(timer)
 
 
-class FrozenOutbox(QuietOutbox):
+class FrozenState(QuietState):
     """When no timer will fire any more: what is set for later is not even written down."""
 
     __slots__ = ()
 
     @classmethod
-    def freeze_timers(cls, outbox: Outbox) -> None:
-        """Make an outbox one of this kind; all that is due was done at the end of its last step."""
-        outbox.timers.clear()
-        outbox.polls.clear()
-        outbox.__class__ = cls
+    def freeze_timers(cls, broker: BrokerState) -> None:
+        """Make a broker's state one of this kind; all that is due was done at the end of its last step."""
+        broker.timers.heap.clear()
+        broker.timers.polls.clear()
+        broker.__class__ = cls
 
     def wake(self, at_us: int, kind: str, partition: PartitionId | None = None, detail: str | int = 0) -> None:
         """Only what is due at once, and so fires in this step."""
@@ -99,7 +99,7 @@ class FrozenOutbox(QuietOutbox):
 
 
 class QuietCore(BrokerCore):
-    """The core over a `QuietOutbox`; nothing else is changed."""
+    """The core over a `QuietState`; nothing else is changed."""
 
     __slots__ = ()
 
@@ -112,12 +112,12 @@ class QuietCore(BrokerCore):
         recovered: list[RecoveredPartition],
     ) -> None:
         super().__init__(CONFIG, member, run, nonce, checksum, recovered)
-        self.outbox = QuietOutbox(CONFIG, member, run, nonce, checksum)
+        self.state = QuietState(CONFIG, member, run, nonce, checksum)
 
 
 def core_key(core: BrokerCore) -> Hashable:
     """Equal for two cores of one broker that will do the same, but for what the package says is left out."""
-    return _key(core, core.outbox.now.mono_us, core.outbox.durable_token)
+    return _key(core, core.state.now.mono_us, core.state.out.durable_token)
 
 
 def _key(state: State, now_us: int, token: int) -> Hashable:
@@ -126,7 +126,7 @@ def _key(state: State, now_us: int, token: int) -> Hashable:
         if name in _UNSEEN:
             continue
         value = getattr(state, name)
-        if name == "timers":
+        if name == "heap":
             parts.append(tuple(sorted((t.at_us - now_us, t.serial, t.partition or 0) for t in value)))
         elif name == "polls":
             parts.append(frozenset((key, at_us - now_us) for key, at_us in value.items()))

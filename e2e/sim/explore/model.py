@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from seriatim._core import producer as producing
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.messages import ChainUpdate
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.messages import ChainUpdate
 from seriatim_broker.testing.memory_disk import DiskImage, MemoryDisk
 
 from ..brokers import checksum
@@ -113,7 +113,7 @@ class Model(Steps):
             action = next((a for a in self.actions(state) if a[0] in quiet), None)
             if action is None:
                 for core in set(state.cores):
-                    self.cores.values[core].outbox.timers.clear()
+                    self.cores.values[core].state.timers.heap.clear()
                 return self._forget_timers(state)
             draft = Draft(state)
             self.take(draft, action)
@@ -124,8 +124,8 @@ class Model(Steps):
         draft = Draft(state)
         for broker, number in enumerate(state.cores):
             core = self.cores.values[number].copy()
-            core.outbox.timers.clear()
-            core.outbox.polls.clear()
+            core.state.timers.heap.clear()
+            core.state.timers.polls.clear()
             draft.cores[broker] = self.cores.of(core, (broker, core_key(core)))
         return draft.done()
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from seriatim._core import producer as producing
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.messages import (
+from seriatim_broker.core.state.switching import SwitchPhase
+from seriatim_broker.core.values.messages import (
     CursorSynced,
     FenceAnswer,
     PrepareAnswer,
@@ -20,9 +21,8 @@ from seriatim_broker.core.messages import (
     ReplicateAck,
     ReplicateRefused,
 )
-from seriatim_broker.core.switch import Phase
 
-from .cores import FrozenOutbox, core_key
+from .cores import FrozenState, core_key
 from .state import DOWN, NAMES, PARTITION, Draft, Limits, Stream
 from .steps import Steps
 
@@ -34,13 +34,13 @@ def _late_fence_answer(core: BrokerCore, sender: Any, message: FenceAnswer) -> b
     switch = core.partitions[PARTITION].switch
     if switch is None or switch.id != message.switch:
         return True
-    return switch.phase is not Phase.FENCING or sender not in switch.pending
+    return switch.phase is not SwitchPhase.FENCING or sender not in switch.sealing.pending
 
 
 def _late_prepare_answer(core: BrokerCore, sender: Any, message: PrepareAnswer) -> bool:
     """A switch never takes an attempt's id again, and PREPARING begins with a new one."""
     switch = core.partitions[PARTITION].switch
-    return switch is None or switch.phase is not Phase.PREPARING or switch.attempt != message.attempt
+    return switch is None or switch.phase is not SwitchPhase.PREPARING or switch.opening.attempt != message.attempt
 
 
 def _of_a_log_at_rest(core: BrokerCore, sender: Any, message: ReplicateAck | ReplicateRefused | ReplicaTail) -> bool:
@@ -131,9 +131,9 @@ class Reductions:
             frozen = self._frozen.get(number)
             if frozen is None:
                 core = cores.values[number]
-                if not isinstance(core.outbox, FrozenOutbox):
+                if not isinstance(core.state, FrozenState):
                     core = core.copy()
-                    FrozenOutbox.freeze_timers(core.outbox)
+                    FrozenState.freeze_timers(core.state)
                 frozen = cores.of(core, (broker, core_key(core)))
                 self._frozen[number] = self._frozen[frozen] = frozen
             draft.cores[broker] = frozen

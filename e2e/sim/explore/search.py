@@ -8,7 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from seriatim_broker.core.chain import Chain
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.testing.memory_disk import DiskImage
 
 from ..schedule import Violation
@@ -196,7 +196,7 @@ def describe(model: Model, state: State, action: Action) -> str:
         return f"the producer asks {name}: {brief(model.questions.values[state.asks])}"
     if kind == "timer":
         core = model.cores.values[state.cores[rest[0]]]
-        return f"{name}: the timer '{core.outbox.timers[0].kind}' fires"
+        return f"{name}: the timer '{core.state.timers.heap[0].kind}' fires"
     words = {
         "sync": "what was written is durable",
         "complain": "hears a complaint about the open segment",

@@ -10,11 +10,11 @@ from typing import Any
 from seriatim._core import producer as producing
 from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core.log import PutBatch, Write
-from seriatim_broker.core.messages import DATA, Heartbeat, HeartbeatAnswer
-from seriatim_broker.core.state import freeze_value
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.log import PutBatch, Write
+from seriatim_broker.core.values.messages import DATA, Heartbeat, HeartbeatAnswer
+from seriatim_broker.core.values.states import freeze_value
 from seriatim_broker.testing.memory_disk import DiskImage
 
 from ..schedule import Violation
@@ -141,11 +141,11 @@ class Steps:
         known = self._steps.get(full)
         if known is None:
             core = self.cores.values[number].copy()
-            now = core.outbox.now.mono_us
+            now = core.state.now.mono_us
             if key[0] == "timer":
                 now = max(now, core.next_wake_us())
             if event is None:
-                event = ev.Persisted(core.outbox.token)
+                event = ev.Persisted(core.state.out.token)
             try:
                 effects = core.step(event, ev.Moment(now, WALL_MS))
             except Exception as error:  # whatever it is, a core must not raise it

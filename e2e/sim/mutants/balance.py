@@ -4,38 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim_broker.core import fencing
-from seriatim_broker.core.messages import FenceAnswer, FenceRequest
-from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Partition
-from seriatim_broker.core.replica import SegmentLog
-from seriatim_broker.core.switch import Switch
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.state.segment_log import SegmentLog
+from seriatim_broker.core.switching import fencing, switch
+from seriatim_broker.core.values.messages import FenceAnswer, FenceRequest, PrepareAnswer
 
-from .mutation import LOSS, Mutation, Patch
+from .mutation import LOSS, Mutation, Patch, with_handler
 
 
 def _rest_is_enough() -> list[Patch]:
     """A master that rests answers as if it were fenced, and goes on when the plan takes too long."""
     strict = fencing.fence_and_answer
 
-    def answer(outbox: Outbox, partition: Partition, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
+    def answer(broker: BrokerState, partition: Partition, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
         if partition.quiescence is None:
-            return strict(outbox, partition, log, message)
-        return fencing.fence_answer(outbox, log, message)
+            return strict(broker, partition, log, message)
+        return fencing.fence_answer(broker, log, message)
 
     return [(fencing, "fence_and_answer", answer)]
 
 
 def _chosen_master_alone() -> list[Patch]:
     """The next segment is opened as soon as the chosen master is prepared, and on it alone."""
-    on_answer = Switch.on_prepare_answer
+    on_answer = switch.on_prepare_answer
 
-    def alone(self: Switch, outbox: Outbox, partition: Partition, sender: Any, message: Any) -> None:
-        if self.target_group and self.members and sender == self.members[0]:
-            self.members = self.members[:1]
-        on_answer(self, outbox, partition, sender, message)
+    def alone(broker: BrokerState, partition: Partition, sender: Any, message: Any) -> None:
+        running = partition.switch
+        if running is not None and running.target_group and running.opening.members[:1] == (sender,):
+            running.opening.members = running.opening.members[:1]
+        on_answer(broker, partition, sender, message)
 
-    return [(Switch, "on_prepare_answer", alone)]
+    return [with_handler(PrepareAnswer, alone)]
 
 
 MUTATIONS: dict[str, Mutation] = {

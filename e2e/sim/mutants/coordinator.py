@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core import attempts, behind, learning
-from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Partition
-from seriatim_broker.core.switch import Switch
+from seriatim_broker.core.dispatch import learning
+from seriatim_broker.core.peers import behind
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.state.switching import Attempt, Content, Switch
+from seriatim_broker.core.switching import attempts, opening
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.membership import Seen
 
@@ -16,16 +18,16 @@ _TWICE = (*LOSS, "TWICE", "I7", "I8", "I9", "I11", "I14", "RT")
 
 
 def _refused_is_lost() -> list[Patch]:
-    def write_wait_us(_self: Partition, _outbox: Outbox) -> int:
+    def write_wait_us(_self: Partition, _broker: BrokerState) -> int:
         return 0
 
     return [(Partition, "write_wait_us", write_wait_us)]
 
 
 def _always_a_new_attempt() -> list[Patch]:
-    def begin(outbox: Outbox, partition: Partition, content: attempts.Content) -> tuple[bytes, bool]:
-        attempt = attempts.Attempt(outbox.new_id(), content)
-        outbox.attempts[partition.id] = (*outbox.attempts.get(partition.id, ()), attempt)
+    def begin(broker: BrokerState, partition: Partition, content: Content) -> tuple[bytes, bool]:
+        attempt = Attempt(broker.new_id(), content)
+        broker.attempts[partition.id] = (*broker.attempts.get(partition.id, ()), attempt)
         return attempt.id, True
 
     return [(attempts, "begin", begin)]
@@ -34,8 +36,8 @@ def _always_a_new_attempt() -> list[Patch]:
 def _undecided_are_replaced() -> list[Patch]:
     """A switcher takes an unknown end for a failure, and each of its tries has an id of its own."""
 
-    def replaced_by(outbox: Outbox, partition: Partition, attempt: bytes, segment_no: int) -> tuple[bytes, ...]:
-        known = outbox.attempts.get(PartitionId(partition.id), ())
+    def replaced_by(broker: BrokerState, partition: Partition, attempt: bytes, segment_no: int) -> tuple[bytes, ...]:
+        known = broker.attempts.get(PartitionId(partition.id), ())
         return tuple(other.id for other in known if other.id != attempt and other.content.segment_no == segment_no)
 
     return [(attempts, "replaced_by", replaced_by), *_always_a_new_attempt()]
@@ -48,10 +50,10 @@ def _older_is_believed() -> list[Patch]:
 def _tries_another_group() -> list[Patch]:
     """Who holds the next segment is passed over, as one that is merely away."""
 
-    def contradict(self: Switch, outbox: Outbox, partition: Partition, _sender: MemberId) -> None:
-        self._prepare_next(outbox, partition)
+    def contradict(broker: BrokerState, partition: Partition, switch: Switch, _sender: MemberId) -> None:
+        opening.prepare_next(broker, partition, switch)
 
-    return [(Switch, "_contradict", contradict)]
+    return [(opening, "contradict", contradict)]
 
 
 def _not_kept() -> list[Patch]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from seriatim_broker.core import copying, tables
+from seriatim_broker.core.copies import copying, producer_tables
 
 from .mutation import Mutation, Patch, nothing
 
@@ -15,7 +15,7 @@ def _own_tail_is_overlooked() -> list[Patch]:
 
 def _nobody_misses_a_server() -> list[Patch]:
     blind = SimpleNamespace(want_another=nothing)
-    return [(tables, "right", blind), (copying, "right", blind)]
+    return [(producer_tables, "right", blind), (copying, "right", blind)]
 
 
 MUTATIONS: dict[str, Mutation] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core import chain as chains
-from seriatim_broker.core.groups import serving
+from seriatim_broker.core.consumers import serving
+from seriatim_broker.core.values import chain as chains
 
 from .mutation import Mutation, Patch, nothing
 

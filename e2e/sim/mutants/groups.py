@@ -13,13 +13,13 @@ from typing import Any
 
 from seriatim_api.errors import StaleOperatorError
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core import controller, leaving
-from seriatim_broker.core import restarting as gate_rules
-from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.controller import holders
-from seriatim_broker.core.events import Release
-from seriatim_broker.core.messages import CopyReport, Standing
-from seriatim_broker.core.outbox import Outbox
+from seriatim_broker.core.control import controller, leaving
+from seriatim_broker.core.control import restarting as gate_rules
+from seriatim_broker.core.control.controller import holders
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.events import Release
+from seriatim_broker.core.values.messages import CopyReport, Standing
 from seriatim_broker.interfaces.coordinator import Compare
 from seriatim_broker.runtime import broker_groups, drainer, restart_gate
 from seriatim_broker.runtime.broker_groups import BrokerGroups
@@ -51,8 +51,8 @@ def _leaves_when_one_stays() -> list[Patch]:
     def stay(segment: Segment, gone: set[MemberId]) -> list[MemberId]:
         return [member for member in segment.eligible if member not in gone]
 
-    def staying(outbox: Outbox, segment: Segment, gone: Collection[MemberId]) -> list[MemberId]:
-        found = [member for member in segment.eligible if member not in gone and outbox.is_linked(member)]
+    def staying(broker: BrokerState, segment: Segment, gone: Collection[MemberId]) -> list[MemberId]:
+        found = [member for member in segment.eligible if member not in gone and broker.is_linked(member)]
         return [*found, *found]  # one counts for two
 
     return [(drainer, "plan_release", _plan_with(stay, 1)), (leaving, "staying_copies", staying)]
@@ -64,9 +64,9 @@ def _leaves_when_listed() -> list[Patch]:
     def stay(segment: Segment, gone: set[MemberId]) -> list[MemberId]:
         return [member for member in segment.members if member not in gone] + [segment.server]
 
-    def staying(outbox: Outbox, segment: Segment, gone: Collection[MemberId]) -> list[MemberId]:
+    def staying(broker: BrokerState, segment: Segment, gone: Collection[MemberId]) -> list[MemberId]:
         found = [member for member in segment.eligible if member not in gone]
-        return [*found, *(member for member in outbox.groups.get(segment.group, ()) if member not in found)]
+        return [*found, *(member for member in broker.directory.groups.get(segment.group, ()) if member not in found)]
 
     return [(drainer, "plan_release", _plan_with(stay, 1)), (leaving, "staying_copies", staying)]
 

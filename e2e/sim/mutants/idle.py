@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core import blocks, producers
-from seriatim_broker.core.config import BrokerConfig
-from seriatim_broker.core.state import NOTHING
+from seriatim_broker.core.switching import idle_blocks
+from seriatim_broker.core.values import producers
+from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.states import NOTHING
 from seriatim_broker.rpc import codec, peer_frames
 
 from .mutation import LOSS, Mutation, Patch
@@ -49,7 +50,7 @@ def _missing_is_empty() -> list[Patch]:
 
     return [
         (producers.ProducerTable, "__init__", without_missing),
-        (blocks, "missing", lambda outbox, of, table: ()),
+        (idle_blocks, "missing", lambda broker, of, table: ()),
     ]
 
 

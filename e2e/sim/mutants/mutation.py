@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from seriatim_broker.core import dispatch
+from seriatim_broker.core.dispatch import handlers
 
 Patch = tuple[object, str, Any]
 """Whose attribute, which one, and what takes its place."""
@@ -57,6 +57,11 @@ def nothing(*_arguments: Any) -> None:
     """A step that is not taken."""
 
 
+def with_event(event: type, handler: Any) -> Patch:
+    """Another handler for an event of one partition that the broker knows."""
+    return handlers, "EVENTS", {**handlers.EVENTS, event: handlers.at_known(handler)}
+
+
 def with_handler(message: type, handler: Any) -> Patch:
     """Another handler for a message between brokers."""
-    return dispatch, "MESSAGES", {**dispatch.MESSAGES, message: handler}
+    return handlers, "MESSAGES", {**handlers.MESSAGES, message: handler}

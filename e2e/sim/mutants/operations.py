@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.events import CursorRecord, OperateGroup
-from seriatim_broker.core.groups import crossing, cursors, operations, serving
-from seriatim_broker.core.groups.head import GroupHead
-from seriatim_broker.core.log import CursorState
-from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Partition
+from seriatim_broker.core.consumers import crossing, cursors, operations, serving
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.consumers import GroupHead
+from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.events import CursorRecord, OperateGroup
+from seriatim_broker.core.values.log import CursorState
 
 from .mutation import Mutation, Patch, nothing
 
@@ -23,9 +23,9 @@ _WRITE_CURSOR = crossing.write_cursor
 
 def _chain_is_not_compared() -> list[Patch]:
     def write(
-        outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord, revision: int, _chain: int = 0
+        broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int, _chain: int = 0
     ) -> None:
-        _WRITE_CURSOR(outbox, partition, head, record, revision)
+        _WRITE_CURSOR(broker, partition, head, record, revision)
 
     return [(crossing, "write_cursor", write)]
 
@@ -58,14 +58,14 @@ def _epochs_are_merged() -> list[Patch]:
 
 def _unknown_thaws() -> list[Patch]:
     def is_unsettled(
-        outbox: Outbox, partition: Partition, head: GroupHead, record: CursorRecord, revision: int
+        broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int
     ) -> bool:
         operation = head.writing
         if operation is not None and not head.crossing_serial and not operations.was_done(record, operation.event):
             operation.is_begun = False
             head.operations.pop(0)
             return False
-        return _UNSETTLED(outbox, partition, head, record, revision)
+        return _UNSETTLED(broker, partition, head, record, revision)
 
     return [(operations, "is_unsettled", is_unsettled)]
 

@@ -11,15 +11,15 @@ from seriatim._publishing.chunks import Chunk
 from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import split_offset
 from seriatim_api.publications import Manifest
-from seriatim_broker.core import appending, following
-from seriatim_broker.core.events import StagedFetched
-from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Partition
-from seriatim_broker.core.producers import Entry, ProducerTable
-from seriatim_broker.core.publications import carrying, plan, writers
-from seriatim_broker.core.publications.plan import Stand
-from seriatim_broker.core.publications.writers import Publication, Verdict, WriterRecord, WriterState
-from seriatim_broker.core.replica import SegmentLog
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.state.segment_log import SegmentLog
+from seriatim_broker.core.values import writers
+from seriatim_broker.core.values.events import StagedFetched
+from seriatim_broker.core.values.producers import Entry, ProducerTable
+from seriatim_broker.core.values.writers import Publication, Verdict, WriterRecord, WriterState
+from seriatim_broker.core.writing import appending, carrying, following, publication_plan
+from seriatim_broker.core.writing.publication_plan import Stand
 from seriatim_broker.runtime import deciding, taking_up
 from seriatim_broker.runtime.stage_floors import StageFloors
 
@@ -30,7 +30,7 @@ _JUDGE = writers.judge
 
 
 def _record_is_not_read() -> list[Patch]:
-    def ask(outbox: Outbox, partition: Partition, known: carrying.Carrying) -> None:
+    def ask(broker: BrokerState, partition: Partition, known: carrying.Carrying) -> None:
         known.is_decided = True
 
     return [(carrying, "_ask_record", ask)]
@@ -131,14 +131,14 @@ def _chunks_for_any_count() -> list[Patch]:
 def _what_is_gone_is_waited_for() -> list[Patch]:
     before = carrying.on_fetched
 
-    def on_fetched(outbox: Outbox, partition: Partition, event: StagedFetched) -> None:
-        before(outbox, partition, replace(event, is_gone=False))
+    def on_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) -> None:
+        before(broker, partition, replace(event, is_gone=False))
 
     return [(carrying, "on_fetched", on_fetched)]
 
 
 def _rows_as_staged() -> list[Patch]:
-    before = plan.published_header
+    before = publication_plan.published_header
 
     def published_header(
         header: BatchHeader, partition: int, _writer: bytes, sequence: int, row: int, manifest: bytes

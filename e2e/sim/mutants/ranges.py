@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim_broker.core import ranges
-from seriatim_broker.core.chain import SegmentState
-from seriatim_broker.core.effects import PartitionSurveyed, RangeSegmentEnd
-from seriatim_broker.core.positions import Place
-from seriatim_broker.core.producers import ProducerTable
+from seriatim_broker.core.consumers import ranges
+from seriatim_broker.core.values.chain import SegmentState
+from seriatim_broker.core.values.effects import PartitionSurveyed, RangeSegmentEnd
+from seriatim_broker.core.values.positions import Place
+from seriatim_broker.core.values.producers import ProducerTable
 
 from .mutation import Mutation, Patch
 
@@ -26,11 +26,11 @@ def _above_commit() -> list[Patch]:
 
 
 def _any_member_tells_the_end() -> list[Patch]:
-    def tell(outbox: Any, of: Any, event: Any) -> None:
+    def tell(broker: Any, of: Any, event: Any) -> None:
         """The commit that any member knows is the end."""
         segment = of.chain.segment(event.segment_no or of.chain.open_segment.no)
         readable = ranges._readable_below(of, segment) if segment is not None else None
-        outbox.emit(PartitionSurveyed(event.request, of.chain, readable or 0, True, None))
+        broker.out.emit(PartitionSurveyed(event.request, of.chain, readable or 0, True, None))
 
     return [(ranges, "_tell", tell)]
 
@@ -38,11 +38,11 @@ def _any_member_tells_the_end() -> list[Patch]:
 def _nothing_is_the_end() -> list[Patch]:
     real = ranges._answer
 
-    def answer(outbox: Any, of: Any, wait: Any, **told: Any) -> None:
+    def answer(broker: Any, of: Any, wait: Any, **told: Any) -> None:
         """What is not here, or cannot be read now, is taken for the end of the range."""
         if told.get("brokers") and told.get("error") is None:
             told = {"is_done": True}
-        real(outbox, of, wait, **told)
+        real(broker, of, wait, **told)
 
     return [(ranges, "_answer", answer)]
 
@@ -61,7 +61,7 @@ def _parts_are_whole() -> list[Patch]:
         is_part = log is not None and log.record.sealed_len is not None and not log.is_whole
         return log.tail if is_part else real_readable(of, segment)
 
-    def advance(outbox: Any, of: Any, wait: Any) -> None:
+    def advance(broker: Any, of: Any, wait: Any) -> None:
         """Its tail is the segment's end."""
         segment, log = of.chain.segment(wait.place.segment_no), of.logs.get(wait.place.segment_no)
         is_sealed = segment is not None and segment.state is SegmentState.SEALED
@@ -74,7 +74,7 @@ def _parts_are_whole() -> list[Patch]:
         ):
             end = RangeSegmentEnd(segment.no, log.tail, log.tail_checksum)
             wait = wait._replace(place=Place(segment.no + 1, 0), passed=(*wait.passed, end))
-        real_advance(outbox, of, wait)
+        real_advance(broker, of, wait)
 
     return [(ranges, "_readable_below", readable_below), (ranges, "_advance", advance)]
 

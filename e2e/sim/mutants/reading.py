@@ -7,35 +7,40 @@ from dataclasses import replace
 from typing import Any
 
 from seriatim_api.ids import MemberId
-from seriatim_broker.core import copying, disks, lanes, learning, leaving, producers, record, replica, right, tables
-from seriatim_broker.core.effects import Send
-from seriatim_broker.core.groups import crossing, cursors, delivery
-from seriatim_broker.core.messages import ChainChanges, CopyAnswer, CursorSync
-from seriatim_broker.core.segments import Changes
+from seriatim_broker.core.consumers import crossing, cursors, delivery
+from seriatim_broker.core.control import leaving
+from seriatim_broker.core.copies import copying, producer_tables
+from seriatim_broker.core.dispatch import learning, record
+from seriatim_broker.core.peers import disks, lanes, right
+from seriatim_broker.core.state import segment_log
+from seriatim_broker.core.values import producers
+from seriatim_broker.core.values.effects import Send
+from seriatim_broker.core.values.messages import ChainChanges, CopyAnswer, CursorSync
+from seriatim_broker.core.values.segments import Changes
 
 from .. import world
 from .mutation import LOSS, Mutation, Patch, nothing, with_handler
 
 
 def _above_commit() -> list[Patch]:
-    return [(replica.SegmentLog, "readable_below", property(lambda self: self.tail))]
+    return [(segment_log.SegmentLog, "readable_below", property(lambda self: self.tail))]
 
 
 def _readers_skip() -> list[Patch]:
-    return [(tables, "want_before", lambda outbox, of, no: producers.ProducerTable())]
+    return [(producer_tables, "want_before", lambda broker, of, no: producers.ProducerTable())]
 
 
 def _tables_go_early() -> list[Patch]:
-    return [(tables, "is_kept", lambda chain, no: not chain.following(no, 1))]
+    return [(producer_tables, "is_kept", lambda chain, no: not chain.following(no, 1))]
 
 
 def _all_acknowledged() -> list[Patch]:
     real = crossing.cross_if_done
 
-    def cross(outbox: Any, of: Any, head: Any) -> None:
+    def cross(broker: Any, of: Any, head: Any) -> None:
         """Delivered is as good as acknowledged."""
         head.safe_acked = max(head.safe_acked, head.delivered)
-        real(outbox, of, head)
+        real(broker, of, head)
 
     return [(crossing, "cross_if_done", cross)]
 
@@ -43,13 +48,16 @@ def _all_acknowledged() -> list[Patch]:
 def _acks_on_every_eligible_member() -> list[Patch]:
     real = cursors.sync
 
-    def sync(outbox: Any, of: Any, head: Any) -> None:
+    def sync(broker: Any, of: Any, head: Any) -> None:
         """Only this member's disk counts; the others hear nothing."""
-        effects = len(outbox.effects)
-        real(outbox, of, head)
-        outbox.effects = [*outbox.effects[:effects], *(e for e in outbox.effects[effects:] if not _is_sync(e))]
+        effects = len(broker.out.effects)
+        real(broker, of, head)
+        broker.out.effects = [
+            *broker.out.effects[:effects],
+            *(e for e in broker.out.effects[effects:] if not _is_sync(e)),
+        ]
         for waiting in head.syncs.values():
-            for member in [member for member in waiting.waiting if member != outbox.member]:
+            for member in [member for member in waiting.waiting if member != broker.member]:
                 del waiting.waiting[member]
 
     return [(cursors, "sync", sync)]
@@ -62,10 +70,10 @@ def _is_sync(effect: Any) -> bool:
 def _reservations() -> list[Patch]:
     real = delivery.deliver_held_back
 
-    def deliver(outbox: Any, of: Any, head: Any) -> None:
+    def deliver(broker: Any, of: Any, head: Any) -> None:
         """Delivers without having said so durably."""
         head.safe_reserved = 1 << 40
-        real(outbox, of, head)
+        real(broker, of, head)
 
     return [(delivery, "deliver_held_back", deliver)]
 
@@ -75,14 +83,14 @@ def _no_lease() -> list[Patch]:
 
 
 def _changes_of_any_record() -> list[Patch]:
-    def on_changes(outbox: Any, of: Any, sender: Any, message: ChainChanges) -> None:
+    def on_changes(broker: Any, of: Any, sender: Any, message: ChainChanges) -> None:
         """What changed is put over whatever record is known here."""
         known, told = of.chain, message.chain
         if known is None:
-            of.read_chain(outbox)
+            of.read_chain(broker)
         elif known.epoch < told.epoch:
             segments = known.parts.with_changes(Changes(tuple(told.segments), message.gone))
-            learning.learn(outbox, of, replace(told, segments=segments), message.revision)
+            learning.learn(broker, of, replace(told, segments=segments), message.revision)
 
     return [(record, "on_changes", on_changes)]
 
@@ -94,13 +102,13 @@ def _keeps_serving_what_it_cannot_read() -> list[Patch]:
 def _copy_in_memory() -> list[Patch]:
     real = copying.on_copy_answer
 
-    def on_copy_answer(outbox: Any, of: Any, sender: Any, message: Any) -> None:
+    def on_copy_answer(broker: Any, of: Any, sender: Any, message: Any) -> None:
         """What is in memory counts as copied."""
-        real(outbox, of, sender, message)
+        real(broker, of, sender, message)
         log = of.logs.get(message.segment_no)
         if log is not None and message.segment_no in of.copies:
             log.durable = log.tail
-            copying._go_on(outbox, of, message.segment_no)
+            copying._go_on(broker, of, message.segment_no)
 
     return [with_handler(CopyAnswer, on_copy_answer)]
 
@@ -116,17 +124,17 @@ def _incarnation() -> list[Patch]:
 
 
 def _hang_unnoticed() -> list[Patch]:
-    return [(disks, "is_hung", lambda outbox, member: False), (disks, "on_answer", nothing)]
+    return [(disks, "is_hung", lambda broker, member: False), (disks, "on_answer", nothing)]
 
 
 def _lanes_unwatched() -> list[Patch]:
-    return [(lanes, "look", lambda outbox, link: False)]
+    return [(lanes, "look", lambda broker, link: False)]
 
 
 def _only_own_fullness() -> list[Patch]:
     real = disks.full_for_us
     return [
-        (disks, "full_for_us", lambda outbox, member: real(outbox, member) if member == outbox.member else None),
+        (disks, "full_for_us", lambda broker, member: real(broker, member) if member == broker.member else None),
     ]
 
 

@@ -6,37 +6,39 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core import copying, learning, retention
-from seriatim_broker.core.chain import AT_ZERO
-from seriatim_broker.core.events import CursorRecord, StartPosition
-from seriatim_broker.core.groups import crossing, delivery, serving
-from seriatim_broker.core.groups.head import head_of
-from seriatim_broker.core.replica import SegmentLog
+from seriatim_broker.core.consumers import crossing, delivery, serving
+from seriatim_broker.core.consumers.head import head_of
+from seriatim_broker.core.control import retention
+from seriatim_broker.core.copies import copying
+from seriatim_broker.core.dispatch import learning
+from seriatim_broker.core.state.segment_log import SegmentLog
+from seriatim_broker.core.values.chain import AT_ZERO
+from seriatim_broker.core.values.events import CursorRecord, PassGroup, StartPosition, Trim
 
-from .mutation import Mutation, Patch, nothing
+from .mutation import Mutation, Patch, nothing, with_event
 
 
 def _disk_before_record() -> list[Patch]:
     real = retention.trim
 
-    def trim(outbox: Any, of: Any, event: Any) -> None:
+    def trim(broker: Any, of: Any, event: Any) -> None:
         """What was decided is dropped here at once, and the record is written after it."""
         log = of.open_log()
         if event.start is not None and log is not None and log.no == event.no and event.start.first > log.start:
-            log.trim(outbox, event.start)
-        real(outbox, of, event)
+            log.trim(broker, event.start)
+        real(broker, of, event)
 
-    return [(retention, "trim", trim)]
+    return [with_event(Trim, trim)]
 
 
 def _cursors_not_compared() -> list[Patch]:
     real = retention.trim
 
-    def trim(outbox: Any, of: Any, event: Any) -> None:
+    def trim(broker: Any, of: Any, event: Any) -> None:
         """A cursor that was written since it was read makes no difference."""
-        real(outbox, of, replace(event, cursors_revision=0))
+        real(broker, of, replace(event, cursors_revision=0))
 
-    return [(retention, "trim", trim)]
+    return [with_event(Trim, trim)]
 
 
 def _stub_leaves() -> list[Patch]:
@@ -53,7 +55,7 @@ def _tables_leave() -> list[Patch]:
 
 
 def _drops_in_silence() -> list[Patch]:
-    def tell(_outbox: Any, _of: Any, head: Any, to_index: int) -> None:
+    def tell(_broker: Any, _of: Any, head: Any, to_index: int) -> None:
         """The group goes on behind what was dropped, and says nothing."""
         head.delivered = to_index
 
@@ -69,38 +71,38 @@ def _untold_is_not_taken_up() -> list[Patch]:
 
 
 def _anybody_passes() -> list[Patch]:
-    def pass_group(outbox: Any, of: Any, event: Any) -> None:
+    def pass_group(broker: Any, of: Any, event: Any) -> None:
         """Whoever finds the group in a stub writes its cursor."""
         chain = of.chain
         segment = chain.segment(event.segment_no) if chain is not None else None
         following = chain.after(event.segment_no) if chain is not None else None
         if segment is None or following is None or not segment.is_stub:
             return
-        head = head_of(outbox, of, event.group, StartPosition.EARLIEST)
+        head = head_of(broker, of, event.group, StartPosition.EARLIEST)
         known = of.cursor_in(segment.no, event.group)
         epoch = known.group_epoch if known is not None else 1
         record = CursorRecord(following.no, epoch, 0, chain.topic, dropped_from=segment.no << 40, dropped_position=0)
-        revision = outbox.now.mono_us  # of no cursor: what was read is not known
-        crossing.write_cursor(outbox, of, head, record, head.cursor_revision or revision)
+        revision = broker.now.mono_us  # of no cursor: what was read is not known
+        crossing.write_cursor(broker, of, head, record, head.cursor_revision or revision)
 
-    return [(serving, "pass_group", pass_group)]
+    return [(serving, "pass_group", pass_group), with_event(PassGroup, pass_group)]
 
 
 def _copy_begins_at_zero() -> list[Patch]:
     real = copying._begin_log
 
-    def begin(outbox: Any, of: Any, segment: Any) -> Any:
+    def begin(broker: Any, of: Any, segment: Any) -> Any:
         """A new copy is made of all that there was."""
-        return real(outbox, of, replace(segment, begin=AT_ZERO))
+        return real(broker, of, replace(segment, begin=AT_ZERO))
 
     return [(copying, "_begin_log", begin), (learning, "_trim", _trims_what_is_whole(learning._trim))]
 
 
 def _trims_what_is_whole(real: Any) -> Any:
-    def trim(outbox: Any, of: Any, segment: Any) -> None:
+    def trim(broker: Any, of: Any, segment: Any) -> None:
         log = of.logs.get(segment.no)
         if log is not None and log.tail >= segment.start:
-            real(outbox, of, segment)
+            real(broker, of, segment)
 
     return trim
 
@@ -109,12 +111,12 @@ def _begun_is_durable() -> list[Patch]:
     real = SegmentLog._begin_at
     begin_log = copying._begin_log
 
-    def begin_at(self: SegmentLog, outbox: Any, start: Any) -> None:
-        real(self, outbox, start)
+    def begin_at(self: SegmentLog, broker: Any, start: Any) -> None:
+        real(self, broker, start)
         self.durable = self.tail
 
-    def begin(outbox: Any, of: Any, segment: Any) -> Any:
-        log = begin_log(outbox, of, segment)
+    def begin(broker: Any, of: Any, segment: Any) -> Any:
+        log = begin_log(broker, of, segment)
         log.durable = log.tail
         return log
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import RunId
-from seriatim_broker.core.effects import WriteChain
-from seriatim_broker.core.events import WriteOutcome
-from seriatim_broker.core.outbox import Outbox
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.values.effects import WriteChain
+from seriatim_broker.core.values.events import WriteOutcome
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Operation
 from seriatim_broker.runtime import membership
 from seriatim_broker.runtime.coordination import WRITE_DEADLINE_S, CoordinatorWork
@@ -94,7 +94,7 @@ def _certificate_is_not_compared() -> list[Patch]:
         return prepare(self, replace(effect, certificate=None))
 
     def found(self: CoordinatorWork, effect: Any) -> None:
-        from seriatim_broker.core.events import CertificateRead
+        from seriatim_broker.core.values.events import CertificateRead
 
         self._report(CertificateRead(effect.partition, effect.run, True))
 
@@ -138,7 +138,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "later-run": Mutation(
         "a run ends that sees a later run of its disk",
-        lambda: [(Outbox, "end_run", nothing)],
+        lambda: [(BrokerState, "end_run", nothing)],
         ("TWO",),
         "started-copies",
         world="brokers",

@@ -10,20 +10,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core import broker, eligibility, learning, links, replication, right, switch
-from seriatim_broker.core.chain import SegmentState, add_eligible, change_server
-from seriatim_broker.core.groups import cursors, delivery, serving
-from seriatim_broker.core.log import CursorState
-from seriatim_broker.core.messages import EligibleRequest, ReplicaTail
+from seriatim_broker.core import broker
+from seriatim_broker.core.consumers import cursors, delivery, eligibility, serving
+from seriatim_broker.core.dispatch import learning, links
+from seriatim_broker.core.peers import right
+from seriatim_broker.core.switching import lengths
+from seriatim_broker.core.values.chain import SegmentState, add_eligible, change_server
+from seriatim_broker.core.values.log import CursorState
+from seriatim_broker.core.values.messages import EligibleRequest, ReplicaTail
+from seriatim_broker.core.writing import replication
 from seriatim_broker.runtime import archive
 
 from .mutation import LOSS, Mutation, Patch, with_handler
 
 
 def _resumed_tail_is_durable() -> list[Patch]:
-    def on_tail(outbox: Any, of: Any, sender: Any, message: ReplicaTail) -> None:
+    def on_tail(broker: Any, of: Any, sender: Any, message: ReplicaTail) -> None:
         """What a follower has in memory when its connection is back, it has on its disk."""
-        replication.on_replica_tail(outbox, of, sender, replace(message, durable=message.tail))
+        replication.on_replica_tail(broker, of, sender, replace(message, durable=message.tail))
 
     return [with_handler(ReplicaTail, on_tail)]
 
@@ -31,9 +35,9 @@ def _resumed_tail_is_durable() -> list[Patch]:
 def _own_disk_is_common() -> list[Patch]:
     real = serving._begin
 
-    def begin(outbox: Any, of: Any, head: Any, segment: Any, record: Any) -> None:
+    def begin(broker: Any, of: Any, head: Any, segment: Any, record: Any) -> None:
         """What a new server finds on its own disk, every eligible member has."""
-        real(outbox, of, head, segment, record)
+        real(broker, of, head, segment, record)
         head.safe_acked, head.safe_reserved = head.acked, head.reserved
 
     return [(serving, "_begin", begin)]
@@ -50,22 +54,22 @@ def _older_record_lowers() -> list[Patch]:
 
 
 def _seal_keeps_eligible() -> list[Patch]:
-    real = switch.Switch._seal
+    real = lengths.seal
 
-    def seal(self: switch.Switch, old: Any) -> Any:
-        found = real(self, old)
+    def seal(switch: Any, old: Any) -> Any:
+        found = real(switch, old)
         return replace(found, eligible=tuple(dict.fromkeys((*found.eligible, *old.eligible))))
 
-    return [(switch.Switch, "_seal", seal)]
+    return [(lengths, "seal", seal)]
 
 
 def _lease_from_receipt() -> list[Patch]:
     real = links.on_heartbeat_answer
 
-    def on_answer(outbox: Any, partitions: Any, sender: Any, message: Any) -> None:
+    def on_answer(broker: Any, partitions: Any, sender: Any, message: Any) -> None:
         """The lease counts from when the answer came."""
-        real(outbox, partitions, sender, message)
-        outbox.links[sender.broker].answered_us = outbox.now.mono_us
+        real(broker, partitions, sender, message)
+        broker.links.by_broker[sender.broker].answered_us = broker.now.mono_us
 
     return [(links, "on_heartbeat_answer", on_answer)]
 
@@ -73,7 +77,7 @@ def _lease_from_receipt() -> list[Patch]:
 def _no_second_look() -> list[Patch]:
     real = delivery.deliver_held_back
 
-    def deliver(outbox: Any, of: Any, head: Any) -> None:
+    def deliver(broker: Any, of: Any, head: Any) -> None:
         """The right was asked for before the read; what was read is delivered."""
         ask = right.may_deliver
 
@@ -83,7 +87,7 @@ def _no_second_look() -> list[Patch]:
 
         right.may_deliver = once  # type: ignore[assignment]
         try:
-            real(outbox, of, head)
+            real(broker, of, head)
         finally:
             right.may_deliver = ask
 
@@ -93,16 +97,16 @@ def _no_second_look() -> list[Patch]:
 def _listed_at_once() -> list[Patch]:
     real = eligibility.on_eligible_request
 
-    def on_request(outbox: Any, of: Any, sender: Any, message: EligibleRequest) -> None:
+    def on_request(broker: Any, of: Any, sender: Any, message: EligibleRequest) -> None:
         """A member that has the segment is listed; the control records will come."""
         no = message.segment_no
         held = of.rights.get(no)
         segment: Any = of.chain.segment(no) if of.chain is not None else None
         is_sealed = segment is not None and segment.state is SegmentState.SEALED
         if held is None or not held.confirmed or not is_sealed or sender in segment.eligible:
-            real(outbox, of, sender, message)
+            real(broker, of, sender, message)
         elif not of.is_writing("right", no):
-            of.write_chain(outbox, "right", add_eligible(of.chain, no, sender), no)
+            of.write_chain(broker, "right", add_eligible(of.chain, no, sender), no)
 
     return [with_handler(EligibleRequest, on_request)]
 
@@ -110,27 +114,27 @@ def _listed_at_once() -> list[Patch]:
 def _slave_keeps_its_run() -> list[Patch]:
     real = learning._open
 
-    def open_(outbox: Any, of: Any, chain: Any, segment: Any) -> None:
+    def open_(broker: Any, of: Any, chain: Any, segment: Any) -> None:
         """A slave opens what an earlier run of it prepared."""
-        run, chosen = outbox.run, of.chosen_preparation(segment)
-        if chosen is not None and segment.master != outbox.member:
-            outbox.run = chosen.run
-        real(outbox, of, chain, segment)
-        outbox.run = run
+        run, chosen = broker.run, of.chosen_preparation(segment)
+        if chosen is not None and segment.master != broker.member:
+            broker.run = chosen.run
+        real(broker, of, chain, segment)
+        broker.run = run
 
     return [(learning, "_open", open_)]
 
 
 def _unreachable_is_gone() -> list[Patch]:
-    return [(right, "_has_ended", lambda outbox, member: not outbox.is_linked(member))]
+    return [(right, "_has_ended", lambda broker, member: not broker.is_linked(member))]
 
 
 def _messages_of_any_session() -> list[Patch]:
     def on_received(self: Any, event: Any) -> None:
-        link = self.outbox.links.get(event.broker)
+        link = self.state.links.by_broker.get(event.broker)
         if link is None or link.member is None:
             return
-        link.heard_us = self.outbox.now.mono_us
+        link.heard_us = self.state.now.mono_us
         self._on_message(link.member, event.message)
 
     return [(broker.BrokerCore, "_on_received", on_received)]
@@ -139,19 +143,19 @@ def _messages_of_any_session() -> list[Patch]:
 def _half_server() -> list[Patch]:
     real = right.take_over
 
-    def take_over(outbox: Any, of: Any, no: int, server_epoch: int) -> None:
+    def take_over(broker: Any, of: Any, no: int, server_epoch: int) -> None:
         """Who has a part of a segment serves that."""
         log = of.logs.get(no)
         if log is None or log.is_whole:
-            real(outbox, of, no, server_epoch)
+            real(broker, of, no, server_epoch)
             return
         segment = of.chain.segment(no)
-        is_news = segment is not None and segment.server_epoch <= server_epoch and segment.server != outbox.member
+        is_news = segment is not None and segment.server_epoch <= server_epoch and segment.server != broker.member
         if not is_news or segment.state is not SegmentState.SEALED or of.is_writing("right", no):
             return
-        if right._is_silent(outbox, segment.server) and right._nobody_eligible_lives(outbox, segment):
-            right.refuse(outbox, of, no, segment.server)
-            of.write_chain(outbox, "right", change_server(of.chain, no, outbox.member, (segment.server,)), no)
+        if right._is_silent(broker, segment.server) and right._nobody_eligible_lives(broker, segment):
+            right.refuse(broker, of, no, segment.server)
+            of.write_chain(broker, "right", change_server(of.chain, no, broker.member, (segment.server,)), no)
 
     return [(right, "take_over", take_over)]
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from seriatim_api.errors import CorruptionError
-from seriatim_broker.adapters.rocks.extents import SegmentLog
+from seriatim_broker.adapters.rocks.extents import ExtentLog
 from seriatim_broker.adapters.rocks.floor import FlushFailedError
 from seriatim_broker.adapters.rocks.scan import Scan, Stored, Stretch
 from seriatim_broker.adapters.rocks.storage import RocksStorage
 from seriatim_broker.adapters.rocks.writer import Group, Writer
-from seriatim_broker.core import producers
+from seriatim_broker.core.values import producers
 
 from .mutation import Mutation, Patch
 
@@ -67,7 +67,7 @@ def _window_later() -> list[Patch]:
 def _cut_in_memory() -> list[Patch]:
     real = RocksStorage._cut
 
-    def cut(self: RocksStorage, group: Group, partition: int, segment: int, log: SegmentLog, length: int) -> None:
+    def cut(self: RocksStorage, group: Group, partition: int, segment: int, log: ExtentLog, length: int) -> None:
         """What is cut off is forgotten here, and stays on the disk."""
         real(self, Group(), partition, segment, log, length)
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seriatim_broker.core import dropping
-from seriatim_broker.core.deleted import DeletedPartitions
-from seriatim_broker.core.events import ConsumerJoin
-from seriatim_broker.core.groups import subscribing
-from seriatim_broker.core.groups.head import Consumer, Phase
-from seriatim_broker.core.log import DropPartition, Write
-from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.partition import Partition
+from seriatim_broker.core.consumers import subscribing
+from seriatim_broker.core.dispatch import dropping
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.consumers import Consumer, GroupPhase
+from seriatim_broker.core.state.outbox import Outbox
+from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.values.deleted import DeletedPartitions
+from seriatim_broker.core.values.events import ConsumerJoin
+from seriatim_broker.core.values.log import DropPartition, Write
 from seriatim_broker.runtime.expiry import Expiry
 
 from .mutation import Mutation, Patch, nothing
@@ -41,14 +42,14 @@ def _floor_stays() -> list[Patch]:
 def _stale_head_serves() -> list[Patch]:
     real = subscribing.join
 
-    def join(outbox: Outbox, partition: Partition, event: ConsumerJoin) -> None:
+    def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
         head = partition.groups.get(event.group)
-        if head is None or head.phase is not Phase.SERVING or head.consumers:
-            real(outbox, partition, event)
+        if head is None or head.phase is not GroupPhase.SERVING or head.consumers:
+            real(broker, partition, event)
             return
         consumer = Consumer(event)
         head.consumers.append(consumer)
-        subscribing.activate(outbox, partition, head, consumer)
+        subscribing.activate(broker, partition, head, consumer)
 
     return [(subscribing, "join", join)]
 

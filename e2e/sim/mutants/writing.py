@@ -13,29 +13,22 @@ from dataclasses import replace
 from typing import Any
 
 from seriatim_api.ids import MemberId, RunId
-from seriatim_broker.core import (
-    appending,
-    fencing,
-    following,
-    learning,
-    links,
-    partition,
-    preparing,
-    producers,
-    quarantine,
-    record,
-    replica,
-    replication,
-    settle,
-    switch,
-)
-from seriatim_broker.core.events import LinkUp, WriteOutcome
-from seriatim_broker.core.log import PutPreparation
-from seriatim_broker.core.messages import FenceAnswer, FenceRequest, PrepareRequest, Replicate
-from seriatim_broker.core.outbox import Outbox
-from seriatim_broker.core.state import put
+from seriatim_broker.core.copies import settle
+from seriatim_broker.core.dispatch import handlers, learning, links, quarantine, record
+from seriatim_broker.core.state import partition, segment_log
+from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.directory import BrokerDirectory
+from seriatim_broker.core.state.switching import Switch
+from seriatim_broker.core.switching import fencing, lengths, opening, preparing, sealing
+from seriatim_broker.core.values import producers
+from seriatim_broker.core.values.events import ChainWritten, LinkUp, WriteOutcome
+from seriatim_broker.core.values.kinds import WriteOwner
+from seriatim_broker.core.values.log import PutPreparation
+from seriatim_broker.core.values.messages import FenceAnswer, FenceRequest, PrepareRequest, Replicate
+from seriatim_broker.core.values.states import put
+from seriatim_broker.core.writing import appending, following, replication
 
-from .mutation import LOSS, Mutation, Patch, nothing, with_handler
+from .mutation import LOSS, Mutation, Patch, nothing, with_event, with_handler
 
 # ---- fences and runs ------------------------------------------------------------------------------------
 
@@ -44,102 +37,102 @@ def _tail_first() -> list[Patch]:
     """A member answers with its tail, and is fenced a while later."""
     too_long = fencing.on_fenced_too_long
 
-    def answer_only(outbox: Any, of: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
-        return fencing.fence_answer(outbox, log, message)
+    def answer_only(broker: Any, of: Any, log: segment_log.SegmentLog, message: FenceRequest) -> FenceAnswer:
+        return fencing.fence_answer(broker, log, message)
 
-    def fence_late(outbox: Any, of: partition.Partition) -> None:
-        fencing.fence_unsealed(outbox, of)
-        too_long(outbox, of)
+    def fence_late(broker: Any, of: partition.Partition) -> None:
+        fencing.fence_unsealed(broker, of)
+        too_long(broker, of)
 
     return [(fencing, "fence_and_answer", answer_only), (fencing, "on_fenced_too_long", fence_late)]
 
 
 def _fence_freezes_commit() -> list[Patch]:
-    def fence(self: replica.SegmentLog, outbox: Any) -> None:
+    def fence(self: segment_log.SegmentLog, broker: Any) -> None:
         """Refuses batches, and still takes acknowledgements."""
         if not self.record.fenced:
-            self.update(outbox, fenced=True)
+            self.update(broker, fenced=True)
 
-    def advance(self: replica.SegmentLog, commit: int) -> bool:
+    def advance(self: segment_log.SegmentLog, commit: int) -> bool:
         record, self.record = self.record, replace(self.record, fenced=False)
         moved = real_advance(self, commit)
         self.record = record
         return moved
 
-    def release(outbox: Any, log: replica.SegmentLog) -> None:
+    def release(broker: Any, log: segment_log.SegmentLog) -> None:
         record, log.record = log.record, replace(log.record, fenced=False)
-        real_release(outbox, log)
+        real_release(broker, log)
         log.record = record
 
-    def append(outbox: Any, of: partition.Partition, event: Any) -> None:
+    def append(broker: Any, of: partition.Partition, event: Any) -> None:
         log = of.open_log()
         if log is not None and log.record.fenced and log.active:
             log.active = False
-            real_append(outbox, of, event)
+            real_append(broker, of, event)
             log.active = log.record.sealed_len is None
         else:
-            real_append(outbox, of, event)
+            real_append(broker, of, event)
 
-    real_advance = replica.SegmentLog.advance_commit
+    real_advance = segment_log.SegmentLog.advance_commit
     real_release = appending.release
     real_append = appending.on_append
     return [
-        (replica.SegmentLog, "fence", fence),
-        (replica.SegmentLog, "advance_commit", advance),
+        (segment_log.SegmentLog, "fence", fence),
+        (segment_log.SegmentLog, "advance_commit", advance),
         (appending, "release", release),
         (appending, "on_append", append),
     ]
 
 
 def _fence_durable() -> list[Patch]:
-    recovered = replica.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
+    recovered = segment_log.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
 
-    def forgetful(cls: type[replica.SegmentLog], *arguments: Any) -> replica.SegmentLog:
+    def forgetful(cls: type[segment_log.SegmentLog], *arguments: Any) -> segment_log.SegmentLog:
         """A start finds no fence: the member goes on following its master."""
-        log: replica.SegmentLog = recovered(cls, *arguments)
+        log: segment_log.SegmentLog = recovered(cls, *arguments)
         if log.record.sealed_len is None:
             log.record = replace(log.record, fenced=False)
             log.active = True
         return log
 
-    def no_fence(outbox: Any, of: partition.Partition) -> None:
-        preparing.void_attempts(outbox, of)
+    def no_fence(broker: Any, of: partition.Partition) -> None:
+        preparing.void_attempts(broker, of)
 
     return [
-        (replica.SegmentLog, "recovered", classmethod(forgetful)),
+        (segment_log.SegmentLog, "recovered", classmethod(forgetful)),
         (fencing, "fence_at_start", no_fence),
     ]
 
 
 def _start_fence() -> list[Patch]:
     """A restarted member goes on where it was: no fence, nothing voided, nothing forgotten."""
-    recovered = replica.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
+    recovered = segment_log.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
 
-    def going_on(cls: type[replica.SegmentLog], *arguments: Any) -> replica.SegmentLog:
-        log: replica.SegmentLog = recovered(cls, *arguments)
+    def going_on(cls: type[segment_log.SegmentLog], *arguments: Any) -> segment_log.SegmentLog:
+        log: segment_log.SegmentLog = recovered(cls, *arguments)
         log.active = not log.record.fenced and log.record.sealed_len is None
         return log
 
-    def no_fence(outbox: Any, of: partition.Partition) -> None:
+    def no_fence(broker: Any, of: partition.Partition) -> None:
         for log in of.logs.values():
-            if log.active and log.record.members[0] == outbox.member:
+            if log.active and log.record.members[0] == broker.member:
                 log.unbroken = True
-                log.followers = tuple(replica.Follower(member) for member in log.record.members[1:])
+                log.followers = tuple(segment_log.Follower(member) for member in log.record.members[1:])
 
     return [
-        (replica.SegmentLog, "recovered", classmethod(going_on)),
+        (segment_log.SegmentLog, "recovered", classmethod(going_on)),
         (fencing, "fence_at_start", no_fence),
     ]
 
 
 def _voided() -> list[Patch]:
-    def open_(outbox: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
+    def open_(broker: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
         """A master opens what an earlier run prepared."""
-        run = outbox.run
-        if segment.master == outbox.member:
-            outbox.run = segment.master_run
-        real(outbox, of, chain, segment)
-        outbox.run = run
+        run = broker.run
+        if segment.master == broker.member:
+            broker.run = segment.master_run
+        real(broker, of, chain, segment)
+        broker.run = run
 
     real = learning._open
     return [(learning, "_open", open_), (preparing, "void_attempts", nothing)]
@@ -148,11 +141,11 @@ def _voided() -> list[Patch]:
 def _commit_of_a_restarted_master() -> list[Patch]:
     real = fencing.fence_answer
 
-    def answer(outbox: Any, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
-        if log.record.members[0] != outbox.member:
-            return real(outbox, log, message)
+    def answer(broker: Any, log: segment_log.SegmentLog, message: FenceRequest) -> FenceAnswer:
+        if log.record.members[0] != broker.member:
+            return real(broker, log, message)
         unbroken, log.unbroken = log.unbroken, True
-        found = real(outbox, log, message)
+        found = real(broker, log, message)
         log.unbroken = unbroken
         return found
 
@@ -179,9 +172,9 @@ def _cut_at_own_commit() -> list[Patch]:
 
 
 def _every_member() -> list[Patch]:
-    def move(outbox: Any, of: partition.Partition, log: replica.SegmentLog) -> None:
+    def move(broker: Any, of: partition.Partition, log: segment_log.SegmentLog) -> None:
         real_followers, log.followers = log.followers, ()
-        real(outbox, of, log)
+        real(broker, of, log)
         log.followers = real_followers
 
     real = replication._move_commit
@@ -190,23 +183,23 @@ def _every_member() -> list[Patch]:
 
 def _slave_flushes_first() -> list[Patch]:
 
-    def replicate(outbox: Any, of: partition.Partition, sender: Any, message: Any) -> None:
-        marks = len(outbox.marks)
-        following.on_replicate(outbox, of, sender, message)
-        for mark in [mark for mark in outbox.marks[marks:] if type(mark).__name__ == "Send"]:
-            outbox.marks.remove(mark)
-            outbox.emit(mark)
+    def replicate(broker: Any, of: partition.Partition, sender: Any, message: Any) -> None:
+        marks = len(broker.out.marks)
+        following.on_replicate(broker, of, sender, message)
+        for mark in [mark for mark in broker.out.marks[marks:] if type(mark).__name__ == "Send"]:
+            broker.out.marks.remove(mark)
+            broker.out.emit(mark)
 
     return [with_handler(Replicate, replicate)]
 
 
 def _old_acknowledgements() -> list[Patch]:
-    def resume(outbox: Any, of: Any, log: Any, follower: Any) -> None:
+    def resume(broker: Any, of: Any, log: Any, follower: Any) -> None:
         """On a new connection a follower is taken to have what was sent on the old one."""
         follower.in_step = True
         follower.out_of_step_us = None
         follower.received = follower.durable = log.tail
-        replication._move_commit(outbox, of, log)
+        replication._move_commit(broker, of, log)
 
     return [(replication, "_resume_follower", resume)]
 
@@ -217,8 +210,8 @@ def _old_acknowledgements() -> list[Patch]:
 def _attempt_id() -> list[Patch]:
     """What a member prepared last for a segment is what it knows of it, whoever's attempt that was."""
 
-    def prepare(outbox: Any, of: partition.Partition, sender: Any, message: PrepareRequest) -> None:
-        preparing.on_prepare(outbox, of, sender, message)
+    def prepare(broker: Any, of: partition.Partition, sender: Any, message: PrepareRequest) -> None:
+        preparing.on_prepare(broker, of, sender, message)
         newest = of.preparations.get((message.segment_no, message.attempt))
         if newest is None:
             return
@@ -226,41 +219,42 @@ def _attempt_id() -> list[Patch]:
             if no == message.segment_no and attempt != message.attempt:
                 overwritten = replace(newest, attempt=attempt, members=of.preparations[no, attempt].members)
                 of.preparations = put(of.preparations, (no, attempt), overwritten)
-                outbox.write(PutPreparation(of.id, overwritten))
+                broker.out.write(PutPreparation(of.id, overwritten))
 
     return [with_handler(PrepareRequest, prepare)]
 
 
 def _no_tail_copy() -> list[Patch]:
-    return [(switch.Switch, "tail", lambda self: None)]
+    return [(lengths, "uncertain_tail", lambda switch: None)]
 
 
 def _tail_from_the_commit() -> list[Patch]:
     """What every member has in memory needs no copy, whether or not its disk has it."""
-    real = replica.SegmentLog.advance_commit
+    real = segment_log.SegmentLog.advance_commit
 
-    def advance(self: replica.SegmentLog, commit: int) -> bool:
+    def advance(self: segment_log.SegmentLog, commit: int) -> bool:
         moved = real(self, commit)
         self.advance_flushed(self.commit)
         return moved
 
-    return [(replica.SegmentLog, "advance_commit", advance)]
+    return [(segment_log.SegmentLog, "advance_commit", advance)]
 
 
 def _table_travels() -> list[Patch]:
-    real = switch.Switch._choose_groups
+    real = opening.choose_groups
 
-    def choose(self: switch.Switch, outbox: Any, of: Any) -> None:
-        self.table = producers.NO_TABLE
-        real(self, outbox, of)
+    def choose(broker: Any, of: Any, switch: Switch) -> None:
+        switch.sealing.table = producers.NO_TABLE
+        real(broker, of, switch)
 
-    return [(switch.Switch, "_choose_groups", choose)]
+    return [(opening, "choose_groups", choose)]
 
 
 def _any_source_shorter() -> list[Patch]:
-    def seal(self: switch.Switch, old: Any) -> Any:
-        found = real(self, old)
-        answer = self.answers[self.source] if self.source is not None else None
+    def seal(switch: Switch, old: Any) -> Any:
+        found = real(switch, old)
+        plan = switch.sealing
+        answer = plan.answers[plan.source] if plan.source is not None else None
         if answer is not None and not answer.unbroken and answer.tail:
             first = answer.tail[0].header
             return replace(
@@ -268,30 +262,30 @@ def _any_source_shorter() -> list[Patch]:
             )
         return found
 
-    real = switch.Switch._seal
-    return [(switch.Switch, "_seal", seal)]
+    real = lengths.seal
+    return [(lengths, "seal", seal)]
 
 
 def _told_before_the_transaction() -> list[Patch]:
     real = record.on_chain_written
 
-    def written(outbox: Any, of: partition.Partition, serial: int, outcome: WriteOutcome, revision: int) -> None:
-        owner = of.writes[serial][0]
-        if outcome is WriteOutcome.UNKNOWN and owner == "switch":
-            outcome = WriteOutcome.DONE
-        real(outbox, of, serial, outcome, revision)
+    def written(broker: Any, of: partition.Partition, event: ChainWritten) -> None:
+        owner = of.writes[event.serial][0] if event.serial in of.writes else None
+        if event.outcome is WriteOutcome.UNKNOWN and owner is WriteOwner.SWITCH:
+            event = replace(event, outcome=WriteOutcome.DONE)
+        real(broker, of, event)
 
-    return [(record, "on_chain_written", written)]
+    return [with_event(ChainWritten, written)]
 
 
 def _failed_early() -> list[Patch]:
     real = fencing.fence_and_answer
 
-    def fence(outbox: Any, of: partition.Partition, log: replica.SegmentLog, message: FenceRequest) -> FenceAnswer:
-        answer = real(outbox, of, log, message)
+    def fence(broker: Any, of: partition.Partition, log: segment_log.SegmentLog, message: FenceRequest) -> FenceAnswer:
+        answer = real(broker, of, log, message)
         known = log.record
         log.record = replace(known, sealed_len=log.commit)
-        appending.settle_waiting(outbox, log, of.route())
+        appending.settle_waiting(broker, log, of.route())
         log.record = known
         return answer
 
@@ -301,11 +295,11 @@ def _failed_early() -> list[Patch]:
 def _older_chain() -> list[Patch]:
     real = learning.learn
 
-    def learn(outbox: Any, of: partition.Partition, chain: Any, revision: int = 0) -> None:
+    def learn(broker: Any, of: partition.Partition, chain: Any, revision: int = 0) -> None:
         """What was heard last is the record."""
         if of.chain is not None and chain.epoch < of.chain.epoch:
             of.chain = None
-        real(outbox, of, chain, revision)
+        real(broker, of, chain, revision)
 
     return [(record, "learn", learn)]
 
@@ -315,47 +309,47 @@ def _older_chain() -> list[Patch]:
 
 def _certificate() -> list[Patch]:
     def write(
-        self: partition.Partition, outbox: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
+        self: partition.Partition, broker: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
     ) -> None:
-        real_write(self, outbox, owner, chain, detail)
+        real_write(self, broker, owner, chain, detail)
 
-    def certified(self: switch.Switch, outbox: Any, of: Any, run: RunId, exists: bool | None) -> None:
-        real(self, outbox, of, run, True)
+    def certified(broker: Any, of: Any, run: RunId, exists: bool | None) -> None:
+        real(broker, of, run, True)
 
     real_write = partition.Partition.write_chain
-    real = switch.Switch.on_certificate
-    return [(switch.Switch, "on_certificate", certified), (partition.Partition, "write_chain", write)]
+    real = sealing.on_certificate
+    return [(sealing, "on_certificate", certified), (partition.Partition, "write_chain", write)]
 
 
 def _old_certificate() -> list[Patch]:
-    real_ask = switch.Switch._ask_certificate
+    real_ask = sealing._ask_certificate
     real_write = partition.Partition.write_chain
 
-    def ask(self: switch.Switch, outbox: Any, of: Any) -> None:
+    def ask(broker: Any, of: Any, switch: Switch) -> None:
         """Any certificate of that member will do."""
-        real_ask(self, outbox, of)
-        assert self.chain is not None
-        wanted = self.chain.open_segment.master_run_id
-        if outbox.ended.get(wanted.member):
-            self.on_certificate(outbox, of, wanted, True)
+        real_ask(broker, of, switch)
+        assert switch.chain is not None
+        wanted = switch.chain.open_segment.master_run_id
+        if broker.directory.ended.get(wanted.member):
+            sealing.on_certificate(broker, of, wanted, True)
 
     def write(
-        self: partition.Partition, outbox: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
+        self: partition.Partition, broker: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
     ) -> None:
-        ended = outbox.ended.get(certificate.member) if certificate is not None else None
+        ended = broker.directory.ended.get(certificate.member) if certificate is not None else None
         if ended is not None and ended < certificate.run:
             certificate = RunId(certificate.member, ended)
-        real_write(self, outbox, owner, chain, detail, certificate)
+        real_write(self, broker, owner, chain, detail, certificate)
 
-    return [(switch.Switch, "_ask_certificate", ask), (partition.Partition, "write_chain", write)]
+    return [(sealing, "_ask_certificate", ask), (partition.Partition, "write_chain", write)]
 
 
 def _settle_without_copy() -> list[Patch]:
     real = settle._go_on
 
-    def go_on(outbox: Any, of: Any, no: int, settlement: Any) -> None:
-        settlement.stored = settlement.stored or {outbox.member: None}
-        real(outbox, of, no, settlement)
+    def go_on(broker: Any, of: Any, no: int, settlement: Any) -> None:
+        settlement.stored = settlement.stored or {broker.member: None}
+        real(broker, of, no, settlement)
 
     return [(settle, "_go_on", go_on)]
 
@@ -365,40 +359,41 @@ def _settle_at_commit() -> list[Patch]:
 
 
 def _mark_inherited() -> list[Patch]:
-    real = switch.Switch._choose_groups
+    real = opening.choose_groups
 
-    def choose(self: switch.Switch, outbox: Any, of: Any) -> None:
-        self.table_complete = self.table_complete or self.source is not None
-        real(self, outbox, of)
+    def choose(broker: Any, of: Any, switch: Switch) -> None:
+        plan = switch.sealing
+        plan.table_complete = plan.table_complete or plan.source is not None
+        real(broker, of, switch)
 
-    return [(switch.Switch, "_choose_groups", choose)]
+    return [(opening, "choose_groups", choose)]
 
 
 def _merge_empty() -> list[Patch]:
-    real = switch.Switch.on_table
+    real = sealing.on_table
 
-    def on_table(self: switch.Switch, outbox: Any, of: Any, no: int, table: Any) -> None:
+    def on_table(broker: Any, of: Any, no: int, table: Any) -> None:
         """The tables before are there: the mark can go."""
-        real(self, outbox, of, no, producers.NO_TABLE if table is not None else None)
+        real(broker, of, no, producers.NO_TABLE if table is not None else None)
 
-    return [(switch.Switch, "on_table", on_table)]
+    return [(sealing, "on_table", on_table)]
 
 
 # ---- the order of a producer ----------------------------------------------------------------------------
 
 
 def _repeat_waits() -> list[Patch]:
-    def answer(outbox: Any, partition: Any, log: replica.SegmentLog, event: Any) -> None:
+    def answer(broker: Any, partition: Any, log: segment_log.SegmentLog, event: Any) -> None:
         """What is known is answered: that it is not committed yet, nobody asks."""
         entry = log.live_table.find(event.header)
         assert entry is not None
-        appending._accept(outbox, replica.Waiting(0, event.level, event.request, entry.offset, 0))
+        appending._accept(broker, segment_log.Waiting(0, event.level, event.request, entry.offset, 0))
 
     return [(appending, "_answer_repeat", answer)]
 
 
 def _each_place_is_final() -> list[Patch]:
-    def is_final(partition: Any, log: replica.SegmentLog, segment_no: int) -> bool:
+    def is_final(partition: Any, log: segment_log.SegmentLog, segment_no: int) -> bool:
         """What was stored stays where it is: that another attempt may stand in front of it, is forgotten."""
         return True
 
@@ -406,7 +401,7 @@ def _each_place_is_final() -> list[Patch]:
 
 
 def _rest_of_the_run() -> list[Patch]:
-    def refusal(log: replica.SegmentLog, event: Any) -> None:
+    def refusal(log: segment_log.SegmentLog, event: Any) -> None:
         """Each batch is judged for itself."""
         return
 
@@ -419,38 +414,38 @@ def _rest_of_the_run() -> list[Patch]:
 def _dismissed_run() -> list[Patch]:
     """A run whose end is certified is believed as long as it is connected."""
 
-    def is_dismissed(self: Outbox, member: MemberId, run: int) -> bool:
+    def is_dismissed(self: BrokerDirectory, member: MemberId, run: int) -> bool:
         return False
 
-    return [(Outbox, "is_dismissed", is_dismissed)]
+    return [(BrokerDirectory, "is_dismissed", is_dismissed)]
 
 
 def _dismissed_once() -> list[Patch]:
     """Its link is cut when the certificate is read; when it connects again, it is let in."""
-    return [(links, "on_up", _without_dismissal(links.on_up))]
+    return [(handlers, "EVENTS", {**handlers.EVENTS, LinkUp: _without_dismissal(links.on_up)})]
 
 
 def _without_dismissal(on_up: Any) -> Any:
-    def let_in(outbox: Outbox, partitions: Any, event: LinkUp) -> None:
-        real = Outbox.is_dismissed
-        Outbox.is_dismissed = lambda *_: False  # type: ignore[method-assign]
+    def let_in(broker: BrokerState, partitions: Any, event: LinkUp) -> None:
+        real = BrokerDirectory.is_dismissed
+        BrokerDirectory.is_dismissed = lambda *_: False  # type: ignore[method-assign]
         try:
-            on_up(outbox, partitions, event)
+            on_up(broker, partitions, event)
         finally:
-            Outbox.is_dismissed = real  # type: ignore[method-assign]
+            BrokerDirectory.is_dismissed = real  # type: ignore[method-assign]
 
     return let_in
 
 
 def _own_death() -> list[Patch]:
     """A run that reads its own certificate goes on."""
-    return [(Outbox, "end_run", nothing)]
+    return [(BrokerState, "end_run", nothing)]
 
 
 def _contradicted_is_cut() -> list[Patch]:
     """The log is cut to the length in the chain, as an uncertain tail is."""
 
-    def forget(log: replica.SegmentLog, segment: Any) -> bool:
+    def forget(log: segment_log.SegmentLog, segment: Any) -> bool:
         log.commit = min(log.commit, segment.sealed_len)
         return False
 
@@ -461,11 +456,11 @@ def _one_level_a_log() -> list[Patch]:
     """The first of those who wait decides for all of them."""
     real = appending.release
 
-    def release(outbox: Outbox, log: replica.SegmentLog) -> None:
+    def release(broker: BrokerState, log: segment_log.SegmentLog) -> None:
         waiting = list(log.waiting)
         if waiting:
             log.waiting = [entry._replace(level=waiting[0].level) for entry in waiting]
-        real(outbox, log)
+        real(broker, log)
         left = {entry.request for entry in log.waiting}
         log.waiting = [entry for entry in waiting if entry.request in left] or ()
 
@@ -476,53 +471,56 @@ def _one_level_a_log() -> list[Patch]:
 
 
 def _append_time_back() -> list[Patch]:
-    return [(replica.SegmentLog, "_append_time_ms", lambda self, outbox: outbox.now.wall_ms)]
+    return [(segment_log.SegmentLog, "_append_time_ms", lambda self, broker: broker.now.wall_ms)]
 
 
 def _append_time_believed() -> list[Patch]:
     """What was appended last is taken for true, however far ahead it is."""
-    return [(replica.SegmentLog, "_append_time_ms", lambda self, outbox: max(self.last_append_ms, outbox.now.wall_ms))]
+    return [
+        (segment_log.SegmentLog, "_append_time_ms", lambda self, broker: max(self.last_append_ms, broker.now.wall_ms))
+    ]
 
 
 def _append_time_of_a_restart() -> list[Patch]:
     """A member that restarted answers a fence without the append time of its last batch."""
-    recovered = replica.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
+    recovered = segment_log.SegmentLog.recovered.__func__  # type: ignore[attr-defined]
 
-    def forgetful(cls: type[replica.SegmentLog], *arguments: Any) -> replica.SegmentLog:
-        log: replica.SegmentLog = recovered(cls, *arguments)
+    def forgetful(cls: type[segment_log.SegmentLog], *arguments: Any) -> segment_log.SegmentLog:
+        log: segment_log.SegmentLog = recovered(cls, *arguments)
         log.last_append_ms = 0
         return log
 
-    return [(replica.SegmentLog, "recovered", classmethod(forgetful))]
+    return [(segment_log.SegmentLog, "recovered", classmethod(forgetful))]
 
 
 def _append_time_of_the_chain() -> list[Patch]:
     """A segment does not begin at the append time that the chain knows, but at what members answer."""
     real = learning._open
 
-    def open_(outbox: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
-        real(outbox, of, chain, replace(segment, append_floor_ms=0))
+    def open_(broker: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
+        real(broker, of, chain, replace(segment, append_floor_ms=0))
 
     return [(learning, "_open", open_)]
 
 
 def _decides_alone() -> list[Patch]:
     return [
-        (switch.Switch, "_waits_for_second", lambda *_: False),
+        (sealing, "_waits_for_second", lambda *_: False),
         (settle, "_waits_for_second", lambda *_: False),
     ]
 
 
 def _shortest_of_started() -> list[Patch]:
-    def choose(self: Any, with_length: list[Any]) -> Any:
-        unbroken = [member for member in with_length if self.answers[member].unbroken]
-        return unbroken[0] if unbroken else min(with_length, key=lambda member: self.answers[member].length or 0)
+    def choose(switch: Switch, with_length: list[Any]) -> Any:
+        answers = switch.sealing.answers
+        unbroken = [member for member in with_length if answers[member].unbroken]
+        return unbroken[0] if unbroken else min(with_length, key=lambda member: answers[member].length or 0)
 
-    return [(switch.Switch, "choose_source", choose), (switch.Switch, "_believed", _every_length)]
+    return [(lengths, "choose_source", choose), (lengths, "believed", _every_length)]
 
 
-def _every_length(self: Any, _outbox: Any, _of: Any) -> list[Any]:
-    return [member for member, answer in self.answers.items() if answer.length is not None]
+def _every_length(_broker: Any, _of: Any, switch: Switch) -> list[Any]:
+    return [member for member, answer in switch.sealing.answers.items() if answer.length is not None]
 
 
 MUTATIONS: dict[str, Mutation] = {

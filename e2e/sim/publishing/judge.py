@@ -10,9 +10,9 @@ from seriatim._publishing.chunks import Chunk
 from seriatim_api.batch import FLAG_PUBLISH
 from seriatim_api.ids import PartitionId
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatch
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.log import Batch, PutBatch, Write
-from seriatim_broker.core.publications.writers import Publication, WriterRecord
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.log import Batch, PutBatch, Write
+from seriatim_broker.core.values.writers import Publication, WriterRecord
 
 from ..schedule import Violation
 from .staged import Stage

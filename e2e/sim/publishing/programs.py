@@ -11,8 +11,8 @@ from seriatim._publishing.chunks import Chunk
 from seriatim_api import errors
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import ManifestPart, StagedBatch, StagedBatches, digest_of
-from seriatim_broker.core.publications import writers
-from seriatim_broker.core.publications.writers import ManifestPlace, Publication, WriterRecord, WriterState
+from seriatim_broker.core.values import writers
+from seriatim_broker.core.values.writers import ManifestPlace, Publication, WriterRecord, WriterState
 
 from .judge import Plan, messages_of
 from .publisher import PUBLISH_US, TOPIC, Publish

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from seriatim_api import errors
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.events import ResolveProducer
-from seriatim_broker.core.publications import writers
-from seriatim_broker.core.publications.writers import Publication, Verdict, WriterRecord
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import writers
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.events import ResolveProducer
+from seriatim_broker.core.values.writers import Publication, Verdict, WriterRecord
 from seriatim_broker.runtime import deciding
 
 from ..brokers import WALL_MS_START

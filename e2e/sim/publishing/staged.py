@@ -11,8 +11,8 @@ from seriatim_api.batch import FLAG_STAGED, make_header, parse_header
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.log import Batch
-from seriatim_broker.core.publications.writers import WriterRecord
+from seriatim_broker.core.values.log import Batch
+from seriatim_broker.core.values.writers import WriterRecord
 from seriatim_broker.interfaces.coordinator import Compare, Delete, KeyValue, Listing, Operation, Put, TxnResult
 from seriatim_broker.runtime.keys import Keys, partition_of
 from seriatim_broker.runtime.records import writer_from_value, writer_to_record

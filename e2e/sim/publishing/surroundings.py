@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 from seriatim_api.batch import FLAG_PUBLISH, make_header, parse_header
 from seriatim_api.ids import PartitionId
 from seriatim_api.publications import Manifest
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core.events import AckLevel, Append, CarryOut, StagedFetched, WriterRead
-from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import AckLevel, Append, CarryOut, StagedFetched, WriterRead
+from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
 from seriatim_broker.interfaces.coordinator import Coordinator
 from seriatim_broker.runtime import taking_up
 from seriatim_broker.runtime.stage_floors import StageFloors

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from seriatim_api.ids import split_offset
-from seriatim_broker.core import effects as fx
-from seriatim_broker.core import events as ev
-from seriatim_broker.core import messages as msg
-from seriatim_broker.core.chain import Chain, Segment, SegmentState
-from seriatim_broker.core.log import Batch
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.log import Batch
 
 from ..checkers import messages_of
 from .world import ChainWritten, CursorWritten, Seen, Step, Words

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from e2e.demo.live import Scene, draw, fault_line, progress_line, ribbon, sparkline
-from e2e.demo.report import FaultRecord, SegmentSpan
+from e2e.demo.report import DemoFault, SegmentSpan
 
 SCENE = Scene(
     title="Seriatim",
@@ -20,9 +20,9 @@ SCENE = Scene(
     delivered=590,
     rates=[20, 40, 60, 80] * 5,
     faults=[
-        FaultRecord("kill", "g0-0", "head", 2.0, 3.0, True, 120.0),
-        FaultRecord("kill", "g1", "head", 5.0, 6.0, True, 900.0, both_members=True),
-        FaultRecord("cut", "g2-1 from all", "server", 9.0, None, True, None),
+        DemoFault("kill", "g0-0", "head", 2.0, 3.0, True, 120.0),
+        DemoFault("kill", "g1", "head", 5.0, 6.0, True, 900.0, both_members=True),
+        DemoFault("cut", "g2-1 from all", "server", 9.0, None, True, None),
     ],
     segments=(
         SegmentSpan(0, 1, "g0", "SEALED", -0.5, 2.1, 300),
@@ -77,5 +77,5 @@ def test_lines_for_where_there_is_no_terminal() -> None:
     assert "600 of 1,000 acknowledged" in progress_line(SCENE)
     assert "3 of 6 faults hit" in progress_line(SCENE)
     assert "gap 120 ms" in fault_line(SCENE.faults[0])
-    missed = FaultRecord("freeze", "g0-1", "none", 1.0, 2.0, False, None)
+    missed = DemoFault("freeze", "g0-1", "none", 1.0, 2.0, False, None)
     assert "does not count" in fault_line(missed)

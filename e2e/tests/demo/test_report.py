@@ -14,7 +14,7 @@ from seriatim.history import MemoryHistory, Report, check_events
 
 from e2e.demo.picture import draw, write
 from e2e.demo.report import (
-    FaultRecord,
+    DemoFault,
     Outcome,
     RateSample,
     SegmentSpan,
@@ -27,11 +27,11 @@ from e2e.demo.report import (
 )
 
 FAULTS = (
-    FaultRecord("kill", "alpha-0", "head", 2.0, 4.0, True, 100.0),
-    FaultRecord("kill", "beta-0", "head", 5.0, 6.0, True, 300.0),
-    FaultRecord("kill", "alpha", "head", 6.0, 9.0, True, 900.0, both_members=True),
-    FaultRecord("freeze", "gamma-1", "none", 7.0, None, False, None),
-    FaultRecord("cut", "alpha-0 → alpha-1", "server", 8.0, 8.5, True, None),
+    DemoFault("kill", "alpha-0", "head", 2.0, 4.0, True, 100.0),
+    DemoFault("kill", "beta-0", "head", 5.0, 6.0, True, 300.0),
+    DemoFault("kill", "alpha", "head", 6.0, 9.0, True, 900.0, both_members=True),
+    DemoFault("freeze", "gamma-1", "none", 7.0, None, False, None),
+    DemoFault("cut", "alpha-0 → alpha-1", "server", 8.0, 8.5, True, None),
 )
 SEGMENTS = (
     SegmentSpan(0, 1, "alpha", "SEALED", -0.5, 2.1, 1000),

@@ -8,10 +8,10 @@ import pytest
 from seriatim_api.batch import make_header, parse_header, place
 from seriatim_api.errors import SequenceGapError
 from seriatim_api.ids import MemberId, PartitionId, make_offset
-from seriatim_broker.core import chain as chains
-from seriatim_broker.core.events import AckLevel, CursorRecord
-from seriatim_broker.core.log import Batch, LocalSegment, Preparation, PutBatch, PutPreparation, PutSegment
-from seriatim_broker.core.producers import NO_TABLE
+from seriatim_broker.core.values import chain as chains
+from seriatim_broker.core.values.events import AckLevel, CursorRecord
+from seriatim_broker.core.values.log import Batch, LocalSegment, Preparation, PutBatch, PutPreparation, PutSegment
+from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from e2e.sim.brokers import checksum

@@ -10,7 +10,7 @@ import pytest
 from seriatim._publishing.chunks import Chunk
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatches
-from seriatim_broker.core.publications.writers import ManifestPlace, WriterRecord, WriterState
+from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
 
 from e2e.sim.publishing.judge import Decided, Plan, PublicationJudge
 from e2e.sim.publishing.staged import STAGE_PARTITIONS, Stage

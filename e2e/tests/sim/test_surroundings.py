@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from seriatim_api.batch import make_header, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId, RunId
-from seriatim_broker.core import chain as chains
-from seriatim_broker.core.events import CursorRecord, LinkDown, LinkUp, Received
-from seriatim_broker.core.log import (
+from seriatim_broker.core.values import chain as chains
+from seriatim_broker.core.values.events import CursorRecord, LinkDown, LinkUp, Received
+from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
     DropSegment,
@@ -25,8 +25,8 @@ from seriatim_broker.core.log import (
     TailCopy,
     Truncate,
 )
-from seriatim_broker.core.messages import FORM_LANE_PROBES, FORMS, Heartbeat, Replicate
-from seriatim_broker.core.producers import NO_TABLE
+from seriatim_broker.core.values.messages import FORM_LANE_PROBES, FORMS, Heartbeat, Replicate
+from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
 from seriatim_broker.testing.memory_storage import MemoryStorage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.effects import Effect
-from seriatim_broker.core.events import Event, Moment
+from seriatim_broker.core.values.effects import Effect
+from seriatim_broker.core.values.events import Event, Moment
 
 from e2e.sim.world import World
 

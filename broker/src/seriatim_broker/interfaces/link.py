@@ -13,7 +13,7 @@ from typing import Protocol
 
 from seriatim_api.ids import MemberId
 
-from ..core.messages import FORMS, Message
+from ..core.values.messages import FORMS, Message
 
 
 @dataclass(frozen=True, slots=True)

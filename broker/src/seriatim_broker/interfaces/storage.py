@@ -12,8 +12,8 @@ from typing import Protocol
 
 from seriatim_api.ids import PartitionId
 
-from ..core.log import Batch, RecoveredPartition, Write
-from ..core.positions import BatchPlace, Measure
+from ..core.values.log import Batch, RecoveredPartition, Write
+from ..core.values.positions import BatchPlace, Measure
 
 
 class Storage(Protocol):

@@ -25,7 +25,7 @@ from seriatim_api.errors import DeadlineExceededError, PreconditionError, Seriat
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 from seriatim_broker.local import broker_groups, chains, health, names
 from seriatim_broker.local.certificates import CertificateWriter
-from seriatim_broker.local.faults import FaultKind, FaultListener, FaultRecord, Phase
+from seriatim_broker.local.faults import FaultKind, FaultListener, FaultPhase, FaultRecord
 from seriatim_broker.local.health import Health
 from seriatim_broker.local.names import Path as LinkPath
 from seriatim_broker.local.network import Network
@@ -559,7 +559,7 @@ class LocalCluster:
         process = self._processes.get(name)
         return None if process is None or process.ended else process
 
-    def _record(self, kind: FaultKind, victim: str, phase: Phase, *, details: str = "") -> FaultRecord:
+    def _record(self, kind: FaultKind, victim: str, phase: FaultPhase, *, details: str = "") -> FaultRecord:
         record = FaultRecord(kind, victim, phase, details=details)
         self.faults.append(record)
         if self._on_fault is not None:

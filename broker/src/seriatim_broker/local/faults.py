@@ -10,7 +10,7 @@ from typing import Literal
 FaultKind = Literal["kill", "stop", "freeze", "cut", "end"]
 """`end` is a process that ended without having been asked to; healing a kill, a stop or an end is a new start."""
 
-Phase = Literal["inject", "heal"]
+FaultPhase = Literal["inject", "heal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class FaultRecord:
 
     kind: FaultKind
     victim: str
-    phase: Phase
+    phase: FaultPhase
     at: float = field(default_factory=time.monotonic)
     details: str = ""
 

@@ -25,9 +25,9 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
-from ..core.chain import SegmentState
-from ..core.effects import LogsListed, Resolved
-from ..core.events import DeclareGap, FoundDamage, ListLogs, PlanSwitch
+from ..core.values.chain import SegmentState
+from ..core.values.effects import LogsListed, Resolved
+from ..core.values.events import DeclareGap, FoundDamage, ListLogs, PlanSwitch
 from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole

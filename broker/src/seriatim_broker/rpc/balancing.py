@@ -9,8 +9,8 @@ from seriatim_api.errors import NotServingError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import operations_pb2, operations_pb2_grpc, records_pb2
 
-from ..core.balance import GroupShare, Head, Move
-from ..core.chain import Chain
+from ..core.control.balance import GroupShare, Head, Move
+from ..core.values.chain import Chain
 from ..runtime.controller import Controller
 from ..runtime.traffic import Measured
 from .outbound import BrokerCalls, is_forwarded, operator_epoch

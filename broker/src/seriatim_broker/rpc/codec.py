@@ -18,9 +18,10 @@ from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import common_pb2, peer_pb2
 
-from ..core import messages as m
-from ..core.log import Batch, CursorState, TailCopy
-from ..core.producers import (
+from ..core.values import messages as m
+from ..core.values.kinds import PrepareRefusal, ReplicateRefusal
+from ..core.values.log import Batch, CursorState, TailCopy
+from ..core.values.producers import (
     KEPT_BATCHES,
     PRODUCER_BYTES,
     Entry,
@@ -280,7 +281,9 @@ def _write_prepare_answer(message: m.PrepareAnswer, field: Pb) -> None:
 
 
 def _read_prepare_answer(field: Pb) -> m.PrepareAnswer:
-    return m.PrepareAnswer(*_place(field), field.attempt, field.run, field.refusal, field.missing_bytes)
+    return m.PrepareAnswer(
+        *_place(field), field.attempt, field.run, PrepareRefusal.told(field.refusal), field.missing_bytes
+    )
 
 
 def _write_block_offer(message: m.BlockOffer, field: Pb) -> None:
@@ -578,7 +581,7 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.ReplicateRefused: (
         "replicate_refused",
         _write_replicate_refused,
-        lambda f: m.ReplicateRefused(*_place(f), f.attempt, f.reason),
+        lambda f: m.ReplicateRefused(*_place(f), f.attempt, ReplicateRefusal.told(f.reason)),
     ),
     m.ResumeReplica: (
         "resume_replica",

@@ -26,8 +26,8 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..bugs import end_at_bug
-from ..core import effects as fx
-from ..core.events import (
+from ..core.values import effects as fx
+from ..core.values.events import (
     ConsumerAck,
     ConsumerCredit,
     ConsumerGone,
@@ -36,7 +36,7 @@ from ..core.events import (
     ConsumerPing,
     StartPosition,
 )
-from ..core.log import Batch
+from ..core.values.log import Batch
 from ..runtime.records import operation_to_number
 from .limits import DELIVERY_FRAME_BYTES
 from .services import Services, abort, check_name, check_protocol

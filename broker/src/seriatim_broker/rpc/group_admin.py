@@ -25,10 +25,10 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
-from ..core.chain import Chain
-from ..core.effects import GroupDescribed, LogsListed
-from ..core.events import CursorRecord, DescribeGroup, ListLogs
-from ..core.positions import first_kept
+from ..core.values.chain import Chain
+from ..core.values.effects import GroupDescribed, LogsListed
+from ..core.values.events import CursorRecord, DescribeGroup, ListLogs
+from ..core.values.positions import first_kept
 from ..runtime.consumer_groups import GroupCursors
 from ..runtime.controller import Controller
 from ..runtime.operators import Guard, unguarded

@@ -26,11 +26,11 @@ from seriatim_api.ids import make_offset
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
-from ..core.chain import Chain
-from ..core.effects import GroupOperated
-from ..core.events import CursorRecord, GroupOperation, OperateGroup
-from ..core.positions import Place
-from ..core.targets import named, place_of
+from ..core.values.chain import Chain
+from ..core.values.effects import GroupOperated
+from ..core.values.events import CursorRecord, GroupOperation, OperateGroup
+from ..core.values.positions import Place
+from ..core.values.targets import named, place_of
 from ..runtime.records import operation_to_number
 from .group_admin import GroupAdmin, chosen_chains, row_of, unknown_group
 from .group_targets import Found, place_from

@@ -13,9 +13,9 @@ from seriatim_api.ids import OFFSET_MAX, split_offset
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import broker_pb2, ranges_pb2
 
-from ..core.chain import Chain
-from ..core.positions import Place
-from ..core.targets import first_place, place_of
+from ..core.values.chain import Chain
+from ..core.values.positions import Place
+from ..core.values.targets import first_place, place_of
 from .ranges import RangesServicer
 
 Found = Place | SeriatimError

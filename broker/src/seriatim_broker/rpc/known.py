@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import operations_pb2, records_pb2
 
-from ..core import behind
 from ..core.broker import BrokerCore
-from ..core.chain import Chain
-from ..core.log import CursorState
+from ..core.peers import behind
+from ..core.values.chain import Chain
+from ..core.values.log import CursorState
 from ..runtime.membership import PROTOCOL_MAX, PROTOCOL_MIN, Identity
 from ..runtime.rebuilding import Told
 from ..runtime.records import chain_from_record, chain_to_record, member_to_record
@@ -36,7 +36,7 @@ def tell(
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
         ),
-        behind=behind.reason(core.outbox),
+        behind=behind.reason(core.state),
     )
     size_bytes = 0
     for number in sorted(number for number in core.partitions if number > after):

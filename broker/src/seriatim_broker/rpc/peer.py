@@ -23,7 +23,7 @@ from seriatim_api.ids import MemberId
 from seriatim_api.status import to_status
 from seriatim_api.v1 import peer_pb2
 
-from ..core.messages import Heartbeat, HeartbeatAnswer, Message
+from ..core.values.messages import Heartbeat, HeartbeatAnswer, Message
 from ..interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 from . import peer_frames
 from .limits import PROTOCOL

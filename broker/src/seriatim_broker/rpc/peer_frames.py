@@ -22,9 +22,9 @@ from seriatim_api.frames import FrameError, ReplicateRun, read_replicate_frame, 
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import peer_pb2
 
-from ..core import messages as m
-from ..core.log import Batch, TailCopy
-from ..core.producers import Table
+from ..core.values import messages as m
+from ..core.values.log import Batch, TailCopy
+from ..core.values.producers import Table
 from . import codec
 from .limits import MESSAGE_SIZE_BYTES_MAX
 

@@ -32,9 +32,9 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
 from ..bugs import end_at_bug
-from ..core.effects import AppendAccepted, AppendRefused
-from ..core.events import AckLevel, Append
-from ..core.producers import WINDOW_BATCHES
+from ..core.values.effects import AppendAccepted, AppendRefused
+from ..core.values.events import AckLevel, Append
+from ..core.values.producers import WINDOW_BATCHES
 from ..runtime.driver import Reply
 from .arrow import row_count
 from .limits import PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_MAX

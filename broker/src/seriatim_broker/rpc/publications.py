@@ -19,8 +19,8 @@ from seriatim_api.publications import PRODUCER_MARK, SEQUENCE_MAX, STAGE_TOPIC, 
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, publications_pb2, publications_pb2_grpc, records_pb2
 
-from ..core.placement import CHAIN_WIDTH_DEFAULT
-from ..core.publications.writers import ID_BYTES, Publication
+from ..core.values.placement import CHAIN_WIDTH_DEFAULT
+from ..core.values.writers import ID_BYTES, Publication
 from ..runtime.controller import Controller
 from ..runtime.records import chain_from_record, manifest_place_from
 from .limits import BATCH_BYTES_MAX

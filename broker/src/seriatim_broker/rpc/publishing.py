@@ -37,12 +37,12 @@ from seriatim_api.publications import STAGE_TOPIC, Manifest, ManifestPart
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import publications_pb2, ranges_pb2, records_pb2
 
-from ..core.chain import SegmentState
-from ..core.effects import CarriedOut
-from ..core.events import CarryOut, ResolveProducer
-from ..core.messages import FORM_PUBLICATIONS
-from ..core.publications import writers
-from ..core.publications.writers import ManifestPlace, Publication, Verdict, WriterRecord, WriterState
+from ..core.values import writers
+from ..core.values.chain import SegmentState
+from ..core.values.effects import CarriedOut
+from ..core.values.events import CarryOut, ResolveProducer
+from ..core.values.messages import FORM_PUBLICATIONS
+from ..core.values.writers import ManifestPlace, Publication, Verdict, WriterRecord, WriterState
 from ..interfaces.coordinator import Compare, Delete, Get, GetPrefix, KeyValue, Put, mod_revision_is
 from ..runtime import deciding
 from ..runtime.keys import partition_of

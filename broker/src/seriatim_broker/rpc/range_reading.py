@@ -19,10 +19,10 @@ from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, PartitionId, make_offset,
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2
 
-from ..core import effects as fx
-from ..core.events import ReadRange
-from ..core.log import Batch
-from ..core.positions import Place
+from ..core.values import effects as fx
+from ..core.values.events import ReadRange
+from ..core.values.log import Batch
+from ..core.values.positions import Place
 from .services import Services, abort, check_protocol
 
 OPEN_DEADLINE_S: Final = 10.0

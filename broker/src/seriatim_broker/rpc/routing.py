@@ -9,8 +9,8 @@ from seriatim_api.errors import UnknownTopicError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 
-from ..core.effects import ConsumerResolved, Resolved
-from ..core.events import ResolveConsumer, ResolveProducer
+from ..core.values.effects import ConsumerResolved, Resolved
+from ..core.values.events import ResolveConsumer, ResolveProducer
 from .consuming import start_position
 from .services import Services, check_name, deadline_us, remaining_s, typed_errors
 

@@ -25,8 +25,8 @@ from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.status import to_status
 from seriatim_api.v1 import common_pb2, records_pb2
 
-from ..core.chain import Chain
-from ..core.effects import RouteInfo
+from ..core.values.chain import Chain
+from ..core.values.effects import RouteInfo
 from ..interfaces.coordinator import Coordinator, Get
 from ..interfaces.storage import Storage
 from ..metrics import Counters

@@ -18,13 +18,13 @@ from seriatim_api.ids import PartitionId, format_offset, split_offset
 from seriatim_api.publications import Manifest, StagedBatch, read_manifest
 from seriatim_api.v1 import publications_pb2
 
-from ..core import effects as fx
-from ..core.chain import Chain, Segment, SegmentState
-from ..core.events import ReadRange, StagedFetched
-from ..core.log import Batch
-from ..core.positions import Place
-from ..core.publications.plan import is_as_staged
-from ..core.publications.writers import ManifestPlace
+from ..core.values import effects as fx
+from ..core.values.chain import Chain, Segment, SegmentState
+from ..core.values.events import ReadRange, StagedFetched
+from ..core.values.log import Batch
+from ..core.values.positions import Place
+from ..core.values.writers import ManifestPlace
+from ..core.writing.publication_plan import is_as_staged
 from .outbound import BrokerCalls
 from .places import Places
 from .services import Services

@@ -12,7 +12,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
 
-from ..core.placement import CHAIN_WIDTH_DEFAULT
+from ..core.values.placement import CHAIN_WIDTH_DEFAULT
 from ..interfaces.coordinator import Get
 from ..runtime.controller import Controller
 from ..runtime.coordination import READS_PER_TXN

@@ -28,8 +28,8 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core.chain import Chain, Segment
-from ..core.segments import Segments
+from ..core.values.chain import Chain, Segment
+from ..core.values.segments import Segments
 from .records import (
     PAGE_SEGMENTS,
     chain_from_record,

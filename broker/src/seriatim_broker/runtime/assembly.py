@@ -16,7 +16,7 @@ import structlog
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import RunId
 
-from ..core.events import DiskRoom, WritesRefused
+from ..core.values.events import DiskRoom, WritesRefused
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put
 from ..interfaces.link import Dialer

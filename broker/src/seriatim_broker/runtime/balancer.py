@@ -14,12 +14,12 @@ import structlog
 from seriatim_api.errors import CorruptionError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId
 
-from ..core import balance
-from ..core.balance import GroupShare, Head, Limits, Move
-from ..core.chain import Chain
-from ..core.effects import Resolved
-from ..core.events import PlanSwitch
-from ..core.placement import Intent
+from ..core.control import balance
+from ..core.control.balance import GroupShare, Head, Limits, Move
+from ..core.values.chain import Chain
+from ..core.values.effects import Resolved
+from ..core.values.events import PlanSwitch
+from ..core.values.placement import Intent
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Get
 from ..metrics import Counters

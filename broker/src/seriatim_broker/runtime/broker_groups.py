@@ -14,10 +14,10 @@ from seriatim_api.errors import BadRequestError, NotServingError, PreconditionEr
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
-from ..core.chain import Chain
-from ..core.controller import holders
-from ..core.obstacles import Around, obstacles
-from ..core.placement import Intent
+from ..core.control.controller import holders
+from ..core.control.obstacles import Around, obstacles
+from ..core.values.chain import Chain
+from ..core.values.placement import Intent
 from ..interfaces.coordinator import Compare, Coordinator, Delete, Get, KeyValue, Operation, Put, mod_revision_is
 from .keys import Keys
 from .listing import all_chains

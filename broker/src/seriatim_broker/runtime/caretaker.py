@@ -15,9 +15,17 @@ import structlog
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 
-from ..core.chain import Chain
-from ..core.controller import MemberView, holders, lost_groups, plan_heals, plan_release, switch_away, wants_copies
-from ..core.placement import Intent
+from ..core.control.controller import (
+    MemberView,
+    holders,
+    lost_groups,
+    plan_heals,
+    plan_release,
+    switch_away,
+    wants_copies,
+)
+from ..core.values.chain import Chain
+from ..core.values.placement import Intent
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
 from .directory import Directory

@@ -13,7 +13,7 @@ from dataclasses import replace
 from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 
-from ..core.events import CursorRecord
+from ..core.values.events import CursorRecord
 from ..interfaces.coordinator import Compare, Coordinator, Get, Operation, Put, mod_revision_is, present
 from .coordination import READS_PER_TXN
 from .group_epochs import NO_FLOOR, EpochFloor

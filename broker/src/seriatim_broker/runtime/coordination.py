@@ -20,9 +20,9 @@ import structlog
 from seriatim_api.errors import CoordinatorRefusedError, CorruptionError, SeriatimError, UnavailableError
 from seriatim_api.ids import PartitionId, RunId
 
-from ..core.deleted import NONE_DELETED
-from ..core.effects import ReadCertificate, ReadChain, ReadCursor, ReadWriter, WriteChain, WriteCursor
-from ..core.events import (
+from ..core.values.deleted import NONE_DELETED
+from ..core.values.effects import ReadCertificate, ReadChain, ReadCursor, ReadWriter, WriteChain, WriteCursor
+from ..core.values.events import (
     CertificateRead,
     ChainRead,
     ChainWritten,

@@ -14,9 +14,9 @@ import structlog
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
-from ..core.events import CertificateSeen, DirectoryChanged, DropDeleted, DropPartitionData, Event
-from ..core.messages import FORMS
-from ..core.placement import DEFAULT_SPEC, GroupSpec, placeable
+from ..core.values.events import CertificateSeen, DirectoryChanged, DropDeleted, DropPartitionData, Event
+from ..core.values.messages import FORMS
+from ..core.values.placement import DEFAULT_SPEC, GroupSpec, placeable
 from ..interfaces.coordinator import Coordinator
 from .keys import Keys, partition_of
 from .mirror import mirror
@@ -113,7 +113,8 @@ class Directory:
     def is_dismissed(self, run: RunId) -> bool:
         """Whether the run may not take part any more: it is certified to be over, or its disk has lost its slot.
 
-        The same rule as the core's (`Outbox.is_dismissed`): here it keeps connections to such a run from being made.
+        The core has the same rule (`BrokerDirectory.is_dismissed`). Here it keeps connections to such a run from being
+        made.
         """
         return self._ended.get(run.member, 0) >= run.run or run.member in self._former
 

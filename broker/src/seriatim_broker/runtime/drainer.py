@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 import structlog
 from seriatim_api.ids import MemberId
 
-from ..core.chain import Chain
-from ..core.controller import plan_copies_elsewhere, plan_release
-from ..core.events import Heal, MoveHead, Release
-from ..core.placement import Intent
+from ..core.control.controller import plan_copies_elsewhere, plan_release
+from ..core.values.chain import Chain
+from ..core.values.events import Heal, MoveHead, Release
+from ..core.values.placement import Intent
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
 from .broker_groups import group_in

@@ -18,9 +18,9 @@ from typing import Any, Protocol, get_args
 import structlog
 from seriatim_api.errors import CorruptionError, SeriatimError
 
-from ..core import effects as fx
-from ..core.events import Event, LogRead, Moment, Persisted, StagedFetched, Tick
-from ..core.log import Write
+from ..core.values import effects as fx
+from ..core.values.events import Event, LogRead, Moment, Persisted, StagedFetched, Tick
+from ..core.values.log import Write
 from ..interfaces.clock import Clock
 from ..interfaces.storage import Storage
 from ..metrics import Counters

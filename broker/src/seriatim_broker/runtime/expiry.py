@@ -25,7 +25,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core.messages import FORM_EXPIRED
+from ..core.values.messages import FORM_EXPIRED
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, mod_revision_is, unchanged_under
 from .election import Election

@@ -16,8 +16,8 @@ import structlog
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
 
-from ..core.effects import CursorsListed
-from ..core.events import ForgetGroup, ListCursors
+from ..core.values.effects import CursorsListed
+from ..core.values.events import ForgetGroup, ListCursors
 from ..interfaces.coordinator import Coordinator, Get
 from .coordination import READS_PER_TXN
 from .driver import Driver, Reply

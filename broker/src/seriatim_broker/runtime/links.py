@@ -24,8 +24,8 @@ from random import Random
 import structlog
 from seriatim_api.ids import RunId
 
-from ..core.events import Event, LinkDown, LinkUp, Received
-from ..core.messages import DATA, Heartbeat, HeartbeatAnswer, Message
+from ..core.values.events import Event, LinkDown, LinkUp, Received
+from ..core.values.messages import DATA, Heartbeat, HeartbeatAnswer, Message
 from ..interfaces.clock import Clock
 from ..interfaces.link import Connection, Dialer, PeerIdentity, PeerRefusedError, PeerSilentError
 

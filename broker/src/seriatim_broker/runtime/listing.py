@@ -13,7 +13,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core.chain import Chain
+from ..core.values.chain import Chain
 from ..interfaces.coordinator import Coordinator
 from .keys import CHAINS_PER_PAGE, Keys
 from .pages import read_all_whole, read_whole

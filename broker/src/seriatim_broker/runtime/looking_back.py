@@ -18,7 +18,7 @@ import structlog
 from seriatim_api.errors import SeriatimError, StorageError
 from seriatim_api.v1 import records_pb2
 
-from ..core.events import CompareChains, CoordinatorRebuilt, Event, OwnRecordSeen
+from ..core.values.events import CompareChains, CoordinatorRebuilt, Event, OwnRecordSeen
 from ..interfaces.coordinator import Coordinator, Get
 from .keys import Keys
 from .membership import Identity, Seen

@@ -32,7 +32,7 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
-from ..core.messages import FORMS
+from ..core.values.messages import FORMS
 from ..interfaces.coordinator import Coordinator, Get, KeyValue, Put, absent, mod_revision_is
 from .keys import Keys
 from .operators import Guard, unguarded

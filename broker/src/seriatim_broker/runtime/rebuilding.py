@@ -15,9 +15,9 @@ from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core import rebuild
-from ..core.chain import Chain
-from ..core.log import CursorState
+from ..core.control import rebuild
+from ..core.values.chain import Chain
+from ..core.values.log import CursorState
 from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, Operation, Put, mod_revision_is
 from .archive import ChainArchive
 from .group_epochs import EpochFloor

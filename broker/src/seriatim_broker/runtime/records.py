@@ -20,11 +20,11 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2
 
-from ..core.chain import Chain, Segment
-from ..core.deleted import NONE_DELETED, DeletedPartitions
-from ..core.events import CursorRecord, GroupOperation
-from ..core.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
-from ..core.publications.writers import ManifestPlace, WriterRecord, WriterState
+from ..core.values.chain import Chain, Segment
+from ..core.values.deleted import NONE_DELETED, DeletedPartitions
+from ..core.values.events import CursorRecord, GroupOperation
+from ..core.values.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
+from ..core.values.writers import ManifestPlace, WriterRecord, WriterState
 from ..interfaces.coordinator import Put
 from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_segment
 from ..interfaces.segment_records import member_from_record as member_from_record

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
 
-from ..core.effects import CopiesTold
-from ..core.events import AskCopies
-from ..core.messages import CopyReport
-from ..core.restarting import Finding, Need, Verdict, decide, judge, needs
+from ..core.control.restarting import Finding, Need, Verdict, decide, judge, needs
+from ..core.values.effects import CopiesTold
+from ..core.values.events import AskCopies
+from ..core.values.messages import CopyReport
 from ..interfaces.coordinator import Coordinator
 from .directory import Directory
 from .driver import Driver, Reply

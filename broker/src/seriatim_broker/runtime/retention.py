@@ -25,12 +25,12 @@ from seriatim_api.ids import PartitionId, make_offset, split_offset
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import records_pb2
 
-from ..core import retention as rules
-from ..core.chain import Segment, Start
-from ..core.effects import Led, LedListed
-from ..core.events import Event, ListLed, PassGroup, PlanSwitch, Trim
-from ..core.positions import BatchPlace, Measure
-from ..core.retention import Limits, Policy, Reader
+from ..core.control import retention as rules
+from ..core.control.retention import Limits, Policy, Reader
+from ..core.values.chain import Segment, Start
+from ..core.values.effects import Led, LedListed
+from ..core.values.events import Event, ListLed, PassGroup, PlanSwitch, Trim
+from ..core.values.positions import BatchPlace, Measure
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
 from ..interfaces.storage import Storage

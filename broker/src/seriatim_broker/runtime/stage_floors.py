@@ -16,7 +16,7 @@ from seriatim_api.ids import PartitionId, format_offset
 from seriatim_api.publications import Manifest
 from seriatim_api.v1 import records_pb2
 
-from ..core.publications.writers import ManifestPlace, WriterState
+from ..core.values.writers import ManifestPlace, WriterState
 from ..interfaces.coordinator import Coordinator, Put, mod_revision_is
 from .keys import Keys
 from .records import writer_from_value

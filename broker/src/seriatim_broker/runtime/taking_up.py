@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 from seriatim_api.errors import CorruptionError, SeriatimError
 
-from ..core.publications.writers import WriterRecord, WriterState
+from ..core.values.writers import WriterRecord, WriterState
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Delete, mod_revision_is
 from .keys import Keys

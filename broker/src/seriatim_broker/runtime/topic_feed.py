@@ -43,7 +43,7 @@ class TopicFeed:
     def __init__(self, coordinator: Coordinator, keys: Keys) -> None:
         self._coordinator = coordinator
         self._keys = keys
-        self._mirror: TopicMirror | None = None
+        self._mirror: WatchedTopics | None = None
         self._following: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
@@ -54,7 +54,7 @@ class TopicFeed:
             OverloadedError: Too many do.
         """
         if self._mirror is None:
-            self._mirror = TopicMirror(self._coordinator, self._keys)
+            self._mirror = WatchedTopics(self._coordinator, self._keys)
             self._following = asyncio.create_task(self._mirror.run(), name="topic feed")
         mirror = self._mirror
         watcher = mirror.add_watcher()
@@ -137,7 +137,7 @@ class TopicWatcher:
             self._news.set()
 
 
-class TopicMirror:
+class WatchedTopics:
     """All topics and chains in memory, kept current until `run` is cancelled."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys) -> None:

@@ -26,9 +26,9 @@ from seriatim_api.errors import (
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core.effects import Resolved
-from ..core.events import CreatePartition
-from ..core.placement import CHAIN_WIDTH_DEFAULT, send_chain, weights_of
+from ..core.values.effects import Resolved
+from ..core.values.events import CreatePartition
+from ..core.values.placement import CHAIN_WIDTH_DEFAULT, send_chain, weights_of
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import (
     Coordinator,

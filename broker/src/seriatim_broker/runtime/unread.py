@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from seriatim_api.ids import split_offset
 
-from ..core import retention as rules
-from ..core.chain import Chain, Segment, SegmentState
-from ..core.effects import Led
-from ..core.positions import BatchPlace, Place, first_kept
-from ..core.retention import Policy, Reader
+from ..core.control import retention as rules
+from ..core.control.retention import Policy, Reader
+from ..core.values.chain import Chain, Segment, SegmentState
+from ..core.values.effects import Led
+from ..core.values.positions import BatchPlace, Place, first_kept
 
 WARN_RATIO: Final = 0.8
 """A group whose oldest unread message has used so much of its time, or of the room, is named in the log."""

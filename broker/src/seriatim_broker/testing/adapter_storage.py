@@ -20,8 +20,8 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks.floor import Floor
 from seriatim_broker.adapters.rocks.keys import batch_key
-from seriatim_broker.core.log import Batch, RecoveredPartition, Write
-from seriatim_broker.core.positions import BatchPlace, Measure
+from seriatim_broker.core.values.log import Batch, RecoveredPartition, Write
+from seriatim_broker.core.values.positions import BatchPlace, Measure
 
 from .memory_database import MemoryDatabase, MemoryEngine, MemoryMark
 from .memory_disk import MemoryDisk

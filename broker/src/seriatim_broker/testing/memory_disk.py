@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from seriatim_api.ids import PartitionId
 
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.log import (
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
     DropBlock,
@@ -38,8 +38,8 @@ from seriatim_broker.core.log import (
     Truncate,
     Write,
 )
-from seriatim_broker.core.positions import BatchPlace, Measure
-from seriatim_broker.core.producers import Window
+from seriatim_broker.core.values.positions import BatchPlace, Measure
+from seriatim_broker.core.values.producers import Window
 
 
 class SegmentImage:

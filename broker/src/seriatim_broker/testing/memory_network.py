@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from seriatim_broker.core.messages import DATA, Heartbeat, HeartbeatAnswer, LaneProbe, Message
+from seriatim_broker.core.values.messages import DATA, Heartbeat, HeartbeatAnswer, LaneProbe, Message
 from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError
 
 from .paths import Paths

@@ -10,8 +10,8 @@ from typing import Any
 
 from seriatim_api.ids import PartitionId, RunId
 
-from seriatim_broker.core.chain import Chain
-from seriatim_broker.core.events import CursorRecord
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.events import CursorRecord
 
 
 class MemoryRecords:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from seriatim_api.ids import PartitionId
 
-from seriatim_broker.core.log import Batch, RecoveredPartition, Write
-from seriatim_broker.core.positions import BatchPlace, Measure
+from seriatim_broker.core.values.log import Batch, RecoveredPartition, Write
+from seriatim_broker.core.values.positions import BatchPlace, Measure
 
 from .memory_disk import MemoryDisk
 

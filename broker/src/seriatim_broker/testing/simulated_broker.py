@@ -13,7 +13,7 @@ from random import Random
 
 from seriatim_api.ids import MemberId, RunId
 
-from seriatim_broker.core.log import RecoveredPartition
+from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.interfaces.clock import Clock
 from seriatim_broker.interfaces.coordinator import Coordinator
 from seriatim_broker.interfaces.link import PeerIdentity, PeerRefusedError, PeerSilentError

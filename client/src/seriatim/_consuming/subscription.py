@@ -20,7 +20,7 @@ from seriatim._consuming.inbox import Chunk, Inbox
 from seriatim._consuming.servers import STARTS, Servers
 from seriatim._consuming.streams import Streams
 from seriatim._core import consumer_types as ct
-from seriatim._core.consumer import PartitionConsumer, Phase
+from seriatim._core.consumer import ConsumerPhase, PartitionConsumer
 from seriatim._failure import Failure, entry
 from seriatim._recording import Recorder
 from seriatim._records import Assignment, Gap, GroupChange
@@ -69,12 +69,12 @@ class Subscription:
     @property
     def is_active(self) -> bool:
         """Whether the partition is delivered here."""
-        return self.core.phase is Phase.ACTIVE
+        return self.core.phase is ConsumerPhase.ACTIVE
 
     @property
     def is_joined(self) -> bool:
         """Whether its server knows us, active or standing by."""
-        return self.core.phase in (Phase.ACTIVE, Phase.STANDBY)
+        return self.core.phase in (ConsumerPhase.ACTIVE, ConsumerPhase.STANDBY)
 
     # ---- from the application ------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ _TOLD_MAX: Final = 3
 """Brokers that send us to each other are followed so often without a pause, then asked about."""
 
 
-class Phase(enum.Enum):
+class ConsumerPhase(enum.Enum):
     """Where a subscription is in its life."""
 
     RESOLVING = "resolving"
@@ -90,8 +90,8 @@ class Phase(enum.Enum):
     ENDED = "ended"
 
 
-_HEARD = (Phase.JOINING, Phase.STANDBY, Phase.ACTIVE)
-_JOINED = (Phase.STANDBY, Phase.ACTIVE)
+_HEARD = (ConsumerPhase.JOINING, ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
+_JOINED = (ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
 
 
 class PartitionConsumer(State):
@@ -131,7 +131,7 @@ class PartitionConsumer(State):
     def __init__(self, config: ConsumerConfig, subscription_base: int = 0) -> None:
         self._config = config
         self.subscription = subscription_base
-        self.phase = Phase.RESOLVING
+        self.phase = ConsumerPhase.RESOLVING
         self.grant = 0
         self.paused = False  # the group is, as the server said last
         self.segment = 0
@@ -171,14 +171,14 @@ class PartitionConsumer(State):
     @property
     def wake_at_us(self) -> int | None:
         """When `Timer` is wanted at the latest."""
-        if self.phase is Phase.RESOLVING:
+        if self.phase is ConsumerPhase.RESOLVING:
             return None if self._resolving else self._retry_at_us
-        if self.phase is Phase.JOINING:
+        if self.phase is ConsumerPhase.JOINING:
             return self._deadline_us
         if self.phase not in _JOINED:
             return None
         times = [self._lapses_at_us] if self._expects_answers else []
-        if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent:
+        if self.phase is ConsumerPhase.ACTIVE and self._ack_wanted > self._ack_sent:
             times.append(self._ack_at_us)
         return min(times, default=None)
 
@@ -209,7 +209,7 @@ class PartitionConsumer(State):
             OrderViolationError: What came does not follow what came before.
         """
         effects: list[Effect] = []
-        if self.phase is Phase.ENDED:
+        if self.phase is ConsumerPhase.ENDED:
             return effects
         if self.has_lapsed(now_us) and not isinstance(event, (Acknowledge, Answered, Leave)):
             # (1) A cut holds what the server sent under this grant; (2) another server and another consumer take over,
@@ -259,7 +259,7 @@ class PartitionConsumer(State):
 
     def _resolved(self, event: Resolved, now_us: int, jitter: float) -> None:
         self._resolving = False
-        if self.phase is not Phase.RESOLVING:
+        if self.phase is not ConsumerPhase.RESOLVING:
             return
         if event.place is None or not event.place.address:
             self._back_off(now_us, jitter)
@@ -270,21 +270,21 @@ class PartitionConsumer(State):
     def _go_to(self, place: Place) -> None:
         self._place = place
         self._stream = None
-        self.phase = Phase.OPENING
+        self.phase = ConsumerPhase.OPENING
 
     def _connected(self, event: Connected, now_us: int, effects: list[Effect]) -> None:
-        if self.phase is not Phase.OPENING or self._place is None or event.address != self._place.address:
+        if self.phase is not ConsumerPhase.OPENING or self._place is None or event.address != self._place.address:
             return
         self._stream = event.stream
         self.subscription += 1
-        self.phase = Phase.JOINING
+        self.phase = ConsumerPhase.JOINING
         self._deadline_us = now_us + self._config.join_timeout_ms * _US_PER_MS
         self._alive_us = now_us  # the answer to the join is the first sign of life
         self._expects_answers = False
         effects.append(SendJoin(event.stream, self.subscription, self._was_active))
 
     def _disconnected(self, event: Disconnected, now_us: int, jitter: float, effects: list[Effect]) -> None:
-        would_not_open = event.stream is None and self.phase is Phase.OPENING
+        would_not_open = event.stream is None and self.phase is ConsumerPhase.OPENING
         if self._place is None or event.address != self._place.address:
             return
         if would_not_open or (event.stream is not None and event.stream == self._stream):
@@ -300,7 +300,7 @@ class PartitionConsumer(State):
             self._failures = 1  # the first time, ask at once
             self._retry_at_us = now_us
         self._stream = None
-        self.phase = Phase.RESOLVING
+        self.phase = ConsumerPhase.RESOLVING
 
     def _lapse(self, now_us: int, jitter: float, effects: list[Effect]) -> None:
         """Leave the server: if it is there after all, it gives its next consumer what was not acknowledged."""
@@ -308,24 +308,24 @@ class PartitionConsumer(State):
         self._lose(now_us, jitter, effects, complain=True)
 
     def _end_grant(self, effects: list[Effect]) -> None:
-        if self.phase is Phase.ACTIVE:
+        if self.phase is ConsumerPhase.ACTIVE:
             self.grant += 1
             effects.append(Assigned(self.grant, False, self.segment, self.next_index))
 
     def _pump(self, now_us: int, jitter: float, effects: list[Effect]) -> None:
-        if self.phase is Phase.JOINING and now_us >= self._deadline_us:
+        if self.phase is ConsumerPhase.JOINING and now_us >= self._deadline_us:
             assert self._stream is not None
             effects.append(SendLeave(self._stream, self.subscription))
             self._lose(now_us, jitter, effects, complain=True)
-        if self.phase is Phase.RESOLVING and not self._resolving and now_us >= self._retry_at_us:
+        if self.phase is ConsumerPhase.RESOLVING and not self._resolving and now_us >= self._retry_at_us:
             self._resolving = True
             place = self._place if self._complain else None
             effects.append(Resolve(place.server_epoch, place.address) if place else Resolve(None, None))
-        if self.phase is Phase.OPENING and self._stream is None:
+        if self.phase is ConsumerPhase.OPENING and self._stream is None:
             assert self._place is not None
             self._stream = _OPENING
             effects.append(OpenStream(self._place.address))
-        if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent and now_us >= self._ack_at_us:
+        if self.phase is ConsumerPhase.ACTIVE and self._ack_wanted > self._ack_sent and now_us >= self._ack_at_us:
             assert self._stream is not None
             self._ack_sent = self._ack_wanted
             self._ack_at_us = now_us + self._config.ack_interval_ms * _US_PER_MS
@@ -341,7 +341,7 @@ class PartitionConsumer(State):
         known = (self._group_epoch, self.segment, self._server_epoch)
         if not self._is_heard(event.subscription) or (event.group_epoch, event.segment, event.server_epoch) < known:
             return  # of a server that does not know yet that it is none; the join's deadline finds the right one
-        was_active = self.phase is Phase.ACTIVE
+        was_active = self.phase is ConsumerPhase.ACTIVE
         is_moved = 0 < self._group_epoch < event.group_epoch
         self._failures = 0
         self._group_epoch, self.segment, self._server_epoch = event.group_epoch, event.segment, event.server_epoch
@@ -354,11 +354,11 @@ class PartitionConsumer(State):
             effects.append(GroupChanged(what, event.group_epoch, event.segment, event.index))
         self._hold(event.paused, event.index, effects)
         if not event.active and not was_active:
-            self.phase = Phase.STANDBY
+            self.phase = ConsumerPhase.STANDBY
             return
         self.grant += 1
         self._was_active = event.active
-        self.phase = Phase.ACTIVE if event.active else Phase.STANDBY
+        self.phase = ConsumerPhase.ACTIVE if event.active else ConsumerPhase.STANDBY
         if event.active:
             self._gap = False
             self.next_index = self._given_below = self._ack_wanted = self._ack_sent = event.index
@@ -375,7 +375,7 @@ class PartitionConsumer(State):
     def _delivered(self, event: Delivered, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription) or event.server_epoch < self._server_epoch:
             return
-        if self.phase is not Phase.ACTIVE or event.server_epoch > self._server_epoch:
+        if self.phase is not ConsumerPhase.ACTIVE or event.server_epoch > self._server_epoch:
             self._violated(f"delivery under serving epoch {event.server_epoch} without a grant of it")
         if event.segment != self.segment or not event.batches:
             self._violated(f"delivery of segment {event.segment}, the grant is for segment {self.segment}")
@@ -395,7 +395,7 @@ class PartitionConsumer(State):
     def _skipped(self, event: Skipped, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription):
             return
-        if self.phase is not Phase.ACTIVE or event.segment != self.segment:
+        if self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment:
             self._violated(f"skip in segment {event.segment} without a grant for it")
         if event.from_index != self.next_index or event.to_index <= event.from_index:
             self._violated(f"skip from {event.from_index} to {event.to_index}, expected {self.next_index}")
@@ -415,7 +415,7 @@ class PartitionConsumer(State):
         """What retention dropped is passed, and told: there is nothing in it for the application to acknowledge."""
         if not self._is_heard(event.subscription):
             return
-        if self.phase is not Phase.ACTIVE or event.segment != self.segment or event.to_index < self.next_index:
+        if self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment or event.to_index < self.next_index:
             self._violated(f"messages up to {event.segment}:{event.to_index} were dropped, expected {self.next_index}")
         self._pass(event.to_index)
         end_offset = make_offset(event.segment, event.to_index)
@@ -459,7 +459,7 @@ class PartitionConsumer(State):
         if not self._is_heard(event.subscription):
             return
         as_expected = event.segment == self.segment and event.sealed_len == self.next_index
-        if self.phase is Phase.ACTIVE and not self._gap and not as_expected:
+        if self.phase is ConsumerPhase.ACTIVE and not self._gap and not as_expected:
             self._violated(f"segment {event.segment} ended at {event.sealed_len}, expected {self.next_index}")
         self._end_grant(effects)
         self._gap = False
@@ -469,7 +469,7 @@ class PartitionConsumer(State):
             self._go_to(Place(event.next_segment, event.next_address, 0))
         else:
             self._stream = None
-            self.phase = Phase.RESOLVING
+            self.phase = ConsumerPhase.RESOLVING
 
     def _refused(self, event: Refused, now_us: int, jitter: float, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription):
@@ -478,7 +478,7 @@ class PartitionConsumer(State):
         retriable = kind is not None and (kind.retriable or kind is StaleGroupEpochError)
         if not retriable or kind is NotActiveError:
             self._end_grant(effects)
-            self.phase = Phase.ENDED
+            self.phase = ConsumerPhase.ENDED
             effects.append(Ended(event.error))
             return
         here = self._place.address if self._place is not None else ""
@@ -490,7 +490,7 @@ class PartitionConsumer(State):
     # ---- what the application says -------------------------------------------------------------------
 
     def _acknowledge(self, event: Acknowledge) -> None:
-        if event.grant != self.grant or self.phase is not Phase.ACTIVE or event.segment != self.segment:
+        if event.grant != self.grant or self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment:
             return
         assert event.index <= self.next_index, "only what was delivered can be acknowledged"
         # Rule `acked-with-the-last`: a skip that came while the application worked on the last message of a sealed
@@ -502,14 +502,14 @@ class PartitionConsumer(State):
         if self.phase in _HEARD:
             self._send_last_words(effects)
         self._end_grant(effects)
-        self.phase = Phase.ENDED
+        self.phase = ConsumerPhase.ENDED
         effects.append(Ended(None))
 
     # ---- helpers -------------------------------------------------------------------------------------
 
     def _send_last_words(self, effects: list[Effect]) -> None:
         assert self._stream is not None
-        if self.phase is Phase.ACTIVE and self._ack_wanted > self._ack_sent:
+        if self.phase is ConsumerPhase.ACTIVE and self._ack_wanted > self._ack_sent:
             offset = make_offset(self.segment, self._ack_wanted - 1)
             effects.append(SendAck(self._stream, self.subscription, self._token, offset))
         effects.append(SendLeave(self._stream, self.subscription))
@@ -521,7 +521,7 @@ class PartitionConsumer(State):
         self._failures += 1
 
     def _violated(self, text: str) -> None:
-        self.phase = Phase.ENDED
+        self.phase = ConsumerPhase.ENDED
         raise OrderViolationError(text, segment=self.segment, index=self.next_index)
 
 
@@ -534,7 +534,7 @@ _OPENING: Final = -1
 
 __all__ = [
     "ConsumerConfig",
+    "ConsumerPhase",
     "PartitionConsumer",
-    "Phase",
     "ReplyError",
 ]

@@ -19,7 +19,7 @@ from .rules import Rule, immutable, matches
 UID_LENGTH: Final = 4
 UID_PATTERN: Final = "^[a-z0-9]{4}$"
 
-Phase = Literal["Pending", "Running", "Stopped", "DiskLost", "Released"]
+BrokerPhase = Literal["Pending", "Running", "Stopped", "DiskLost", "Released"]
 
 
 class BrokerSpec(Model):
@@ -69,7 +69,7 @@ class BrokerStatus(Status):
 
     CONDITIONS: ClassVar = ("Ready", "Scheduled", "StorageBound", "DiskHealthy")
 
-    phase: Phase = "Pending"
+    phase: BrokerPhase = "Pending"
     """In one word: `DiskLost` and `Released` are final."""
     node: Annotated[str, Field(max_length=253)] = ""
     """The node that it runs on, or ran on last."""

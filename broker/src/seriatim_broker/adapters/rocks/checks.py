@@ -5,7 +5,7 @@ from __future__ import annotations
 from seriatim_api.batch import BatchHeader, Checksum, chain_is_intact
 from seriatim_api.errors import CorruptionError
 
-from ...core.log import Batch, TailCopy
+from ...core.values.log import Batch, TailCopy
 from .keys import split_batch_key
 
 

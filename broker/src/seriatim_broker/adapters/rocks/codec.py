@@ -25,9 +25,9 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2, storage_pb2
 
-from ...core.chain import AT_ZERO, Chain, Segment, Start
-from ...core.log import Batch, CursorState, LocalSegment, Preparation, TailCopy
-from ...core.producers import (
+from ...core.values.chain import AT_ZERO, Chain, Segment, Start
+from ...core.values.log import Batch, CursorState, LocalSegment, Preparation, TailCopy
+from ...core.values.producers import (
     ENTRY_BYTES,
     KEPT_BATCHES,
     TIME_BYTES,

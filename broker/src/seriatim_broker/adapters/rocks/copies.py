@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...core.log import TailCopy
+from ...core.values.log import TailCopy
 
 
 @dataclass(slots=True, eq=False)

@@ -49,7 +49,7 @@ def _shared(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     return runs
 
 
-class SegmentLog:
+class ExtentLog:
     """A segment's batches on this disk: where the next one goes, and the runs.
 
     Readers compare: `cuts` grows when something is taken away, which outdates what was read meanwhile; `moves` when
@@ -116,27 +116,27 @@ class ExtentTable:
         self.extents: dict[int, Extent] = {}
         self.active: Extent | None = None
         self.spares: list[int] = []
-        self._partitions: dict[int, dict[int, SegmentLog]] = {}
+        self._partitions: dict[int, dict[int, ExtentLog]] = {}
 
     # ---- segments ---------------------------------------------------------------------------------------
 
-    def log(self, partition: int, segment: int) -> SegmentLog | None:
+    def log(self, partition: int, segment: int) -> ExtentLog | None:
         """A segment's log, or None if nothing of it was ever put."""
         return self._partitions.get(partition, {}).get(segment)
 
-    def ensure_log(self, partition: int, segment: int) -> SegmentLog:
+    def ensure_log(self, partition: int, segment: int) -> ExtentLog:
         """A segment's log, made empty if need be."""
         logs = self._partitions.setdefault(partition, {})
         log = logs.get(segment)
         if log is None:
-            log = logs[segment] = SegmentLog()
+            log = logs[segment] = ExtentLog()
         return log
 
     def segments_of(self, partition: int) -> list[int]:
         """Numbers of the segments of a partition with a log."""
         return sorted(self._partitions.get(partition, {}))
 
-    def forget(self, partition: int, segment: int) -> SegmentLog | None:
+    def forget(self, partition: int, segment: int) -> ExtentLog | None:
         """Take a segment's log away, out of its extents too."""
         logs = self._partitions.get(partition, {})
         log = logs.pop(segment, None)
@@ -150,7 +150,7 @@ class ExtentTable:
         log.runs = ()
         return log
 
-    def runs_in(self, extent: int) -> Iterator[tuple[int, int, SegmentLog, int]]:
+    def runs_in(self, extent: int) -> Iterator[tuple[int, int, ExtentLog, int]]:
         """Partition, segment, log and place of each run that needs an extent: looks at everything."""
         for partition, logs in self._partitions.items():
             for segment, log in logs.items():
@@ -162,7 +162,7 @@ class ExtentTable:
 
     def append(
         self,
-        log: SegmentLog,
+        log: ExtentLog,
         extent: Extent,
         end_index: int,
         size_bytes: int,
@@ -188,7 +188,7 @@ class ExtentTable:
         extent.size_bytes += APART_BYTES if is_adopted else size_bytes
         return begun
 
-    def may_adopt(self, log: SegmentLog, extent: Extent, bodies: int) -> bool:
+    def may_adopt(self, log: ExtentLog, extent: Extent, bodies: int) -> bool:
         """Whether the next batch of a log may leave its body in the extent `bodies`: a log has a limited number of runs
         for that."""
         last = log.runs[-1] if log.runs else None
@@ -196,13 +196,13 @@ class ExtentTable:
             return True
         return sum(1 for run in log.runs if run.bodies) < RUNS_APART_MAX
 
-    def restore(self, log: SegmentLog, runs: tuple[Run, ...], tail: int, position: int) -> None:
+    def restore(self, log: ExtentLog, runs: tuple[Run, ...], tail: int, position: int) -> None:
         """Take up a log as found on disk."""
         log.runs, log.tail, log.position = _shared(runs), tail, position
         for place, run in enumerate(runs):
             self._pin(run, log.size_in(place))
 
-    def truncate(self, log: SegmentLog, length: int, position: int) -> tuple[list[Run], set[int]]:
+    def truncate(self, log: ExtentLog, length: int, position: int) -> tuple[list[Run], set[int]]:
         """Cut a log; returns the runs that go, and the extents that hold something of what was cut."""
         assert length <= log.tail, (length, log.tail)
         kept = [run for run in log.runs if run.start < length]
@@ -218,7 +218,7 @@ class ExtentTable:
         log.cuts += 1
         return gone, touched
 
-    def trim(self, log: SegmentLog, below: int, position: int) -> tuple[list[Run], Run | None]:
+    def trim(self, log: ExtentLog, below: int, position: int) -> tuple[list[Run], Run | None]:
         """Let go of what lies below, at whose end the log has that position. A log that ends below begins there.
 
         Returns the runs that go, and what is left of the last of them, if it went on above.
@@ -243,7 +243,7 @@ class ExtentTable:
         return gone, left
 
     def move(
-        self, log: SegmentLog, place: int, mid: int, mid_position: int, target: Extent, bodies: int = 0
+        self, log: ExtentLog, place: int, mid: int, mid_position: int, target: Extent, bodies: int = 0
     ) -> tuple[Run, Run | None]:
         """Note that [start, mid) of a run is copied to another extent; returns the new run, and what is left.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader, Checksum, chain_is_intact
 from seriatim_api.errors import CorruptionError
 
-from ...core.log import Batch
-from ...core.positions import BatchPlace, Measure
+from ...core.values.log import Batch
+from ...core.values.positions import BatchPlace, Measure
 from .codec import read_header, read_prefix
 from .extents import Run
 from .floor import Database

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final
 
-from ...core.log import Batch
+from ...core.values.log import Batch
 
 ENTRY_OVERHEAD_BYTES: Final = 1200
 """A parsed header, its numbers, and the places in two queues (measured with tracemalloc)."""

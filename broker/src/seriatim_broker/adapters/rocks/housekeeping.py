@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import structlog
 from seriatim_api.errors import SeriatimError
 
-from .extents import Extent, ExtentTable, SegmentLog
+from .extents import Extent, ExtentLog, ExtentTable
 from .reader import Reader
 from .scan import Stored, Stretch
 from .settings import RocksSettings
@@ -35,7 +35,7 @@ class House(Protocol):
     async def empty_extent(self, number: int) -> bool:
         """Empty a dead extent, and drop its record; says whether it could be done."""
 
-    def put_moved(self, partition: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]) -> None:
+    def put_moved(self, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]) -> None:
         """Put the first batches of a run again, in the active extent."""
 
 
@@ -121,7 +121,7 @@ class Housekeeper:
             self._unreadable.add(extent.number)
             _log.error("extent cannot be copied forward", extent=extent.number, error=str(error))
 
-    async def _copy_segment(self, partition: int, segment: int, log: SegmentLog, extent: int) -> None:
+    async def _copy_segment(self, partition: int, segment: int, log: ExtentLog, extent: int) -> None:
         while not self._is_closed:
             place = next((at for at, run in enumerate(log.runs) if extent in run.extents), None)
             if place is None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from seriatim_api.batch import FLAG_STAGED, BatchHeader
 
 from .codec import BodyPlace
-from .extents import SegmentLog
+from .extents import ExtentLog
 from .keys import body_key
 
 SEEN_COUNT_MAX: Final = 4096
@@ -27,7 +27,7 @@ written again."""
 
 class _Seen(NamedTuple):
     header: BatchHeader
-    log: SegmentLog
+    log: ExtentLog
     cuts: int
 
 
@@ -38,7 +38,7 @@ class Lending:
         self._size_bytes_min = size_bytes_min
         self._seen: OrderedDict[tuple[int, int, int], _Seen] = OrderedDict()
 
-    def note(self, log: SegmentLog, header: BatchHeader) -> None:
+    def note(self, log: ExtentLog, header: BatchHeader) -> None:
         """A staged batch was read, and is in that log."""
         place = (header.partition, header.segment, header.base_index)
         self._seen[place] = _Seen(header, log, log.cuts)

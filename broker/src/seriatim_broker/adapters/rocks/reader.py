@@ -14,13 +14,13 @@ from typing import Any, Final, TypeVar
 from seriatim_api.batch import FLAG_STAGED, Checksum
 from seriatim_api.errors import DeadlineExceededError, StorageError
 
-from ...core.log import Batch
-from ...core.positions import BatchPlace, Measure
+from ...core.values.log import Batch
+from ...core.values.positions import BatchPlace, Measure
 from . import keys
 from .checks import verify_link, verify_tail
 from .codec import read_preparation, read_tail
 from .copies import CopyTable
-from .extents import ExtentTable, SegmentLog
+from .extents import ExtentLog, ExtentTable
 from .finding import find_in_memory, find_on_disk
 from .floor import META, Database
 from .head_cache import HeadCache
@@ -170,17 +170,17 @@ class Reader:
                 return earlier if earlier is not None else found
         raise DeadlineExceededError(f"partition {partition} segment {segment} changes faster than it can be read")
 
-    def _noted(self, log: SegmentLog, found: list[Batch]) -> list[Batch]:
+    def _noted(self, log: ExtentLog, found: list[Batch]) -> list[Batch]:
         """What was read of a log, and may be adopted by another one."""
         for batch in found:
             if batch.header.flags & FLAG_STAGED and batch.header.base_index < log.tail:
                 self._lending.note(log, batch.header)
         return found
 
-    def _is_moving(self, log: SegmentLog) -> bool:
+    def _is_moving(self, log: ExtentLog) -> bool:
         return log.moved_ticket > self._writer.written_ticket
 
-    async def _log(self, partition: int, segment: int) -> SegmentLog | None:
+    async def _log(self, partition: int, segment: int) -> ExtentLog | None:
         """A segment's log, once everything that is being moved is where the log says."""
         while (log := self._table.log(partition, segment)) and self._is_moving(log):
             await self._writer.wait(log.moved_ticket)
@@ -195,7 +195,7 @@ class Reader:
         )
 
     async def _read_on(
-        self, log: SegmentLog, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int
+        self, log: ExtentLog, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch]:
         """Read from the engine where a place is, or a new one; the place is kept for the next read."""
         place = self._scans.take(partition, segment, from_index, log)
@@ -217,7 +217,7 @@ class Reader:
         self._keep(place, log, found[-1].header.end_index if found else from_index, until_index)
         return found
 
-    def _keep(self, place: Place, log: SegmentLog, index: int, until_index: int) -> None:
+    def _keep(self, place: Place, log: ExtentLog, index: int, until_index: int) -> None:
         """Leave a place behind, and have the next piece read ahead."""
         if not place.is_of(log) or not self._scans.keep(place, index) or not self._scans.may_read_ahead(place):
             return
@@ -228,7 +228,7 @@ class Reader:
 
     async def _read_once(
         self,
-        log: SegmentLog | None,
+        log: ExtentLog | None,
         partition: int,
         segment: int,
         from_index: int,

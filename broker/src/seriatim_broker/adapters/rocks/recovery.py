@@ -15,8 +15,8 @@ from seriatim_api.batch import Checksum
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
-from ...core.log import CursorState, LocalSegment, Preparation, RecoveredPartition, RecoveredSegment, TailCopy
-from ...core.producers import Window
+from ...core.values.log import CursorState, LocalSegment, Preparation, RecoveredPartition, RecoveredSegment, TailCopy
+from ...core.values.producers import Window
 from . import keys
 from .checks import verify_tail
 from .codec import (
@@ -31,7 +31,7 @@ from .codec import (
     read_window,
 )
 from .copies import CopyTable
-from .extents import Extent, ExtentTable, Run, SegmentLog
+from .extents import Extent, ExtentLog, ExtentTable, Run
 from .floor import CURSOR, INDEX, META, Database
 from .scan import last_of_run, plan, read_all
 
@@ -145,7 +145,7 @@ class Recovery:
         batches = tuple(one.batch for one in stored)
         return RecoveredSegment(record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position)
 
-    def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[SegmentLog, int, int, int]:
+    def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[ExtentLog, int, int, int]:
         """A segment's log, its checksum at the tail, the commit then known, and the last append time."""
         for run in runs:
             for extent in run.extents:

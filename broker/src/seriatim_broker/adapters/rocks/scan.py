@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 from seriatim_api.batch import BatchHeader, Checksum
 from seriatim_api.errors import CorruptionError
 
-from ...core.log import Batch
+from ...core.values.log import Batch
 from .checks import verify, verify_link
 from .codec import BodyPlace, read_body, read_header, read_prefix
-from .extents import Run, SegmentLog
+from .extents import ExtentLog, Run
 from .floor import Database, Rows
 from .keys import batch_key, segment_range, split_batch_key
 
@@ -45,7 +45,7 @@ class Stored(NamedTuple):
     batch: Batch
 
 
-def plan(log: SegmentLog, from_index: int, until_index: int) -> list[Stretch]:
+def plan(log: ExtentLog, from_index: int, until_index: int) -> list[Stretch]:
     """The stretches that hold [from_index, until_index) of a segment's log, ascending."""
     until_index = min(until_index, log.tail)
     stretches: list[Stretch] = []

@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ...core.log import Batch
-from .extents import SegmentLog
+from ...core.values.log import Batch
+from .extents import ExtentLog
 from .scan import Scan, Stored, Stretch
 from .settings import RocksSettings
 
@@ -56,7 +56,7 @@ class Place:
         "used_at",
     )
 
-    def __init__(self, partition: int, segment: int, log: SegmentLog, scan: Scan, now: float) -> None:
+    def __init__(self, partition: int, segment: int, log: ExtentLog, scan: Scan, now: float) -> None:
         self.partition = partition
         self.segment = segment
         self.scan = scan
@@ -75,7 +75,7 @@ class Place:
         """Under which the next read finds it."""
         return self.partition, self.segment, self.index
 
-    def is_of(self, log: SegmentLog) -> bool:
+    def is_of(self, log: ExtentLog) -> bool:
         """Whether the log is still the one that was read, with everything where it was."""
         return log is self._log and (log.cuts, log.moves) == self._seen
 
@@ -104,7 +104,7 @@ class Scans:
         self.count = 0
         self.bytes_ahead = 0
 
-    def take(self, partition: int, segment: int, index: int, log: SegmentLog) -> Place | None:
+    def take(self, partition: int, segment: int, index: int, log: ExtentLog) -> Place | None:
         """The place of a reader that ended at `index`, if one is of use. The caller then has to `keep` or `drop` it."""
         while places := self._places.get((partition, segment, index)):
             place = places[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...core.config import ADOPTED_BYTES_MIN
+from ...core.values.config import ADOPTED_BYTES_MIN
 
 _MIB: Final = 1 << 20
 

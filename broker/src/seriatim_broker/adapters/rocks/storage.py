@@ -25,7 +25,7 @@ from seriatim_api.batch import FLAG_STAGED, BatchHeader, Checksum
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
-from ...core.log import (
+from ...core.values.log import (
     Batch,
     DropBlock,
     DropCursor,
@@ -45,11 +45,11 @@ from ...core.log import (
     Truncate,
     Write,
 )
-from ...core.positions import BatchPlace, Measure
+from ...core.values.positions import BatchPlace, Measure
 from . import codec, keys
 from .copies import CopyTable
 from .engine import Engine, die
-from .extents import Extent, ExtentTable, SegmentLog
+from .extents import Extent, ExtentLog, ExtentTable
 from .floor import CURSOR, DELETE, DELETE_RANGE, INDEX, META, PUT, REMEDY, Floor, extent_name
 from .flusher import FlushThread
 from .head_cache import HeadCache
@@ -294,7 +294,7 @@ class RocksStorage:
             group.set_window(self._engine.family(META), window_key, write.window)
         self._head.add(self._writer.ticket + 1, partition, batch)
 
-    def _put_value(self, group: Group, log: SegmentLog, write: PutBatch) -> None:
+    def _put_value(self, group: Group, log: ExtentLog, write: PutBatch) -> None:
         batch, header = write.batch, write.batch.header
         extent = self._active(group)
         apart = self._lending.body_of(write.adopts, header) if write.adopts is not None else None
@@ -389,7 +389,7 @@ class RocksStorage:
             else:
                 group.add((DELETE, self._engine.family(META), key, None), len(key))
 
-    def _cut(self, group: Group, partition: int, segment: int, log: SegmentLog, length: int) -> None:
+    def _cut(self, group: Group, partition: int, segment: int, log: ExtentLog, length: int) -> None:
         last = log.runs[log.run_at(length)] if log.runs else None
         known = log.position - self._head.truncate(partition, segment, length)
         # Exact if the cache held all that is cut; else an estimate that the next start puts right.
@@ -519,12 +519,12 @@ class RocksStorage:
         _log.info("extent emptied", extent=number)
         return True
 
-    def put_moved(self, partition: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]) -> None:
+    def put_moved(self, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]) -> None:
         """Put the first batches of a run again, in the active extent."""
         self._writer.submit(lambda group: self._put_again(group, partition, segment, log, place, stored))
 
     def _put_again(
-        self, group: Group, partition: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]
+        self, group: Group, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]
     ) -> None:
         log.moved_ticket = self._writer.ticket + 1
         target = self._active(group)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
 
-from ...core.producers import Window
+from ...core.values.producers import Window
 from .codec import WINDOW_BYTES_MAX, write_window
 from .floor import PUT, Family, Floor, FlushFailedError, Op, WriteRefusedError
 from .settings import RocksSettings

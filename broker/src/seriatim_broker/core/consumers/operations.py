@@ -1,0 +1,348 @@
+"""What people do to a group: rewind, skip, pause, resume. The server of the group's head carries it out.
+
+    asked ──chain and cursor read──▶ refused, or done before
+      └──right held──▶ written ──done──▶ answered; after a rewind or skip the group begins anew, in the next epoch
+                          ├── conflict: read both again, some times
+                          └── no answer: the group stays where it is, given nothing, until it is known
+
+Only a member that may deliver at that moment carries anything out: then no other one may, nor will before the chain
+record says so, and the transaction compares that.
+
+A rewind or a skip stops the group first, and one transaction moves its cursor and raises its epoch. All that was given
+or acknowledged in the epoch before counts for nothing from then on: acknowledgements name a token, and control records
+an epoch. The consumers stay; each is told the new epoch, and what began it, with its next grant.
+
+A pause changes no epoch. Nothing more is given out; what was given out can be acknowledged, and the group still crosses
+to the next segment if all before is acknowledged.
+
+Rule `operation-compares-chain` (I11): the transaction compares the chain record, which names the server. Without it:
+  1. A serves the group and is frozen; B takes the right over and delivers.
+  2. A wakes, has not heard of it, and rewinds the group.
+  3. B goes on in the old epoch, and nobody tells its consumers. What it confirms counts for nothing.
+It also keeps a rewind from landing on messages that retention has just let go.
+
+Rule `operation-once`: the ids of the last operations stay in the cursor. A call whose answer was lost is repeated with
+its id, and finds that it is done.
+
+Rule `unknown-holds` (I11): a transaction without an answer may still be carried out later. The group is given nothing
+until that is known: the same transaction is tried again, and succeeds, or finds that the first one did. Without it:
+  1. A rewinds the group; the coordinator does not answer. A reads the cursor, finds it as it was, and goes on.
+  2. Now the first write is carried out. A serves the old epoch until it crosses, and all that it confirms is void.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api import errors
+
+from ..peers import right
+from ..state.broker import BrokerState
+from ..state.consumers import GroupHead, GroupPhase, Operation
+from ..state.partition import Partition
+from ..values.chain import Chain, SegmentState
+from ..values.effects import GroupOperated, Paused
+from ..values.events import REQUESTS_KEPT, CursorRecord, GroupOperation, OperateGroup, StartPosition, WriteOutcome
+from ..values.kinds import TimerKind
+from ..values.messages import FORM_GROUP_OPERATIONS
+from ..values.positions import Place
+from ..values.targets import named, place_of
+from . import crossing, cursors, delivery, delivery_attempts
+from .head import forget_if_unused, head_of, read_cursor, tell
+
+OPERATIONS_MAX = 8
+"""That wait for one group on one partition."""
+
+TRIES_MAX = 8
+"""Transactions of one operation that met another record than the one that was read."""
+
+
+def ask(broker: BrokerState, partition: Partition, event: OperateGroup) -> None:
+    """Somebody wants something done: read what it depends on."""
+    head = partition.groups.get(event.group)
+    if head is not None and len(head.operations) >= OPERATIONS_MAX:
+        error = errors.OverloadedError(
+            f"{OPERATIONS_MAX} operations on group {event.group} wait already", retry_after_ms=200
+        )
+        broker.out.emit(GroupOperated(event.request, None, False, error))
+        return
+    if head is None:
+        head = head_of(broker, partition, event.group, StartPosition.EARLIEST)
+    head.operations.append(Operation(event))
+    partition.read_chain(broker)  # and then the cursor
+    broker.wake(event.deadline_us, TimerKind.OPERATIONS, partition.id, event.group)
+    broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, event.group)
+
+
+def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
+    """Time passed: tell who has waited for too long, and look again for the others."""
+    head = partition.groups.get(group)
+    if head is None or not head.operations:
+        return
+    for operation in list(head.operations):
+        if broker.now.mono_us >= operation.event.deadline_us:
+            text = "it is not known whether the operation was carried out: repeat it with the same id"
+            _answer(broker, operation, None, errors.DeadlineExceededError(text))
+            if not operation.is_begun:
+                head.operations.remove(operation)
+    if head.operations:
+        if not head.crossing_serial:
+            partition.read_chain(broker)
+        broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, group)
+    forget_if_unused(partition, head)
+
+
+def fail(broker: BrokerState, head: GroupHead, error: errors.SeriatimError) -> None:
+    """The group, or its partition, is not there."""
+    for operation in head.operations:
+        _answer(broker, operation, None, error)
+    head.operations = []
+
+
+# ---- the cursor was read --------------------------------------------------------------------------------
+
+
+def is_unsettled(
+    broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int
+) -> bool:
+    """Whether it is still not known what became of an operation: then the group's place is not known either."""
+    operation = head.writing
+    if operation is None:
+        return False
+    if head.crossing_serial:
+        return True
+    if was_done(record, operation.event):
+        head.operations.pop(0)
+        _answer(broker, operation, record, None)
+        return False
+    operation.is_begun = False
+    if revision != head.cursor_revision:
+        return False  # another one was quicker: it cannot be carried out any more
+    if not _is_server(broker, partition, record):
+        head.operations.pop(0)
+        text = "another broker serves the group now, and it is not known whether the operation was carried out"
+        _answer(broker, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
+        return False
+    try:
+        following = after(record, operation.event, partition.chain)
+    except errors.SeriatimError as exc:  # retention has dropped the place meanwhile
+        head.operations.pop(0)
+        _answer(broker, operation, None, exc)
+        return False
+    _write(broker, partition, head, operation, following)
+    return True
+
+
+def take_up(broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int) -> None:
+    """The group stands where it stood; perhaps it was paused or resumed."""
+    was_paused = head.cursor is not None and head.cursor.paused
+    head.cursor, head.cursor_revision = record, revision
+    if record.paused != was_paused:
+        for consumer in head.consumers:
+            tell(broker, consumer, Paused(record.paused))
+    if was_paused and not record.paused:
+        delivery.deliver_held_back(broker, partition, head)
+        delivery.pump_group(broker, partition, head)
+
+
+def go_on(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+    """Both records are known: carry out what waits."""
+    while head.operations and not head.crossing_serial and partition.read_floor is None:
+        if head.cursor is None or head.phase is GroupPhase.CROSSING:
+            return
+        operation = head.operations[0]
+        chain = partition.chain
+        segment = chain.segment(head.cursor.segment_no) if chain is not None else None
+        if chain is None or segment is None or segment.state is SegmentState.LOST:
+            return  # the group is being moved on, or the record is older than the cursor
+        try:
+            record = _decide(broker, partition, head, operation.event, chain)
+        except errors.SeriatimError as exc:
+            _answer(broker, operation, None, exc)
+        else:
+            if record is not head.cursor and not _is_alone(broker, partition, segment.no):
+                right.seek(broker, partition, segment.no)
+                return  # another member may deliver still; time, or the record, brings this back
+            if record is not head.cursor:
+                _write(broker, partition, head, operation, record)
+                return
+            _answer(broker, operation, record, None, was_done=True)
+        head.operations.pop(0)
+    forget_if_unused(partition, head)
+
+
+def _decide(
+    broker: BrokerState, partition: Partition, head: GroupHead, event: OperateGroup, chain: Chain
+) -> CursorRecord:
+    """The group's cursor after the operation; the one that it has, if there is nothing to do.
+
+    Raises:
+        GroupHeadElsewhereError: Another broker serves the group.
+        StaleGroupEpochError: The group was moved since the caller looked.
+        OffsetOutOfRangeError: There is no such place, or it lies in the other direction.
+        CoordinatorRefusedError: Nothing can be written now.
+    """
+    cursor = head.cursor
+    assert cursor is not None
+    if was_done(cursor, event):
+        return cursor
+    if not _is_server(broker, partition, cursor):
+        segment = chain.segment(cursor.segment_no)
+        server = segment.server.broker if segment is not None else ""
+        raise errors.GroupHeadElsewhereError(f"segment {cursor.segment_no} is served by {server}", server=server)
+    if event.group_epoch not in (0, cursor.group_epoch):
+        raise errors.StaleGroupEpochError(
+            f"group {event.group} is in epoch {cursor.group_epoch}, not {event.group_epoch}: it was moved by another "
+            "operation, or lost its position, since you looked; look again",
+            group_epoch=cursor.group_epoch,
+        )
+    if event.operation.moves:
+        _check_direction(partition, head, event, place_of(chain, event.segment_no, event.index, event.known_len))
+    elif cursor.paused == (event.operation is GroupOperation.PAUSE):
+        return cursor
+    elif not broker.directory.forms_of_all & FORM_GROUP_OPERATIONS:
+        raise errors.PreconditionError(
+            "a broker of an older version would give the paused group messages: upgrade all brokers first"
+        )
+    if partition.write_wait_us(broker):
+        raise errors.CoordinatorRefusedError("the coordinator takes no writes now: nothing was changed; try again")
+    return after(cursor, event, chain)
+
+
+def _check_direction(partition: Partition, head: GroupHead, event: OperateGroup, place: Place) -> None:
+    """A rewind goes back and a skip goes forward, from where the group is by now.
+
+    Without it: (1) a person decides to skip to 1:50, where the group stands at 1:10; (2) its consumers read up to 1:90;
+    (3) the skip gives them 40 messages again.
+    """
+    here = _here(partition, head)
+    if event.operation is GroupOperation.SKIP and place < here:
+        raise errors.OffsetOutOfRangeError(
+            f"group {event.group} has passed {named(place)} already and is at {named(here)}: to go back is a rewind",
+            here=named(here),
+        )
+    if event.operation is GroupOperation.REWIND and place > here:
+        raise errors.OffsetOutOfRangeError(
+            f"group {event.group} is at {named(here)} and has not reached {named(place)}: to go there is a skip",
+            here=named(here),
+        )
+
+
+def _here(partition: Partition, head: GroupHead) -> Place:
+    """Below which place the group has acknowledged all, as far as this server knows."""
+    cursor = head.cursor
+    assert cursor is not None
+    if head.phase is GroupPhase.SERVING:
+        return Place(head.segment_no, head.acked)
+    known = cursors.known_in_epoch(partition, head.group, cursor.segment_no, cursor.group_epoch)
+    return Place(cursor.segment_no, max(known.acked if known is not None else 0, cursor.start_index))
+
+
+def was_done(cursor: CursorRecord, event: OperateGroup) -> bool:
+    """Whether an earlier request with the same id was carried out."""
+    return event.operation_id in cursor.requests
+
+
+def _is_alone(broker: BrokerState, partition: Partition, segment_no: int) -> bool:
+    """Whether no other member may deliver at this moment.
+
+    Rule `operates-alone` (I11). Without it: (1) B takes the right over from A, which has not heard of it and may
+    deliver until its heartbeats are old; (2) B rewinds the group; (3) A gives messages in the epoch that has ended.
+    """
+    return right.may_deliver(broker, partition, segment_no)
+
+
+def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) -> bool:
+    segment = partition.chain.segment(cursor.segment_no) if partition.chain is not None else None
+    return segment is not None and segment.server == broker.member
+
+
+def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> CursorRecord:
+    """The cursor that the operation makes of this one."""
+    assert chain is not None
+    requests = (*cursor.requests, event.operation_id)[-REQUESTS_KEPT:]
+    if not event.operation.moves:
+        return replace(cursor, paused=event.operation is GroupOperation.PAUSE, requests=requests)
+    place = place_of(chain, event.segment_no, event.index, event.known_len)
+    moved = cursor.moved_to(place.segment_no, place.index, new_epoch=True)
+    return replace(moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0)
+
+
+# ---- the transaction ------------------------------------------------------------------------------------
+
+
+def _write(
+    broker: BrokerState, partition: Partition, head: GroupHead, operation: Operation, record: CursorRecord
+) -> None:
+    """One transaction, under the revisions of the cursor and of the chain that were read."""
+    if not partition.revision:  # a member told the record: it is read again
+        partition.read_chain(broker)
+        return
+    if operation.event.operation.moves and head.phase is GroupPhase.SERVING:
+        _stop(broker, partition, head)
+    operation.is_begun = True
+    operation.tries += 1
+    crossing.write_cursor(broker, partition, head, record, head.cursor_revision, partition.revision)
+
+
+def _stop(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+    """Give nothing more out, and take no acknowledgement; the consumers stay.
+
+    Rule `stops-first` (I11). Without it the group is given messages, and is told that they are acknowledged, in an
+    epoch that has ended.
+    """
+    if head.dirty:  # if the transaction fails, the group goes on with what it has acknowledged
+        cursors.sync(broker, partition, head)
+    head.look_again()
+
+
+def on_written(
+    broker: BrokerState, partition: Partition, head: GroupHead, outcome: WriteOutcome, revision: int
+) -> None:
+    """The transaction ended."""
+    operation = head.writing
+    assert operation is not None
+    event = operation.event
+    if outcome is WriteOutcome.UNKNOWN:
+        broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, head.group)
+        return
+    operation.is_begun = False
+    if outcome is WriteOutcome.DONE:
+        assert head.cursor is not None
+        head.operations.pop(0)
+        record = after(head.cursor, event, partition.chain)
+        head.cursor_revision = revision
+        broker.out.note("group operated", partition.id, group=head.group, what=event.operation.name.lower())
+        if event.operation.moves:
+            head.cursor = record
+            delivery_attempts.forget(partition, head.group)
+        elif head.phase is GroupPhase.SERVING:
+            take_up(broker, partition, head, record, revision)
+        _answer(broker, operation, record, None)
+    elif outcome is WriteOutcome.REFUSED:
+        head.operations.pop(0)
+        text = "the coordinator refuses to write, and it is not known whether it kept this write"
+        _answer(broker, operation, None, errors.CoordinatorRefusedError(f"{text}: repeat it with the same id"))
+    elif operation.tries >= TRIES_MAX:
+        head.operations.pop(0)
+        text = f"group {head.group} moved again and again meanwhile; nothing was changed"
+        _answer(broker, operation, None, errors.NotServingError(text, retry_after_ms=200))
+    if outcome is WriteOutcome.CONFLICT:
+        partition.read_chain(broker)
+    elif head.phase is GroupPhase.LOADING or head.operations:
+        read_cursor(broker, partition, head)
+    else:
+        crossing.cross_if_done(broker, partition, head)
+
+
+def _answer(
+    broker: BrokerState,
+    operation: Operation,
+    record: CursorRecord | None,
+    error: errors.SeriatimError | None,
+    *,
+    was_done: bool = False,
+) -> None:
+    if not operation.is_answered:
+        operation.is_answered = True
+        broker.out.emit(GroupOperated(operation.event.request, record, was_done, error))

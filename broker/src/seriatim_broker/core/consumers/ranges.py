@@ -1,0 +1,339 @@
+"""Range reads: batches of [from, to) of a partition, for readers without a consumer group.
+
+What lies below the commit never changes, and every whole member of a sealed segment has the same. So no serving right
+is needed: any whole member of a sealed segment reads, and any member of the open one below the commit that it knows.
+
+A range is read in steps, each asked for by the servicer: at most one read of the disk, and an answer that says where to
+go on, that the range is read to its end, or that the next part is on other brokers. The end is always said. What groups
+skip (repeats behind unsettled segments) is skipped here by the same tables, unless the reader wants it raw.
+"""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+from seriatim_api.ids import format_offset, make_offset
+from seriatim_api.publications import STAGE_TOPIC
+
+from ..copies import producer_tables
+from ..state.broker import BrokerState
+from ..state.consumers import RangeWait
+from ..state.partition import Partition
+from ..values.chain import Chain, Segment, SegmentState
+from ..values.effects import (
+    PartitionSurveyed,
+    RangeBatches,
+    RangeDropped,
+    RangeEvent,
+    RangeGap,
+    RangeRead,
+    RangeSegmentEnd,
+    RangeSkip,
+    ReadLog,
+)
+from ..values.events import ReadRange, SurveyPartition
+from ..values.kinds import ReadKind, TimerKind
+from ..values.log import Batch
+from ..values.positions import Place, first_kept, is_dropped
+from ..values.producers import ProducerTable
+from ..values.states import drop, put
+
+SEGMENTS_PER_STEP = 64
+"""Segments that one step passes over: lost, empty, or read to their ends before."""
+
+
+# ---- a survey: what is known of the partition here --------------------------------------------------------
+
+
+def survey(broker: BrokerState, partition: Partition, event: SurveyPartition) -> None:
+    """Tell the chain as it is known here; if an epoch is asked for that is newer, once that is read."""
+    known = partition.chain.epoch if partition.chain is not None else 0
+    if partition.chain is not None and known >= event.epoch:
+        _tell(broker, partition, event)
+        return
+    partition.surveys = (*partition.surveys, event)
+    broker.wake(event.deadline_us, TimerKind.RANGES, partition.id)
+    partition.read_chain(broker)
+
+
+def _tell(broker: BrokerState, partition: Partition, event: SurveyPartition) -> None:
+    chain = partition.chain
+    assert chain is not None
+    no = event.segment_no or chain.open_segment.no
+    segment, log = chain.segment(no), partition.logs.get(no)
+    is_master = log is not None and log.unbroken and log.active
+    readable = _readable_below(partition, segment) if segment is not None else None
+    broker.out.emit(PartitionSurveyed(event.request, chain, readable, is_master, None))
+
+
+def _readable_below(partition: Partition, segment: Segment) -> int | None:
+    """The index below which this member may read a segment; None if it is not whole here, or not here."""
+    log = partition.logs.get(segment.no)
+    if log is None or log.record.quarantined or log.record.lost:
+        return None
+    if segment.state is SegmentState.OPEN or log.record.sealed_len is None:
+        return log.readable_below
+    # Rule `whole-reads`: a copy under way is a part of the segment, and its tail is not the segment's end. Without it:
+    # (1) a member has copied 100 of 800 messages; (2) a reader takes its tail for the end and goes on in the next
+    # segment; (3) 700 messages are missing, and nothing says so.
+    return log.record.sealed_len if log.is_whole else None
+
+
+# ---- a step ------------------------------------------------------------------------------------------------
+
+
+def read(broker: BrokerState, partition: Partition, event: ReadRange) -> None:
+    """Answer a step of a range, now or when what it needs is there."""
+    wait = RangeWait(event, event.start, ())
+    if partition.chain is None:
+        _hold(broker, partition, wait)
+        partition.read_chain(broker)
+        return
+    _advance(broker, partition, wait)
+
+
+def _hold(broker: BrokerState, partition: Partition, wait: RangeWait) -> None:
+    if wait.event.request not in partition.range_waits:
+        broker.wake(wait.event.deadline_us, TimerKind.RANGES, partition.id)
+    partition.range_waits = put(partition.range_waits, wait.event.request, wait)
+
+
+def _answer(
+    broker: BrokerState,
+    partition: Partition,
+    wait: RangeWait,
+    *,
+    is_done: bool = False,
+    brokers: tuple[str, ...] = (),
+    error: errors.SeriatimError | None = None,
+) -> None:
+    partition.range_waits = drop(partition.range_waits, wait.event.request)
+    broker.out.emit(RangeRead(wait.event.request, wait.passed, wait.place, is_done, brokers, error))
+
+
+def _advance(broker: BrokerState, partition: Partition, wait: RangeWait) -> None:
+    """Go on from `wait.place`: over what holds nothing to read, up to one read of the disk."""
+    chain = partition.chain
+    assert chain is not None
+    if chain.topic == STAGE_TOPIC and not wait.event.staged:
+        refusal = errors.BadRequestError("what is staged for publications has no order, and is read by brokers only")
+        _answer(broker, partition, wait, error=refusal)
+        return
+    wait = _over_what_was_dropped(chain, wait)
+    for _ in range(SEGMENTS_PER_STEP):
+        if wait.place >= wait.event.until:
+            _answer(broker, partition, wait, is_done=True)
+            return
+        segment = chain.from_no(wait.place.segment_no)
+        if segment is None:
+            _answer(broker, partition, wait, error=_behind_end(partition, chain, wait))
+            return
+        if segment.no != wait.place.segment_no:
+            if wait.place.segment_no > segment.previous_no and wait.place.index:
+                _answer(broker, partition, wait, error=_behind_segment(wait.place.segment_no, 0))
+                return
+            wait = _to_segment(wait, segment)
+        elif segment.state is SegmentState.LOST:
+            gap = RangeGap(segment.no, wait.place.index, "declared lost")
+            wait = wait._replace(place=Place(segment.no + 1, 0), passed=(*wait.passed, gap))
+        elif segment.state is SegmentState.SEALED and _names_behind(wait, segment):
+            _answer(broker, partition, wait, error=_behind_segment(segment.no, segment.sealed_len or 0))
+            return
+        elif segment.state is SegmentState.SEALED and wait.place.index == segment.sealed_len:
+            end = RangeSegmentEnd(segment.no, wait.place.index, segment.sealed_checksum or 0)
+            wait = wait._replace(place=Place(segment.no + 1, 0), passed=(*wait.passed, end))
+        else:
+            _read_from(broker, partition, wait, chain, segment)
+            return
+    _answer(broker, partition, wait)
+
+
+def _over_what_was_dropped(chain: Chain, wait: RangeWait) -> RangeWait:
+    """Retention may have passed the place, also while the range is read: then the reader is told, and goes on there."""
+    first = first_kept(chain)
+    if not is_dropped(chain, wait.place, first):
+        return wait
+    segment = chain.segment(first.segment_no)
+    assert segment is not None
+    dropped = RangeDropped(wait.place, first, segment.begin.checksum)
+    return wait._replace(place=first, passed=(*wait.passed, dropped))
+
+
+def _names_behind(wait: RangeWait, segment: Segment) -> bool:
+    """Whether the range begins or ends behind the end of a sealed segment, where no offset is."""
+    named = (place.index for place in (wait.place, wait.event.until) if place.segment_no == segment.no)
+    return max(named) > (segment.sealed_len or 0)
+
+
+def _to_segment(wait: RangeWait, segment: Segment) -> RangeWait:
+    """The place names a segment that is not in the record: one that was folded, or an empty one that was dropped.
+
+    The reader is told of the last of such numbers, or it would wait for what comes before the next segment.
+    """
+    return wait._replace(place=Place(segment.no, 0), passed=(*wait.passed, RangeSegmentEnd(segment.no - 1, 0, 0)))
+
+
+def _read_from(broker: BrokerState, partition: Partition, wait: RangeWait, chain: Chain, segment: Segment) -> None:
+    """Read batches of a segment that has some at or behind the place."""
+    is_unsettled = segment.state is SegmentState.UNSETTLED
+    if is_unsettled or not (wait.event.staged or chain.settled_before(segment.no)):
+        _answer(broker, partition, wait, error=_behind_end(partition, chain, wait))
+        return
+    readable = _readable_below(partition, segment)
+    # Rule `commit-bounds-ranges` (I6): what lies at or above the commit may be truncated by a switch.
+    until = wait.event.until
+    until_index = until.index if until.segment_no == segment.no else None
+    end = end_of(partition, chain)
+    if end is not None and until > end and not wait.event.staged:
+        _answer(broker, partition, wait, error=_behind_end(partition, chain, wait))
+        return
+    if readable is None or readable <= wait.place.index:
+        _answer(broker, partition, wait, brokers=_others(broker, segment))
+        return
+    if (
+        segment.incomplete_table
+        and not wait.event.raw
+        and producer_tables.want_before(broker, partition, segment.no) is None
+    ):
+        _hold(broker, partition, wait)
+        broker.poll(broker.config.retry_us, TimerKind.RANGES, partition.id)
+        return
+    serial = broker.new_serial()
+    broker.reads[serial] = (ReadKind.RANGE, partition.id, segment.no, None, wait.event.request)
+    _hold(broker, partition, wait._replace(reading=serial))
+    below = readable if until_index is None else min(readable, until_index)
+    broker.out.emit(ReadLog(serial, partition.id, segment.no, wait.place.index, below, wait.event.max_bytes))
+
+
+def on_log_read(
+    broker: BrokerState, partition: Partition, serial: int, request: int, batches: tuple[Batch, ...] | None
+) -> None:
+    """The disk answered; whether this may be told is asked again now."""
+    wait = partition.range_waits.get(request)
+    if wait is None or wait.reading != serial:
+        return
+    wait = wait._replace(reading=0)
+    chain = partition.chain
+    if chain is not None and is_dropped(chain, wait.place, first_kept(chain)):
+        _advance(broker, partition, wait)
+        return
+    segment = chain.segment(wait.place.segment_no) if chain is not None else None
+    readable = _readable_below(partition, segment) if segment is not None else None
+    if not batches or chain is None or segment is None or readable is None:
+        # Rule `empty-is-no-end`: the record says that there is something, and nothing was read. Another one is asked.
+        brokers = _others(broker, segment) if segment is not None else ()
+        text = f"{broker.member.broker} cannot read segment {wait.place.segment_no}"
+        _answer(broker, partition, wait, brokers=brokers, error=errors.NotServingError(text, retry_after_ms=50))
+        return
+    skips = segment.incomplete_table and not wait.event.raw
+    before = producer_tables.want_before(broker, partition, segment.no) if skips else ProducerTable()
+    if before is None:
+        _hold(broker, partition, wait)
+        broker.poll(broker.config.retry_us, TimerKind.RANGES, partition.id)
+        return
+    found = tuple(batch for batch in batches if batch.header.end_index <= readable)
+    events = (*wait.passed, *_events(segment.no, found, before))
+    if found:
+        wait = wait._replace(place=Place(segment.no, found[-1].header.end_index))
+    wait = wait._replace(passed=events)
+    _answer(broker, partition, wait, is_done=wait.place >= wait.event.until)
+
+
+def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable) -> list[RangeEvent]:
+    """Batches in runs, and between them skips for what stands earlier in the order already."""
+    events: list[RangeEvent] = []
+    for batch in batches:
+        header, last = batch.header, events[-1] if events else None
+        if before.covers(header):
+            begin = header.base_index
+            if isinstance(last, RangeSkip):
+                begin = last.from_index
+                events.pop()
+            events.append(RangeSkip(no, begin, header.end_index, header.checksum))
+        elif isinstance(last, RangeBatches):
+            events[-1] = RangeBatches(no, (*last.batches, batch))
+        else:
+            events.append(RangeBatches(no, (batch,)))
+    return events
+
+
+def _others(broker: BrokerState, segment: Segment) -> tuple[str, ...]:
+    """Who else has the segment, as the record says; its server first."""
+    others = dict.fromkeys((segment.server, *segment.eligible, *segment.members))
+    return tuple(member.broker for member in others if member != broker.member)
+
+
+# ---- where there is nothing more ---------------------------------------------------------------------------
+
+
+def end_of(partition: Partition, chain: Chain) -> Place | None:
+    """The end of a partition as far as this member can tell; None if another one must be asked.
+
+    Behind an UNSETTLED segment nothing has a place in the order yet: the end is where that segment begins.
+    """
+    if chain.open_segment.base is None:
+        unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
+        return Place(unsettled.no, 0)
+    log = partition.logs.get(chain.open_segment.no)
+    if log is None or not (log.unbroken and log.active):
+        return None
+    return Place(chain.open_segment.no, log.commit)
+
+
+def _behind_end(partition: Partition, chain: Chain, wait: RangeWait) -> errors.SeriatimError:
+    end = end_of(partition, chain)
+    if end is None:
+        # This member may know an older record than the reader.
+        return errors.NotServingError(
+            f"this broker does not know of offset {_text(wait.place)}; the master of the open segment does",
+            retry_after_ms=50,
+        )
+    return errors.OffsetOutOfRangeError(
+        f"offset {_text(wait.event.until)} lies behind the end of the partition, which is {_text(end)}: read up to "
+        "there, or wait for more messages",
+        end=make_offset(*end),
+    )
+
+
+def _behind_segment(no: int, length: int) -> errors.SeriatimError:
+    end = make_offset(no, length)
+    return errors.OffsetOutOfRangeError(
+        f"segment {no} ends at {format_offset(end)}: an offset behind that is in no segment", end=end, segment=no
+    )
+
+
+def _text(place: Place) -> str:
+    return f"{place.segment_no}:{place.index}"
+
+
+# ---- waiting -----------------------------------------------------------------------------------------------
+
+
+def look_again(broker: BrokerState, partition: Partition) -> None:
+    """Time has passed, a record or a table has come: go on with what waits, and end what has waited too long."""
+    now_us = broker.now.mono_us
+    waits, partition.surveys = partition.surveys, ()
+    for event in waits:
+        if partition.chain is not None and partition.chain.epoch >= event.epoch and not partition.reading:
+            _tell(broker, partition, event)
+        elif now_us >= event.deadline_us:
+            unread = errors.CoordinatorUnavailableError("the chain could not be read in time")
+            broker.out.emit(PartitionSurveyed(event.request, None, None, False, unread))
+        else:
+            partition.surveys = (*partition.surveys, event)
+    for wait in list(partition.range_waits.values()):
+        if wait.reading:
+            continue  # the disk answers, in its own time
+        if now_us >= wait.event.deadline_us:
+            error = errors.DeadlineExceededError("what the range needs from other brokers did not come in time")
+            _answer(broker, partition, wait, error=error)
+        elif partition.chain is not None and not partition.reading:
+            _advance(broker, partition, wait)
+
+
+def fail_all(broker: BrokerState, partition: Partition, error: errors.SeriatimError) -> None:
+    """There is no such partition (any more)."""
+    for event in partition.surveys:
+        broker.out.emit(PartitionSurveyed(event.request, None, None, False, error))
+    partition.surveys = ()
+    for wait in list(partition.range_waits.values()):
+        _answer(broker, partition, wait, error=error)

@@ -1,0 +1,90 @@
+"""What consumers send on their streams: they join and leave, acknowledge, give credit, and show that they live."""
+
+from __future__ import annotations
+
+from ..state.broker import BrokerState
+from ..state.partition import Partition, Partitions
+from ..values.effects import Deliver, Pong
+from ..values.events import ConsumerAck, ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, ConsumerPing
+from . import cursors, delivery, subscribing
+
+
+def on_join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
+    """A consumer subscribes to a partition."""
+    broker.streams.subscriptions.setdefault(event.stream, {})[event.subscription] = event.partition
+    subscribing.join(broker, partition, event)
+
+
+def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) -> Partition | None:
+    """A consumer ends a subscription.
+
+    Returns:
+        The partition that it was for, if it is known here.
+    """
+    partition = _subscribed(broker, partitions, event.stream, event.subscription)
+    broker.streams.subscriptions.get(event.stream, {}).pop(event.subscription, None)
+    if partition is not None:
+        subscribing.leave(broker, partition, event.stream, event.subscription)
+    return partition
+
+
+def on_ack(broker: BrokerState, partitions: Partitions, event: ConsumerAck) -> None:
+    """A consumer is done with messages."""
+    partition = _subscribed(broker, partitions, event.stream, event.subscription)
+    if partition is not None:
+        cursors.on_ack(broker, partition, event)
+
+
+def _subscribed(broker: BrokerState, partitions: Partitions, stream: int, subscription: int) -> Partition | None:
+    """The partition that a subscription is for."""
+    partition = broker.streams.subscriptions.get(stream, {}).get(subscription)
+    return partitions.get(partition) if partition is not None else None
+
+
+def on_credit(broker: BrokerState, partitions: Partitions, event: ConsumerCredit) -> None:
+    """A consumer takes more bytes."""
+    streams = broker.streams
+    before = streams.credits.get(event.stream, 0)
+    streams.credits[event.stream] = before + event.size_bytes
+    if before <= 0:
+        for partition in dict.fromkeys(streams.subscriptions.get(event.stream, {}).values()):
+            known = partitions.get(partition)
+            if known is not None:
+                delivery.pump_all(broker, known)
+
+
+def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) -> None:
+    """A consumer shows that it lives, and hears which of its subscriptions are not served here.
+
+    No read is needed for the answer: the member that has the right to deliver knows that no other member has it.
+    """
+    if event.session_ms:
+        session_ms = min(max(event.session_ms, 1), broker.config.session_ms_max)
+        broker.streams.heard[event.stream] = (broker.now.mono_us, 2 * 1000 * session_ms)
+    unserved = []
+    subscriptions = broker.streams.subscriptions.get(event.stream, {})
+    for subscription, partition in list(subscriptions.items()):
+        known = partitions.get(partition)
+        head = None if known is None else subscribing.head_with(known, event.stream, subscription)
+        if known is None or head is None:
+            del subscriptions[subscription]  # its segment has ended, or it was revoked: the consumer was told
+        elif not subscribing.is_served(broker, known, head):
+            unserved.append(subscription)
+    broker.out.emit(Deliver(event.stream, 0, Pong(event.number, tuple(unserved))))
+
+
+def on_gone(broker: BrokerState, partitions: Partitions, event: ConsumerGone) -> list[Partition]:
+    """A stream has ended.
+
+    Returns:
+        The partitions that it had subscriptions for, if they are known here.
+    """
+    left: list[Partition] = []
+    for partition in dict.fromkeys(broker.streams.subscriptions.pop(event.stream, {}).values()):
+        known = partitions.get(partition)
+        if known is not None:
+            subscribing.leave(broker, known, event.stream, None)
+            left.append(known)
+    broker.streams.credits.pop(event.stream, None)
+    broker.streams.heard.pop(event.stream, None)
+    return left

@@ -1,0 +1,97 @@
+"""Rebuilding a coordinator that lost decisions: what its records should be, from what the brokers know.
+
+Pure. Each broker tells the chain records and the cursors that it knows; the coordinator has what is left. Of each
+partition the newest record of one line wins: the one with the highest segment, then the highest epoch. It is written at
+an epoch above all that were told, so that every broker learns it. Records that cannot both have been decided (one
+segment number, two attempts) are not merged: messages may have been acknowledged under both, and a person decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from seriatim_api.ids import PartitionId
+
+from ..values.chain import Chain
+from ..values.events import CursorRecord
+from ..values.log import CursorState
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """What to do with one partition's record.
+
+    Attributes:
+        current: What the coordinator has.
+        chain: What is to be written; None: nothing.
+        told_by: Who knows it.
+        conflict: Why nothing can be written; empty if it can.
+    """
+
+    partition: PartitionId
+    current: Chain | None
+    chain: Chain | None
+    told_by: str = ""
+    conflict: str = ""
+
+
+def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain | None) -> ChainPlan:
+    """The newest record of a partition.
+
+    Args:
+        partition: Which one.
+        told: What brokers know, by who told it.
+        current: What the coordinator has.
+    """
+    assert told or current is not None
+    known = [*told.items(), *([("the coordinator", current)] if current is not None else [])]
+    by, best = max(known, key=lambda item: (item[1].open_segment.no, item[1].epoch))
+    for name, other in known:
+        conflict = _conflict(best, other)
+        if conflict:
+            return ChainPlan(partition, current, None, conflict=f"{conflict} ({by} and {name} tell it differently)")
+    epoch = max(chain.epoch for _, chain in known)
+    newest = [chain for _, chain in known if chain.epoch == epoch]
+    if (
+        current is not None
+        and (current.epoch, current.open_segment.no) == (epoch, best.open_segment.no)
+        and all(chain.segments == current.segments for chain in newest)
+    ):
+        return ChainPlan(partition, current, None)
+    return ChainPlan(partition, current, replace(best, epoch=epoch + 1), by)
+
+
+def _conflict(one: Chain, other: Chain) -> str:
+    for has, lacks in ((one, other), (other, one)):
+        for segment in has.segments:
+            if segment.sealed_len and lacks.is_folded(segment.no):
+                return f"segment {segment.no} was sealed twice, at {segment.sealed_len} and as empty"
+    for mine in one.segments:
+        theirs = other.segment(mine.no)
+        if theirs is None or theirs is mine:
+            continue
+        if theirs.attempt != mine.attempt:
+            return f"segment {mine.no} was opened twice, on {mine.group} and on {theirs.group}"
+        if None not in (mine.sealed_len, theirs.sealed_len) and mine.sealed_len != theirs.sealed_len:
+            return f"segment {mine.no} was sealed twice, at {mine.sealed_len} and at {theirs.sealed_len}"
+    return ""
+
+
+def plan_cursor(
+    told: Iterable[CursorState], current: CursorRecord | None, topic: str, expired: int = 0
+) -> CursorRecord | None:
+    """A consumer group's cursor in a partition, if the brokers know a newer one than the coordinator; else None.
+
+    It begins at the least index that a member tells: a server goes on from what its own disk has, and takes the
+    beginning for acknowledged everywhere.
+
+    Rule `expired-stays-deleted`: without a record, what is told of an epoch up to `expired` is of a group that was
+    deleted, and whose deleted cursor was removed. Every group that was made since has a higher epoch.
+    """
+    states = [state for state in told if current is not None or state.group_epoch > expired]
+    epoch, no = max(((state.group_epoch, state.segment_no) for state in states), default=(0, 0))
+    if not states or (current is not None and (current.group_epoch, current.segment_no) >= (epoch, no)):
+        return None
+    start = min(state.acked for state in states if (state.group_epoch, state.segment_no) == (epoch, no))
+    return CursorRecord(no, epoch, start, topic)

@@ -1,0 +1,127 @@
+"""Restarting: whether a member may be stopped now, decided from what the other members say of their copies.
+
+Pure: the record of each chain says whom to ask about what, the answers decide. Whatever was not answered, or is not
+what the record says, does not count: what is not known is not safe.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from seriatim_api.ids import MemberId, PartitionId
+
+from ..values.chain import Chain, SegmentState
+from ..values.messages import CopyReport, Standing
+from .controller import holders
+
+
+class Verdict(enum.IntEnum):
+    """Whether a member may be stopped; the first of these that is true of a segment looked at decides. Numbers as on
+    the wire.
+
+    LAST_COPY: something is on this disk only, as far as can be proved. NO_OTHER_GROUP: an open segment would have
+    nowhere to go. PEER_AWAY: another member of a segment is not there, or behind. UNKNOWN: who would know does not say.
+    """
+
+    SAFE = 1
+    LAST_COPY = 2
+    NO_OTHER_GROUP = 3
+    PEER_AWAY = 4
+    UNKNOWN = 5
+
+
+class Need(NamedTuple):
+    """A segment that the member is part of, and who can say what it needs to know. Nobody: it cannot be stopped."""
+
+    partition: PartitionId
+    segment_no: int
+    epoch: int
+    state: SegmentState
+    ask: tuple[MemberId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found out of one segment: the verdict, for people, and up to where the other copy is whole."""
+
+    verdict: Verdict
+    text: str
+    need: Need
+    index: int = 0
+
+
+Reports = Mapping[tuple[MemberId, PartitionId, int], CopyReport]
+"""What was answered, by who answered, partition and segment."""
+
+
+def needs(chain: Chain, member: MemberId) -> list[Need]:
+    """The segments of a partition that the member is part of: the master of an open one knows, any copy of a sealed."""
+    found: list[Need] = []
+    for segment in chain.segments:
+        if member not in holders(segment):
+            continue
+        if segment.state is SegmentState.OPEN:
+            ask: tuple[MemberId, ...] = (segment.master,)
+        elif segment.state is SegmentState.SEALED:
+            ask = tuple(dict.fromkeys(m for m in (*segment.eligible, *segment.members) if m != member))
+        else:
+            ask = ()
+        found.append(Need(chain.partition, segment.no, chain.epoch, segment.state, ask))
+    return found
+
+
+def judge(need: Need, reports: Reports, is_there: Callable[[MemberId], bool]) -> Finding:
+    """What the answers say of one segment.
+
+    Args:
+        need: The segment.
+        reports: The answers.
+        is_there: Whether a member is admitted, and runs as far as is known.
+    """
+    place = f"segment {need.segment_no} of partition {need.partition}"
+    if need.state is SegmentState.UNSETTLED:
+        return Finding(Verdict.LAST_COPY, f"the length of {place} is not known yet, and this disk may be needed", need)
+    answers = {
+        member: reports[member, need.partition, need.segment_no]
+        for member in need.ask
+        if (member, need.partition, need.segment_no) in reports
+    }
+    if need.state is SegmentState.OPEN:
+        return _judge_open(need, answers.get(need.ask[0]), place)
+    for member, report in answers.items():
+        if report.standing is Standing.WHOLE and is_there(member):
+            return Finding(Verdict.SAFE, f"{member.broker} holds the whole of {place}", need, report.index)
+    away = [member.broker for member in need.ask if not is_there(member)]
+    silent = [member.broker for member in need.ask if member not in answers and is_there(member)]
+    if silent:
+        return Finding(Verdict.UNKNOWN, f"{silent[0]} does not say what it holds of {place}", need)
+    index = max((report.index for report in answers.values()), default=0)
+    if len(away) == len(need.ask) and away:
+        return Finding(Verdict.PEER_AWAY, f"{away[0]}, which should hold {place} as well, is not there", need)
+    return Finding(Verdict.LAST_COPY, f"no other disk holds the whole of {place}", need, index)
+
+
+def _judge_open(need: Need, report: CopyReport | None, place: str) -> Finding:
+    master = need.ask[0].broker
+    if report is None or report.standing in (Standing.UNKNOWN, Standing.WHOLE, Standing.PARTIAL):
+        return Finding(Verdict.UNKNOWN, f"{master} does not say how {place} stands", need)
+    if report.standing is Standing.OUT_OF_STEP:
+        text = f"a member of {place} is not linked to its master {master}, or lacks committed messages"
+        return Finding(Verdict.PEER_AWAY, text, need, report.index)
+    if report.standing is Standing.NOWHERE_TO_GO:
+        return Finding(Verdict.NO_OTHER_GROUP, f"no other whole group could take {place}", need, report.index)
+    assert report.standing is Standing.IN_STEP
+    return Finding(Verdict.SAFE, f"all members of {place} have all up to its commit", need, report.index)
+
+
+def decide(findings: list[Finding]) -> Finding | None:
+    """The finding that decides: the worst; of safe ones that of the newest open segment. None: nothing was needed."""
+    bad = [finding for finding in findings if finding.verdict is not Verdict.SAFE]
+    if bad:
+        return min(bad, key=lambda finding: finding.verdict)
+    open_ones = [finding for finding in findings if finding.need.state is SegmentState.OPEN]
+    safe = open_ones or findings
+    return safe[-1] if safe else None

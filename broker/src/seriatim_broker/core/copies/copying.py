@@ -1,0 +1,439 @@
+"""Copying: a member that lacks part of a sealed segment gets it from one that is whole, and says so.
+
+Both a member that comes back and a broker that is asked to become a new copy do the same: batch after batch, each
+checked against the chain of checksums, until length and checksum are those of the seal. A member of the segment then
+asks the server to be listed as eligible; a new copy is first added to the record.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId
+
+from ..peers import right
+from ..state.broker import BrokerState
+from ..state.copies import Copying
+from ..state.outbox import LogDurable
+from ..state.partition import Partition
+from ..state.segment_log import SegmentLog
+from ..switching import idle_blocks
+from ..values.chain import Chain, Segment, SegmentState, add_copy, replace_copy
+from ..values.effects import ReadLog
+from ..values.events import WriteOutcome
+from ..values.kinds import ReadKind, StoredFor, TimerKind, WriteOwner
+from ..values.log import Batch, DropPreparation, LocalSegment, Preparation, PutPreparation, PutSegment, TrimLog
+from ..values.messages import CopyAnswer, CopyRequest, EligibleRequest
+from ..values.producers import NO_TABLE, ProducerTable, Table
+from ..values.segments import Changes
+from ..values.states import drop, put
+from . import producer_tables
+
+
+def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes: Changes) -> None:
+    """Look which sealed segments this member should complete, or be listed for."""
+    for no in changes.gone:
+        partition.copies = drop(partition.copies, no)
+    for segment in changes.changed:
+        if segment.state is not SegmentState.SEALED:
+            partition.copies = drop(partition.copies, segment.no)
+            continue
+        if segment.no in partition.copies:
+            _go_on(broker, partition, segment.no)
+        elif broker.member in segment.members and broker.member not in segment.eligible:
+            partition.copies = put(partition.copies, segment.no, Copying())
+            _go_on(broker, partition, segment.no)
+        elif broker.member in segment.members:
+            log = partition.logs.get(segment.no)
+            if log is None or not log.is_whole or _lacks_table(partition, chain, segment):
+                partition.copies = put(partition.copies, segment.no, Copying())
+                _go_on(broker, partition, segment.no)
+
+
+def heal(broker: BrokerState, partition: Partition, no: int, replaces: MemberId | None) -> None:
+    """Become a copy of a segment that has too few."""
+    chain = partition.chain
+    segment = chain.segment(no) if chain is not None else None
+    if chain is not None and chain.is_folded(no):
+        return  # the controller read an older record
+    if segment is None:
+        partition.copies = put(partition.copies, no, Copying(replaces))  # goes on when the chain is known
+        partition.read_chain(broker)
+        return
+    if segment.state is not SegmentState.SEALED:
+        partition.read_chain(broker)  # who asks knows better: the controller asks again
+        return
+    if broker.member in segment.members or no in partition.copies:
+        return
+    partition.copies = put(partition.copies, no, Copying(replaces))
+    _go_on(broker, partition, no)
+
+
+def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
+    """Whatever comes next: ask for batches, or to be listed, or be done."""
+    copying = partition.copies[no]
+    chain = partition.chain
+    segment = chain.segment(no) if chain is not None else None
+    if chain is None or segment is None or segment.sealed_len is None or segment.sealed_checksum is None:
+        partition.copies = drop(partition.copies, no)
+        return
+    log = partition.logs.get(no)
+    if log is not None and log.record.quarantined:
+        partition.copies = drop(partition.copies, no)  # what is here must not be written over
+        return
+    if log is None or log.record.sealed_len is None:
+        log = _begin_log(broker, partition, segment)
+    if log.tail == segment.sealed_len and not log.is_whole:
+        broker.out.note("copy differs", partition.id, segment=no)
+        copying.differed = True
+        log.start_over(broker, _table_at_open(partition, segment), partition.blocks)
+        if log.record.copied_from:
+            forget_table(broker, partition, log)
+    if log.is_whole and not _lacks_table(partition, chain, segment):
+        if log.durable < log.tail:  # appended before the seal was known, and not on the disk yet
+            copying.wake_us = broker.now.mono_us + broker.config.retry_us
+            broker.wake(copying.wake_us, TimerKind.COPY, partition.id, no)
+            return
+        _be_listed(broker, partition, chain, segment, copying)
+    else:
+        _ask(broker, partition, segment, log, copying)
+
+
+def _begin_log(broker: BrokerState, partition: Partition, segment: Segment) -> SegmentLog:
+    assert partition.chain is not None
+    record = LocalSegment(
+        segment.no,
+        segment.attempt,
+        segment.members,
+        partition.chain.flush,
+        segment.incomplete_table,
+        fenced=True,
+        sealed_len=segment.sealed_len,
+        sealed_checksum=segment.sealed_checksum,
+        begin=segment.begin,
+        copied_from=segment.start,
+    )
+    chosen = partition.chosen_preparation(segment) if not segment.start else None
+    log = SegmentLog(partition.id, record, chosen.table if chosen is not None else NO_TABLE, partition.blocks)
+    log.opened_with = chosen
+    if segment.start:
+        forget_table(broker, partition, log)
+    if not producer_tables.is_kept(partition.chain, segment.no):
+        log.let_table_go(broker)
+    partition.add_log(log)
+    broker.out.write(PutSegment(partition.id, record))
+    if segment.start:
+        # Rule `begun-durably` (I12): a copy of a stub is whole at once, and counts when it is on the disk.
+        broker.out.write(TrimLog(partition.id, segment.no, segment.start, segment.begin.size_bytes))
+        broker.out.when_durable(LogDurable(partition.id, log.no, log.tail, log.generation))
+    return log
+
+
+def forget_table(broker: BrokerState, partition: Partition, log: SegmentLog) -> None:
+    """This copy begins behind what retention dropped: the table that the segment was opened with is of no use.
+
+    The copy cannot make the table as of the end from its batches, so it asks for that one (`_lacks_table`).
+    """
+    known = [attempt for no, attempt in partition.preparations if no == log.no]
+    if log.opened_with is not None:
+        known.append(log.opened_with.attempt)
+    log.opened_with = None
+    for attempt in known:
+        partition.preparations = drop(partition.preparations, (log.no, attempt))
+        broker.out.write(DropPreparation(partition.id, log.no, attempt))
+
+
+def _lacks_table(partition: Partition, chain: Chain, segment: Segment) -> bool:
+    """Whether this copy is not whole because it lacks a producer table that may be asked for."""
+    return producer_tables.is_kept(chain, segment.no) and partition.chosen_preparation(segment) is None
+
+
+def _table_at_open(partition: Partition, segment: Segment) -> Table:
+    chosen = partition.chosen_preparation(segment)
+    return chosen.table if chosen is not None else NO_TABLE
+
+
+# ---- getting the batches --------------------------------------------------------------------------------
+
+
+def _ask(broker: BrokerState, partition: Partition, segment: Segment, log: SegmentLog, copying: Copying) -> None:
+    """Ask the next source for what comes after the tail, unless the disk is full: then later."""
+    if copying.asked is not None and broker.now.mono_us < copying.wake_us:
+        return  # under way
+    if not copying.differed and _took_own_tail(broker, partition, log, copying):
+        return
+    sources = _sources(broker, partition, segment, log)
+    linked = [member for member in sources if broker.is_linked(member)]
+    if broker.disk.full_since_us is not None:
+        linked = []
+    for member in sources:
+        broker.connect(member.broker)
+    copying.asked = linked[copying.failures % len(linked)] if linked else None
+    config = broker.config
+    copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
+    copying.wake_us = broker.now.mono_us + (config.retry_us_max if copying.asked is not None else copying.pause_us)
+    broker.wake(copying.wake_us, TimerKind.COPY, partition.id, segment.no)
+    if copying.asked is not None:
+        assert partition.chain is not None
+        lacks = _lacks_table(partition, partition.chain, segment)
+        is_end = bool(log.record.copied_from)
+        want_table, want_end = lacks and not is_end, lacks and is_end and log.is_whole
+        broker.send(
+            copying.asked,
+            CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, want_table, want_end),
+        )
+
+
+def _took_own_tail(broker: BrokerState, partition: Partition, log: SegmentLog, copying: Copying) -> bool:
+    """Take what this member keeps itself as a copy of the segment's tail.
+
+    Rule `own-tail` (I13): (1) the segment is sealed at the length of one disk, and its tail copied to the members of
+    the next segment, of which this one is; (2) that disk is lost. All is still here, and nobody else may have it.
+    """
+    sealed_len = log.record.sealed_len
+    assert sealed_len is not None
+    before = log.tail
+    for batch in tail_copy_batches(partition, log.no, log.tail):
+        if batch.header.end_index > sealed_len or not log.follow(broker, batch):
+            break
+    if log.tail == before:
+        return False
+    broker.out.when_stored(partition.id, StoredFor.COPY, log.no)  # goes on when this is on the disk
+    copying.wake_us = broker.now.mono_us + broker.config.retry_us_max
+    broker.wake(copying.wake_us, TimerKind.COPY, partition.id, log.no)
+    return True
+
+
+def _sources(broker: BrokerState, partition: Partition, segment: Segment, log: SegmentLog) -> list[MemberId]:
+    """Who may have what lies behind the tail: the server first; holders of the tail copy if it reaches so far.
+
+    Where only the table as of the end is missing, also those that opened the next segment with it.
+    """
+    others = segment.tail_copies if segment.tail_from is not None and log.tail >= segment.tail_from else ()
+    following = partition.chain.after(segment.no) if partition.chain is not None else None
+    if log.record.copied_from and log.is_whole and following is not None and not following.incomplete_table:
+        others = (*others, *following.members)
+    sources = dict.fromkeys((segment.server, *segment.eligible, *segment.members, *others))
+    return [member for member in sources if member != broker.member]
+
+
+def on_copy_request(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyRequest) -> None:
+    """Give what is here of a sealed segment."""
+    log = partition.logs.get(message.segment_no)
+    if log is not None and log.is_whole and log.record.sealed_len is not None and message.from_index >= log.start:
+        serial = broker.new_serial()
+        kind = ReadKind.COPY
+        if message.want_table or message.want_end_table:
+            kind = ReadKind.COPY_WITH_END_TABLE if message.want_end_table else ReadKind.COPY_WITH_TABLE
+        broker.reads[serial] = (kind, partition.id, message.segment_no, sender, message.from_index)
+        until = log.record.sealed_len
+        broker.out.emit(ReadLog(serial, partition.id, message.segment_no, message.from_index, until, message.max_bytes))
+        return
+    if message.want_end_table:
+        end_table = _opened_next_with(broker, partition, message.segment_no, sender)
+        is_here = end_table is not None
+        answer = CopyAnswer(partition.id, message.segment_no, message.from_index, is_here, (), end_table, is_here)
+        broker.send(sender, answer)
+        return
+    batches = tail_copy_batches(partition, message.segment_no, message.from_index)
+    table = table_at_open(broker, partition, message.segment_no, sender) if message.want_table else None
+    available = bool(batches) and (table is not None or not message.want_table)
+    broker.send(sender, CopyAnswer(partition.id, message.segment_no, message.from_index, available, batches, table))
+
+
+def table_at_open(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
+    """The producer table that a segment was opened with, if this member has it; empty if nothing needs it any more.
+
+    Members of an older version ask for it all the same, and are content with an empty one.
+    """
+    chain = partition.chain
+    segment = chain.segment(no) if chain is not None else None
+    if chain is not None and segment is not None and not producer_tables.is_kept(chain, no):
+        return NO_TABLE
+    log = partition.logs.get(no)
+    if log is not None and log.record.copied_from:
+        return None  # here is the table as of the end
+    chosen = partition.chosen_preparation(segment) if segment is not None else None
+    if chosen is None:
+        return None
+    size_bytes_max = idle_blocks.table_bytes_max(broker, to)
+    if not chosen.table.blocks:
+        return chosen.table if chosen.table.size_bytes <= size_bytes_max else None
+    table = ProducerTable(chosen.table, (), partition.blocks)
+    return table.spelled_out(size_bytes_max, broker.config.producer_evict_ms)
+
+
+def _opened_next_with(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
+    """What the segment behind was opened with, if that is complete: the table as of the end of this one."""
+    following = partition.chain.after(no) if partition.chain is not None else None
+    if following is None or following.incomplete_table or partition.chosen_preparation(following) is None:
+        return None
+    return table_at_open(broker, partition, following.no, to)
+
+
+def _end_table(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
+    """The producer table of a whole segment as of its end, without those before; None if it is not here, or too large.
+
+    Empty if nothing needs it any more.
+    """
+    chain, log = partition.chain, partition.logs.get(no)
+    if chain is None or log is None or not producer_tables.is_kept(chain, no):
+        return NO_TABLE
+    segment = chain.segment(no)
+    if segment is None or partition.chosen_preparation(segment) is None:
+        return None
+    table = log.live_table.at_rest()
+    size_bytes_max = idle_blocks.table_bytes_max(broker, to)
+    if not table.blocks:
+        return table if table.size_bytes <= size_bytes_max else None
+    return log.live_table.spelled_out(size_bytes_max, broker.config.producer_evict_ms)
+
+
+def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[Batch, ...]:
+    """What the tail copies here hold from an index on; empty if they do not reach back so far."""
+    held = [*partition.tail_copies.get(no, ())]
+    following = partition.chain.after(no) if partition.chain is not None else None
+    if following is not None:
+        chosen = partition.chosen_preparation(following)
+        if chosen is not None and chosen.tail is not None:
+            held.append(chosen.tail)
+    for tail in held:
+        if tail.segment_no == no and tail.from_index <= from_index < tail.length:
+            return tuple(batch for batch in tail.batches if batch.header.base_index >= from_index)
+    return ()
+
+
+def on_log_read(
+    broker: BrokerState,
+    partition: Partition,
+    no: int,
+    to: MemberId,
+    from_index: int,
+    batches: tuple[Batch, ...] | None,
+    kind: ReadKind,
+) -> None:
+    """The disk answered for a `CopyRequest`."""
+    with_table, is_end = kind is not ReadKind.COPY, kind is ReadKind.COPY_WITH_END_TABLE
+    table = None
+    if with_table:
+        table = _end_table(broker, partition, no, to) if is_end else table_at_open(broker, partition, no, to)
+    log = partition.logs.get(no)
+    nothing_to_read = log is not None and log.is_whole and from_index == log.tail
+    available = (bool(batches) or nothing_to_read) and (table is not None or not with_table)
+    broker.send(to, CopyAnswer(partition.id, no, from_index, available, batches or (), table, is_end))
+
+
+def _take_table(broker: BrokerState, partition: Partition, log: SegmentLog, table: Table) -> None:
+    """The producer table that the segment was opened with, kept where a member of it would have it."""
+    record = log.record
+    preparation = Preparation(
+        record.no, record.attempt, record.members, record.flush, record.incomplete_table, table, None, 0, voided=True
+    )
+    log.opened_with = preparation
+    broker.out.write(PutPreparation(partition.id, preparation))
+    log.take_up(table)
+
+
+def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
+    """Take the batches that continue the log."""
+    copying = partition.copies.get(message.segment_no)
+    log = partition.logs.get(message.segment_no)
+    if copying is None or log is None or copying.asked != sender or message.from_index != log.tail:
+        return
+    copying.asked = None
+    sealed_len = log.record.sealed_len
+    good = message.available
+    segment = partition.chain.segment(log.no) if partition.chain is not None else None
+    chain = partition.chain
+    if good and chain is not None and segment is not None and _lacks_table(partition, chain, segment):
+        is_end = bool(log.record.copied_from)
+        good = (message.table is not None and message.is_end_table == is_end) or (is_end and not log.is_whole)
+        if good and message.table is not None:
+            _take_table(broker, partition, log, message.table)
+    for batch in message.batches:
+        good = good and sealed_len is not None and batch.header.end_index <= sealed_len and log.follow(broker, batch)
+        if not good:
+            break
+    if good:
+        copying.pause_us = 0
+        broker.out.when_stored(partition.id, StoredFor.COPY, message.segment_no)  # goes on when this is on the disk
+        copying.wake_us = broker.now.mono_us + broker.config.retry_us_max
+    else:
+        copying.failures += 1
+        copying.wake_us = broker.now.mono_us + broker.config.retry_us
+    broker.wake(copying.wake_us, TimerKind.COPY, partition.id, message.segment_no)
+
+
+def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
+    """A part of the copy is durable."""
+    if no in partition.copies:
+        partition.copies[no].wake_us = broker.now.mono_us
+        _go_on(broker, partition, no)
+
+
+# ---- being listed ---------------------------------------------------------------------------------------
+
+
+def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, copying: Copying) -> None:
+    """Whole: into the record as a copy, then as eligible; then there is nothing left to do."""
+    if broker.member not in segment.members:
+        wait_us = partition.write_wait_us(broker)
+        if wait_us:
+            copying.wake_us = broker.now.mono_us + min(wait_us, broker.config.retry_us_max)
+            broker.wake(copying.wake_us, TimerKind.COPY, partition.id, segment.no)
+        elif not partition.is_writing(WriteOwner.COPY, segment.no):
+            dead = copying.replaces
+            if dead is not None and dead in segment.members and dead != segment.server:
+                changed = replace_copy(chain, segment.no, broker.member, dead)
+            else:
+                changed = add_copy(chain, segment.no, broker.member)
+            partition.write_chain(broker, WriteOwner.COPY, changed, segment.no)
+        return
+    if broker.member in segment.eligible or segment.server == broker.member:
+        partition.copies = drop(partition.copies, segment.no)
+        return
+    if broker.now.mono_us >= copying.wake_us:
+        config = broker.config
+        copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
+        copying.wake_us = broker.now.mono_us + copying.pause_us
+        broker.wake(copying.wake_us, TimerKind.COPY, partition.id, segment.no)
+        if broker.directory.is_replaced(segment.server):
+            right.want_another(broker, partition, segment)  # rule `server-missed` (I13): only a server lists
+        else:
+            broker.send(segment.server, EligibleRequest(partition.id, segment.no))
+
+
+def on_written(broker: BrokerState, partition: Partition, no: int, outcome: WriteOutcome) -> None:
+    """Lost or not known: the chain is being read; look again after it."""
+    copying = partition.copies.get(no)
+    if copying is not None and outcome is not WriteOutcome.DONE:
+        config = broker.config
+        copying.pause_us = min(max(2 * copying.pause_us, config.retry_us), config.retry_us_max)
+        copying.wake_us = broker.now.mono_us + copying.pause_us
+        broker.wake(copying.wake_us, TimerKind.COPY, partition.id, no)
+
+
+def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
+    """Try again, or with another source."""
+    copying = partition.copies.get(no)
+    if copying is not None and broker.now.mono_us >= copying.wake_us:
+        if copying.asked is not None:
+            copying.failures += 1
+            copying.asked = None
+        _go_on(broker, partition, no)
+
+
+def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
+    """A source, or the server, is there."""
+    for no, copying in list(partition.copies.items()):
+        if copying.asked is None:
+            copying.wake_us = broker.now.mono_us
+            _go_on(broker, partition, no)
+
+
+def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
+    """A source is gone: another one is asked."""
+    for no, copying in list(partition.copies.items()):
+        if copying.asked == member:
+            copying.failures += 1
+            copying.asked = None
+            copying.wake_us = broker.now.mono_us
+            _go_on(broker, partition, no)

@@ -1,0 +1,114 @@
+"""What the coordinator says that concerns many partitions: members, certificates, refused writes, lost decisions."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import RunId
+
+from ..consumers import serving
+from ..copies import settle
+from ..peers import behind, right
+from ..state.broker import BrokerState
+from ..state.partition import Partitions
+from ..switching import fencing, sealing, tries
+from ..values.events import (
+    CertificateRead,
+    CertificateSeen,
+    CompareChains,
+    CoordinatorRebuilt,
+    DirectoryChanged,
+    OwnRecordSeen,
+    WritesRefused,
+)
+from . import links, record
+
+
+def on_directory(broker: BrokerState, partitions: Partitions, event: DirectoryChanged) -> None:
+    """Brokers, disks or broker groups have changed."""
+    directory = broker.directory
+    directory.groups = dict(event.groups)
+    directory.runs = dict(event.runs)
+    registered = (*(member for _, members in event.groups for member in members), *directory.runs)
+    directory.learn_holders({member.broker: member for member in registered})
+    directory.specs = dict(event.specs)
+    directory.forms_of_all = event.forms
+    newest = directory.runs.get(broker.member, 0)
+    if newest > broker.run:
+        broker.end_run(
+            f"run {newest} of {broker.member} has registered, and this is run {broker.run}: another process has "
+            "started with this directory or a copy of it"
+        )
+    links.dismiss(broker, partitions)
+    for partition in list(partitions.values()):
+        if partition.chain is not None:
+            broker.watch_peers(partition.id, partition.chain)
+        tries.hurry(broker, partition)
+        settle.on_directory(broker, partition)
+
+
+def on_certificate_read(broker: BrokerState, partitions: Partitions, event: CertificateRead) -> None:
+    """A switch asked whether a run is certified to have ended."""
+    if event.exists:
+        _note_ended(broker, partitions, event.run)
+    partition = partitions.get(event.partition)
+    if partition is not None:
+        sealing.on_certificate(broker, partition, event.run, event.exists)
+
+
+def on_certificate_seen(broker: BrokerState, partitions: Partitions, event: CertificateSeen) -> None:
+    """A death certificate was written."""
+    _note_ended(broker, partitions, event.run)
+    for partition in list(partitions.values()):
+        right.on_certificate(broker, partition, event.run.member)
+        tries.hurry(broker, partition)
+
+
+def _note_ended(broker: BrokerState, partitions: Partitions, run: RunId) -> None:
+    """A certificate says that this run has ended, so all earlier runs of its disk have."""
+    ended = broker.directory.ended
+    ended[run.member] = max(ended.get(run.member, 0), run.run)
+    if run.member == broker.member and run.run >= broker.run:
+        broker.end_run(
+            f"a death certificate says that run {run.run} of {run.member} has ended, and this is run {broker.run}"
+        )
+    links.dismiss(broker, partitions)
+
+
+def on_writes_refused(broker: BrokerState, partitions: Partitions, event: WritesRefused) -> None:
+    """The coordinator refuses writes, or takes them again."""
+    broker.coordinator.refuses = event.refused
+    if not event.refused:
+        for partition in list(partitions.values()):
+            record.on_writes_taken(broker, partition)
+
+
+def on_compare_chains(broker: BrokerState, partitions: Partitions, event: CompareChains | CoordinatorRebuilt) -> None:
+    """The coordinator may have gone back in time: read each record of which something is known here."""
+    for partition in partitions.values():
+        if partition.decided is not None:
+            partition.read_chain(broker)
+
+
+def on_rebuilt(broker: BrokerState, partitions: Partitions, event: CoordinatorRebuilt) -> None:
+    """The coordinator has again what it had lost."""
+    for partition in list(partitions.values()):
+        serving.on_caught_up(broker, partition)
+    on_compare_chains(broker, partitions, event)  # and then the cursors
+
+
+def on_own_record(broker: BrokerState, partitions: Partitions, event: OwnRecordSeen) -> None:
+    """This broker's own member record shows whether the coordinator has lost decisions."""
+    if event.problem:
+        behind.begin(broker, behind.OWN_RECORD, event.problem)
+    else:
+        behind.end(broker, behind.OWN_RECORD)
+
+
+def on_behind(broker: BrokerState, partitions: Partitions, is_behind: bool) -> None:
+    """The coordinator has lost decisions: accept nothing any more. It has them again: go on, by a switch each."""
+    for partition in list(partitions.values()):
+        if not is_behind:
+            serving.on_caught_up(broker, partition)
+            record.on_writes_taken(broker, partition)
+        elif any(log.active for log in partition.logs.values()):
+            fencing.fence_unsealed(broker, partition)
+            fencing.note_fenced(broker, partition)

@@ -1,0 +1,77 @@
+"""Folding: empty segments leave the record of a chain, so that switches without a message between them cost nothing.
+
+The transaction that opens a segment takes empty sealed segments out of the record (`chain.foldable`), and the segment
+behind them says how many numbers are missing before it. Those numbers are never used again: they count as sealed, with
+no message. So whatever names one of them goes on at the next segment: a group's cursor (`groups.serving`), or a member
+that still has a log of it, here.
+"""
+
+from __future__ import annotations
+
+from ..state.broker import BrokerState
+from ..state.partition import Partition
+from ..values.chain import Chain
+from ..values.log import CursorState, DropCursor, DropPreparation, DropSegment, PutCursor
+from ..values.segments import Changes
+from ..values.states import drop, put
+from ..writing import appending, quiescence
+from . import quarantine
+
+
+def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes: Changes, *, is_first: bool) -> None:
+    """Drop what is here of folded segments.
+
+    A log that is sealed was in the record known before. One that is not may be of a segment that came and went since.
+    """
+    numbers = partition.logs if is_first else dict.fromkeys((*changes.gone, *partition.unsealed))
+    for no in [no for no in numbers if no in partition.logs and chain.is_folded(no)]:
+        _drop(broker, partition, no)
+    for cursor in [cursor for cursor in partition.cursors.values() if chain.is_folded(cursor.segment_no)]:
+        _move_on(broker, partition, chain, cursor)
+    # The tail copies of a quarantined log stay with it: `DropSegment` would remove both.
+    for no in [no for no in partition.tail_copies if no not in partition.logs and chain.is_folded(no)]:
+        partition.tail_copies = drop(partition.tail_copies, no)
+        broker.out.write(DropSegment(partition.id, no))
+    for no in [no for no in partition.copies if chain.is_folded(no)]:
+        partition.copies = drop(partition.copies, no)
+    if partition.fenced_at_us is not None and not partition.has_unsealed:
+        partition.fenced_at_us = None
+
+
+def _move_on(broker: BrokerState, partition: Partition, chain: Chain, cursor: CursorState) -> None:
+    """The group stands at the beginning of the next segment, and this disk goes on to know that.
+
+    Rule `place-outlives-fold` (I9). Without it: (1) a group has acknowledged all of segment 1, and came to segment 4,
+    which is empty: here the control record of 4 took the place of that of 1; (2) segment 4 is folded, and no disk knows
+    of the group any more; (3) the coordinator loses its cursor, and the rebuild has nobody to ask: the group begins
+    anew, and is given segment 1 again as if for the first time.
+    """
+    following = chain.from_no(cursor.segment_no)
+    assert following is not None
+    moved = CursorState(following.no, cursor.group, cursor.group_epoch, 0, 0)
+    partition.cursors = put(partition.cursors, cursor.group, moved)
+    broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.group))
+    broker.out.write(PutCursor(partition.id, moved))
+
+
+def _drop(broker: BrokerState, partition: Partition, no: int) -> None:
+    """The segment is sealed with nothing in it: whatever waits is answered so, then the log goes.
+
+    A log with committed messages contradicts that. It is kept as it is, as if the record still said so.
+    """
+    log = partition.logs[no]
+    if log.record.quarantined or log.record.lost:
+        return
+    is_undecided = log.record.sealed_len is None
+    if is_undecided:
+        quiescence.end(broker, partition)
+    if quarantine.contradicts(log, 0):
+        quarantine.begin(broker, partition, log, 0)
+        return
+    if is_undecided:
+        log.seal(broker, 0, log.checksum_at(0))
+        appending.settle_waiting(broker, log, partition.route())
+    del partition.logs[no]
+    broker.out.write(DropSegment(partition.id, no))
+    if log.opened_with is not None:
+        broker.out.write(DropPreparation(partition.id, no, log.opened_with.attempt))

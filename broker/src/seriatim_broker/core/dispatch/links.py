@@ -1,0 +1,191 @@
+"""Links to other brokers: who is there, who is silent, who is gone, and what each partition does about it.
+
+A link that breaks may be resumed within a moment; a broker that is refused, silent or restarted is dead to every
+partition that shares a segment or a serving right with it. Being wrong costs a switch.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId
+
+from ..consumers import cursors, eligibility
+from ..copies import copying, settle
+from ..peers import disks, lanes, right, updates
+from ..state.broker import BrokerState
+from ..state.partition import Partition, Partitions
+from ..switching import fencing, switch
+from ..values.effects import Disconnect, Send
+from ..values.events import LinkDown, LinkUp
+from ..values.kinds import SwitchReason, TimerKind
+from ..values.messages import Heartbeat, HeartbeatAnswer
+from ..writing import replication
+
+# ---- a link comes and goes ------------------------------------------------------------------------------
+
+
+def on_up(broker: BrokerState, partitions: Partitions, event: LinkUp) -> None:
+    """Both streams to a broker stand."""
+    broker.connect(event.broker)
+    link = broker.links.by_broker[event.broker]
+    if link.up:
+        _lose(broker, partitions, event.broker, refused=False)
+    if broker.directory.is_dismissed(event.member, event.run):
+        broker.out.emit(Disconnect(event.broker, event.session))  # it dialed again: it does not know, or cannot
+        return
+    restarted = link.member is not None and (link.member, link.run) != (event.member, event.run)
+    link.up = True
+    link.refused = False
+    link.member = event.member
+    link.run = event.run
+    link.session = event.session
+    link.forms = event.forms
+    link.heard_us = broker.now.mono_us
+    lanes.on_up(link, broker.now.mono_us)
+    link.refused_by = frozenset()
+    link.disk_stall_us = 0
+    link.disk_full_since_us = None
+    for partition in list(partitions.values()):
+        _tell_up(broker, partition, event.member)
+    if restarted:  # a member that restarted, or has another disk, always means a switch
+        _peer_dead(broker, partitions, event.broker)
+
+
+def _tell_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
+    replication.on_link_up(broker, partition, member)
+    chain = partition.chain
+    if chain is not None and any(member in segment.members for segment in chain.segments[-2:]):
+        updates.tell_member(broker, partition, member)
+    switch.on_link_up(broker, partition, member)
+    if any(not log.active for log in partition.unsealed_logs()):
+        partition.read_chain(broker)  # what was decided while this member was away?
+    right.on_link_up(broker, partition, member)
+    cursors.on_link_up(broker, partition, member)
+    settle.on_link_up(broker, partition, member)
+    copying.on_link_up(broker, partition, member)
+
+
+def on_down(broker: BrokerState, partitions: Partitions, event: LinkDown) -> None:
+    """A stream of the link broke, or an attempt to connect was refused."""
+    link = broker.links.by_broker.get(event.broker)
+    if link is None or (link.up and event.session not in (0, link.session)):
+        return
+    _lose(broker, partitions, event.broker, event.refused)
+
+
+def _lose(broker: BrokerState, partitions: Partitions, name: str, refused: bool) -> None:
+    link = broker.links.by_broker[name]
+    was_up, link.up = link.up, False
+    news = refused and not link.refused
+    link.refused = refused or broker.is_link_dismissed(link)
+    if was_up:
+        link.wanted_us = broker.now.mono_us
+        broker.wake(broker.now.mono_us + broker.config.resume_us + 1, TimerKind.RESUME, detail=name)
+        assert link.member is not None
+        for partition in list(partitions.values()):
+            _tell_lost(broker, partition, link.member)
+    if news:
+        _peer_dead(broker, partitions, name)
+
+
+def _tell_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
+    replication.on_link_lost(broker, partition, member)
+    fencing.on_link_lost(broker, partition, member)
+    switch.on_link_lost(broker, partition, member)
+    eligibility.on_link_lost(broker, partition, member)
+    copying.on_link_lost(broker, partition, member)
+
+
+def on_resume_over(broker: BrokerState, partitions: Partitions, name: str) -> None:
+    """The link had its time to come back."""
+    link = broker.links.by_broker.get(name)
+    if link is not None and not link.up and broker.now.mono_us >= link.wanted_us + broker.config.resume_us:
+        _peer_dead(broker, partitions, name)
+
+
+def dismiss(broker: BrokerState, partitions: Partitions) -> None:
+    """Cut every link to a run that was certified to be over, or whose slot has another disk by now.
+
+    Rule `dismissed-run` (I12, I14): from the step in which this member learns of it, nothing that the run says counts.
+    1  a certificate is written for a run that lives (a person was wrong, or a proof was), and its disk is given up
+    2  its link stands, so a master goes on to count it as the second copy, or a slave goes on to follow it
+    3  without this rule messages are acknowledged that one disk has; that disk fails, and they are gone
+    """
+    for name, link in list(broker.links.by_broker.items()):
+        if not broker.is_link_dismissed(link):
+            continue
+        if link.up:
+            link.cut_us = broker.now.mono_us
+            broker.out.emit(Disconnect(name, link.session))
+        if link.up or not link.refused:
+            _lose(broker, partitions, name, refused=True)
+
+
+def _peer_dead(
+    broker: BrokerState, partitions: Partitions, name: str, reason: SwitchReason = SwitchReason.PEER_DEAD
+) -> None:
+    """Refused, silent, restarted, or not back in time: every open segment that this broker is a member of moves on."""
+    for watching in list(broker.links.watched.get(name, ())):
+        partition = partitions.get(watching)
+        log = partition.open_log() if partition is not None else None
+        if partition is None or log is None or log.record.sealed_len is not None:
+            continue
+        members = log.record.members
+        if broker.member in members and any(member.broker == name for member in members):
+            switch.begin_failover(broker, partition, reason, log.no)
+
+
+def _peer_hangs(broker: BrokerState, partitions: Partitions, name: str) -> None:
+    """The broker's disk hangs: its open segments move on, and control records do not wait for it."""
+    _peer_dead(broker, partitions, name, SwitchReason.DISK_HANGS)
+    for watching in broker.links.watched.get(name, ()):
+        partition = partitions.get(watching)
+        for head in partition.groups.values() if partition is not None else ():
+            broker.poll(0, TimerKind.PUMP, watching, head.segment_no)
+
+
+# ---- heartbeats -----------------------------------------------------------------------------------------
+
+
+def beat(broker: BrokerState, partitions: Partitions) -> None:
+    """Heartbeats: often to those that share a segment, seldom to the rest; and who has been silent for too long."""
+    config = broker.config
+    now = broker.now.mono_us
+    due_us = broker.links.beat_due_us
+    asleep = bool(due_us) and now - due_us > config.silence_us // 2
+    disks.look_at_own(broker, asleep)
+    broker.links.beat_due_us = now + config.heartbeat_us
+    broker.wake(broker.links.beat_due_us, TimerKind.HEARTBEAT)
+    for name, link in list(broker.links.by_broker.items()):
+        if not link.up:
+            continue
+        if asleep:
+            link.heard_us = now  # it was this process that slept
+            lanes.on_awake(link, now)
+        watched = bool(broker.links.watched.get(name))
+        is_silent = now - link.heard_us > (config.silence_us if watched else 4 * config.slow_heartbeat_us)
+        if is_silent or lanes.look(broker, link):
+            broker.out.emit(Disconnect(name, link.session))
+            _lose(broker, partitions, name, refused=False)
+            _peer_dead(broker, partitions, name)
+        elif watched or now - link.beat_us >= config.slow_heartbeat_us:
+            link.beat_us = now
+            broker.out.emit(Send(name, Heartbeat(now)))
+
+
+def on_heartbeat(broker: BrokerState, sender: MemberId, message: Heartbeat) -> None:
+    """Answer, and name the segments for which the sender is no longer answered."""
+    refused = right.refused_to(broker, sender.broker)
+    answer = disks.answer(broker, message.sent_us, refused, broker.links.by_broker[sender.broker].data_count)
+    broker.out.emit(Send(sender.broker, answer))
+
+
+def on_heartbeat_answer(
+    broker: BrokerState, partitions: Partitions, sender: MemberId, message: HeartbeatAnswer
+) -> None:
+    """The other one is there, and this member's rights last a little longer."""
+    link = broker.links.by_broker[sender.broker]
+    link.answered_us = max(link.answered_us, message.sent_us)
+    link.refused_by = frozenset(message.refused)
+    lanes.on_answer(link, message.data_count, broker.now.mono_us)
+    right.forget_told(broker, sender.broker, link.session, message.sent_us)
+    disks.on_answer(broker, link, message, lambda: _peer_hangs(broker, partitions, sender.broker))

@@ -1,0 +1,55 @@
+"""The partitions that a broker knows: found, made, forgotten, deleted."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import PartitionId
+
+from ..state.broker import BrokerState
+from ..state.partition import Partition, Partitions
+from ..values.events import DropDeleted, DropPartitionData
+from ..values.log import DropPartition
+from . import dropping
+
+
+def find(partitions: Partitions, partition: PartitionId) -> Partition:
+    """The partition of that id, made if this broker does not know it."""
+    known = partitions.get(partition)
+    if known is None:
+        known = partitions[partition] = Partition(partition)
+    return known
+
+
+def forget_if_idle(broker: BrokerState, partitions: Partitions, partition: Partition) -> None:
+    """Forget a partition that this broker only was asked about.
+
+    Rule `behind-until-read` (I13): but one whose record has lost decisions stays until it is read again. Without
+    it: (1) this broker learns from others that the coordinator has lost a segment, and answers those who asked; (2)
+    it forgets the partition, and with it the next read; (3) the record is rebuilt, and this broker never notices:
+    it refuses everything until it is restarted.
+    """
+    if partition.is_idle and partition.id not in broker.coordinator.behind:
+        partitions.pop(partition.id, None)
+        broker.attempts.pop(partition.id, None)
+        broker.coordinator.refused.pop(partition.id, None)
+
+
+def on_drop(broker: BrokerState, partitions: Partitions, event: DropPartitionData) -> None:
+    """A partition is deleted."""
+    _drop(broker, partitions, event.partition)
+
+
+def on_drop_deleted(broker: BrokerState, partitions: Partitions, event: DropDeleted) -> None:
+    """Many partitions are deleted."""
+    for partition in [partition for partition in partitions if partition in event.deleted]:
+        _drop(broker, partitions, partition)
+
+
+def _drop(broker: BrokerState, partitions: Partitions, deleted: PartitionId) -> None:
+    partition = partitions.pop(deleted, None)
+    if partition is not None:
+        dropping.answer_all(broker, partition)
+        broker.links.forget_peers(deleted)
+        broker.attempts.pop(deleted, None)
+        broker.coordinator.refused.pop(deleted, None)
+        broker.coordinator.behind.pop(deleted, None)
+        broker.out.write(DropPartition(deleted))

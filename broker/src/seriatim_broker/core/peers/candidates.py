@@ -1,0 +1,142 @@
+"""Candidates: the groups that a switch could open the next segment on, best first.
+
+Whole groups come before those that lost a member, and a group that failed is passed over for a while, longer each time,
+while another will do. A group that is cordoned or drained, or that has a full disk, is passed over as long as any other
+whole one is there, the old segment's own included; it is still better than a group that is not whole.
+
+Groups outside the send chain come after those in it: a chain can always leave a cordoned group, and one that was made
+before a group was added comes to know it at its next switch (`send_chain`).
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId
+
+from ..state.broker import BrokerState
+from ..values.chain import Chain
+from ..values.placement import DEFAULT_SPEC, Intent, order, placeable, weights_of
+from . import disks
+
+
+def in_order(broker: BrokerState, chain: Chain) -> list[str]:
+    """Groups to try, best first: whole ones in the order of the send chain, then flapping ones, then the rest."""
+    head, *rest = chain.send_chain
+    outside = [group for group in _wanting(broker, chain) if group not in chain.send_chain]
+    ranked = [*rest, *outside, head]
+    linked = [group for group in ranked if is_whole(broker, group)]
+    open_ones = [group for group in linked if group != head and not _is_left(broker, group)]
+    steady = [group for group in open_ones if not _is_flapping(broker, group)]
+    flapping = [group for group in open_ones if group not in steady]
+    closed = [group for group in linked if group != head and _is_left(broker, group)]
+    possible = [group for group in ranked if group not in linked and usable_members(broker, group)]
+    own = [head] if head in linked else []
+    before_closed = own if closed and not _is_left(broker, head) else []
+    others = [group for group in possible if group in rest]
+    own_members = [group for group in possible if group == head]
+    found = [*steady, *flapping, *before_closed, *closed, *others, *own, *own_members, *possible]
+    return list(dict.fromkeys(found))
+
+
+def open_target(broker: BrokerState, chain: Chain) -> str:
+    """The group that a head should be moved to which stands where none should; empty while there is none.
+
+    Who might be one, and is not linked, is connected to: whoever asks again finds it.
+    """
+    own = chain.open_segment.group
+    for group in in_order(broker, chain):
+        if group != own and is_whole(broker, group) and not _is_left(broker, group):
+            return group
+    for group in _wanting(broker, chain)[: chain.width]:
+        for member in broker.directory.groups.get(group, ()):
+            broker.connect(member.broker)
+    return ""
+
+
+def send_chain(broker: BrokerState, chain: Chain, group: str) -> tuple[str, ...]:
+    """The send chain once the head has moved to `group`: the old head goes to the tail.
+
+    What need not change stays as it is. Groups that are no more, or that are drained, leave it; active ones that want
+    the partition most take free places, before the old head.
+    """
+    old = chain.open_segment.group
+    stay = [name for name in chain.send_chain if name not in (old, group) and _stays(broker, name)]
+    tail = [old] if old != group and _stays(broker, old) else []
+    room = chain.width - 1 - len(stay) - len(tail)
+    new = [name for name in _wanting(broker, chain) if name not in (*chain.send_chain, group)]
+    if room < 0:  # the new head came from outside: whoever is farthest from its turn makes room
+        tail = tail if len(stay) < chain.width - 1 else []
+        stay = stay[: chain.width - 1 - len(tail)]
+    return (group, *stay, *new[: max(room, 0)], *tail)
+
+
+def has_place(broker: BrokerState, chain: Chain, without: MemberId) -> bool:
+    """Whether the head has somewhere to go when a member is stopped: never on fewer members than `min_copies`."""
+    for group in in_order(broker, chain):
+        members = broker.directory.groups.get(group, ())
+        left = [member for member in members if member != without and is_there(broker, member)]
+        whole = without in members or len(left) == len(members)
+        if whole and len(left) >= broker.config.min_copies:
+            return True
+    return False
+
+
+def is_closed(broker: BrokerState, group: str) -> bool:
+    """Whether heads should not stand on the group: it is cordoned or drained."""
+    return broker.directory.specs.get(group, DEFAULT_SPEC).intent is not Intent.ACTIVE
+
+
+def _is_left(broker: BrokerState, group: str) -> bool:
+    """Whether heads should leave the group while another one will do: it is closed, or a disk of it is full."""
+    return is_closed(broker, group) or disks.full_member(broker, broker.directory.groups.get(group, ())) is not None
+
+
+def _stays(broker: BrokerState, group: str) -> bool:
+    """Whether a send chain goes on naming the group."""
+    return (
+        group in broker.directory.groups
+        and broker.directory.specs.get(group, DEFAULT_SPEC).intent is not Intent.DRAINING
+    )
+
+
+def _wanting(broker: BrokerState, chain: Chain) -> list[str]:
+    """The active groups, the one that wants the partition most first."""
+    return order(
+        placeable(broker.directory.groups, broker.directory.specs), chain.partition, weights_of(broker.directory.specs)
+    )
+
+
+def usable_members(broker: BrokerState, group: str) -> tuple[MemberId, ...]:
+    """The members of a group that a segment could be opened on; empty if they are too few."""
+    members = [
+        member
+        for member in broker.directory.groups.get(group, ())
+        if not broker.is_gone(member) and not disks.is_hung(broker, member)
+    ]
+    if len(members) < broker.config.min_copies:
+        return ()
+    linked = [member for member in members if broker.is_linked(member)]
+    return tuple(linked if len(linked) >= broker.config.min_copies else members)
+
+
+def is_whole(broker: BrokerState, group: str) -> bool:
+    """Whether all members of a group are there."""
+    members = broker.directory.groups.get(group, ())
+    return len(members) >= broker.config.min_copies and all(is_there(broker, member) for member in members)
+
+
+def is_there(broker: BrokerState, member: MemberId) -> bool:
+    """Whether the member can be reached, and its disk completes writes, as far as is known here."""
+    return broker.is_linked(member) and not disks.is_hung(broker, member)
+
+
+def _is_flapping(broker: BrokerState, group: str) -> bool:
+    until_us, _ = broker.directory.flapping.get(group, (0, 0))
+    return broker.now.mono_us < until_us
+
+
+def note_failure(broker: BrokerState, group: str) -> None:
+    """A group lost its segment: it is passed over for a while, longer each time."""
+    until_us, for_us = broker.directory.flapping.get(group, (0, 0))
+    quiet = broker.now.mono_us > until_us + 10 * broker.config.flapping_us
+    for_us = broker.config.flapping_us if quiet or not for_us else min(2 * for_us, 60 * broker.config.flapping_us)
+    broker.directory.flapping[group] = (broker.now.mono_us + for_us, for_us)

@@ -1,0 +1,30 @@
+"""Which forms of messages and records the other brokers read: in a rolling upgrade some are of an older version."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId
+
+from ..state.broker import BrokerState
+
+
+def reads(broker: BrokerState, member: MemberId, form: int) -> bool:
+    """Whether a member reads messages of that form, as its broker said when it was linked.
+
+    Args:
+        form: One of `messages.FORM_*`.
+    """
+    link = broker.links.by_broker.get(member.broker)
+    return member == broker.member or (link is not None and bool(link.forms & form))
+
+
+def all_linked_read(broker: BrokerState, form: int) -> bool:
+    """Whether every broker that was linked to this one in its run reads messages of that form."""
+    return all(link.forms & form for link in broker.links.by_broker.values() if link.member is not None)
+
+
+def all_read(broker: BrokerState, form: int) -> bool:
+    """Whether every registered broker reads records of that form: only then may the chain record have it.
+
+    The brokers that are linked are asked too, because what a broker registered may not have come yet.
+    """
+    return bool(broker.directory.forms_of_all & form) and all_linked_read(broker, form)

@@ -1,0 +1,79 @@
+"""What a broker knows of its connections to the other brokers, and which partitions need them."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import MemberId, PartitionId
+
+from ..values.states import State
+
+
+class Link(State):
+    """What is known of the connection to another broker."""
+
+    __slots__ = (
+        "answered_us",
+        "beat_us",
+        "broker",
+        "control_heard_us",
+        "cut_us",
+        "data_count",
+        "data_proved_us",
+        "data_told",
+        "disk_full_since_us",
+        "disk_stall_us",
+        "forms",
+        "heard_us",
+        "member",
+        "probed_us",
+        "refused",
+        "refused_by",
+        "run",
+        "session",
+        "up",
+        "wanted_us",
+    )
+
+    def __init__(self, broker: str) -> None:
+        self.broker = broker
+        self.up = False
+        self.refused = False  # the last attempt found no process that listens
+        self.member: MemberId | None = None
+        self.run = 0
+        self.session = 0
+        self.forms = 0  # what its broker reads beyond 0.2.0
+        self.heard_us = 0  # on whichever lane
+        self.control_heard_us = 0
+        self.data_count = 0  # `DATA` messages received on this link
+        self.data_told = 0  # the same of the other end, as its newest answer said
+        self.data_proved_us = 0  # when that number was seen to grow
+        self.probed_us: int | None = None  # when a `LaneProbe` was sent, if the number did not grow since
+        self.answered_us = -(1 << 60)  # when the newest heartbeat that it answered was sent
+        self.refused_by: frozenset[tuple[PartitionId, int]] = frozenset()
+        self.wanted_us = 0
+        self.beat_us = -(1 << 60)
+        self.cut_us = -(1 << 60)  # when it was cut because the run at its other end was dismissed
+        self.disk_stall_us = 0  # as its newest answer said: see `disks`
+        self.disk_full_since_us: int | None = None
+
+
+class LinkTable(State):
+    """The links of a broker, and what they are needed for."""
+
+    __slots__ = ("beat_due_us", "by_broker", "refusals", "watched", "watched_by")
+
+    def __init__(self) -> None:
+        self.by_broker: dict[str, Link] = {}
+        self.beat_due_us = 0  # when heartbeats are sent next
+        self.watched: dict[str, dict[PartitionId, None]] = {}  # broker -> partitions that need to hear it
+        self.watched_by: dict[PartitionId, tuple[str, ...]] = {}
+        # server -> partition -> segment it is refused for -> (session, time) of the newer record it was sent, or (0, 0)
+        self.refusals: dict[str, dict[PartitionId, dict[int, tuple[int, int]]]] = {}
+
+    def get(self, broker: str) -> Link | None:
+        """The link to that broker, if there is one."""
+        return self.by_broker.get(broker)
+
+    def forget_peers(self, partition: PartitionId) -> None:
+        """The partition is gone."""
+        for broker in self.watched_by.pop(partition, ()):
+            self.watched[broker].pop(partition, None)

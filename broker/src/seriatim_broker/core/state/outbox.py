@@ -1,0 +1,128 @@
+"""What a step of the core leaves: effects to be done now, one write, and what may leave only once that is durable.
+
+The writes of a step go out as one `Persist`. What depends on them is held here until the matching `Persisted`: effects,
+and marks that tell a partition how far its log is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from seriatim_api.ids import MemberId, PartitionId
+
+from ..values.effects import Effect, Note, Persist, Send
+from ..values.kinds import StoredFor
+from ..values.log import Write
+from ..values.messages import Message, ReplicateAck
+from ..values.states import State
+
+
+class LogDurable(NamedTuple):
+    """Held like an effect: the log of a segment, in this generation of its content, is durable up to `tail`."""
+
+    partition: PartitionId
+    segment_no: int
+    tail: int
+    generation: int
+
+
+class Stored(NamedTuple):
+    """Held like an effect: something that a part of a partition waits for is durable."""
+
+    partition: PartitionId
+    kind: StoredFor
+    segment_no: int
+    serial: int
+
+
+Mark = LogDurable | Stored
+
+
+class Outbox(State):
+    """The effects and writes of the present step, and what earlier steps hold back."""
+
+    __slots__ = ("durable_token", "effects", "held", "marks", "token", "write_waits_since_us", "writes")
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self.writes: list[Write] = []
+        self.marks: list[Effect | Mark] = []
+        self.held: deque[tuple[int, Effect | Mark]] = deque()
+        self.token = 0  # of the newest write
+        self.durable_token = 0  # of the newest durable write
+        self.write_waits_since_us: int | None = None  # since when no write became durable although one waits
+
+    def emit(self, effect: Effect) -> None:
+        """Do this now."""
+        self.effects.append(effect)
+
+    def note(self, name: str, partition: PartitionId, **fields: object) -> None:
+        """Tell the operator."""
+        self.effects.append(Note(name, partition, tuple(fields.items())))
+
+    def write(self, write: Write) -> None:
+        """Put this into the step's write."""
+        self.writes.append(write)
+
+    def when_durable(self, what: Effect | Mark) -> None:
+        """Hold this back until all writes up to the end of this step are durable."""
+        self.marks.append(what)
+
+    def when_durable_send(self, member: MemberId, message: Message) -> None:
+        """Send to a member once all writes up to the end of this step are durable."""
+        self.marks.append(Send(member.broker, message))
+
+    def when_stored(self, partition: PartitionId, kind: StoredFor, segment_no: int, serial: int = 0) -> None:
+        """Have the part `kind` told when all writes up to the end of this step are durable."""
+        self.marks.append(Stored(partition, kind, segment_no, serial))
+
+    def finish(self, now_us: int) -> tuple[list[Effect], list[Mark]]:
+        """End a step: its effects, with the write in front, and the marks that are true already."""
+        if self.writes:
+            self.token += 1
+            if self.write_waits_since_us is None:
+                self.write_waits_since_us = now_us
+            self.effects.insert(0, Persist(self.token, tuple(self.writes)))
+            self.writes = []
+        ready: list[Mark] = []
+        for mark in self.marks:
+            if self.durable_token >= self.token:
+                if isinstance(mark, (LogDurable, Stored)):
+                    ready.append(mark)
+                else:
+                    self.effects.append(mark)
+            else:
+                self.held.append((self.token, mark))
+        self.marks = []
+        effects, self.effects = self.effects, []
+        return effects, ready
+
+    def persisted(self, token: int, now_us: int, may_reach: Callable[[str], bool]) -> list[Mark]:
+        """Let go of what waited for this token; returns the marks, of each log the newest only.
+
+        Args:
+            token: Of the write that is durable now. All earlier writes are durable too.
+            now_us: Monotonic time.
+            may_reach: Whether acknowledgements may go to a broker: not to a run that was dismissed.
+        """
+        assert token <= self.token
+        self.durable_token = max(self.durable_token, token)
+        self.write_waits_since_us = now_us if self.durable_token < self.token else None
+        logs: dict[tuple[PartitionId, int], LogDurable] = {}
+        stored: list[Mark] = []
+        acks: dict[tuple[str, PartitionId, int], Send] = {}
+        while self.held and self.held[0][0] <= token:
+            what = self.held.popleft()[1]
+            if isinstance(what, LogDurable):
+                logs[what.partition, what.segment_no] = what
+            elif isinstance(what, Stored):
+                stored.append(what)
+            elif isinstance(what, Send) and isinstance(what.message, ReplicateAck):
+                if may_reach(what.broker):  # of the acknowledgements of a log the newest one is enough
+                    acks[what.broker, what.message.partition, what.message.segment_no] = what
+            else:
+                self.effects.append(what)
+        self.effects.extend(acks.values())
+        return [*logs.values(), *stored]

@@ -1,0 +1,344 @@
+"""One partition on one broker: all that is known of it, and what can be said of it without a decision.
+
+The rules are in the modules around it, as functions of an broker and a partition; `core/__init__` says which is where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from seriatim_api.ids import PartitionId, RunId
+
+from ..values.chain import Chain, Segment
+from ..values.effects import ReadChain, RouteInfo, WriteChain
+from ..values.events import SurveyPartition, WriteOutcome
+from ..values.kinds import WriteOwner
+from ..values.log import CursorState, Preparation, RecoveredPartition, TailCopy
+from ..values.producers import NO_TABLE, IdleBlock
+from ..values.states import NOTHING, State, drop, put
+from .broker import BrokerState
+from .consumers import Given, GroupHead, RangeWait, Right
+from .copies import Copying, KnownTables, Repair, Settlement, TableWait
+from .segment_log import SegmentLog
+from .switching import Asked, Awaiting, FenceTurn, Offer, Switch, Waiter
+from .writing import Carrying, Quiescence
+
+
+class Step(NamedTuple):
+    """How the record went from one epoch to a later one: numbers of segments."""
+
+    before: int
+    changed: tuple[int, ...]
+    gone: tuple[int, ...]
+
+
+STEPS_KEPT = 16
+"""Epochs that an update may reach back: whoever has missed more of them reads the coordinator."""
+
+
+class Floor(NamedTuple):
+    """How new a chain record is at least: a linearizable read that gives an older one shows a loss."""
+
+    epoch: int
+    open_no: int
+
+    @classmethod
+    def of(cls, chain: Chain) -> Floor:
+        """That record's."""
+        return cls(chain.epoch, chain.open_segment.no)
+
+    def or_above(self, other: Floor) -> Floor:
+        """The higher one of each."""
+        return Floor(max(self.epoch, other.epoch), max(self.open_no, other.open_no))
+
+
+NO_FLOOR: Final = Floor(0, 0)
+
+
+class Partition(State):
+    """The state of one partition on one broker."""
+
+    __slots__ = (
+        "asked",
+        "awaited",
+        "awaiting",
+        "before_tables",
+        "blocks",
+        "blocks_found",
+        "carryings",
+        "chain",
+        "copies",
+        "cursors",
+        "fence_turn",
+        "fenced_at_us",
+        "gaps",
+        "given",
+        "groups",
+        "id",
+        "kept",
+        "logs",
+        "offer",
+        "preparations",
+        "probe_wanted",
+        "probed_at_us",
+        "quiescence",
+        "range_waits",
+        "read_epoch",
+        "read_floor",
+        "read_pause_us",
+        "repairs",
+        "revision",
+        "rights",
+        "settling",
+        "steps",
+        "surveys",
+        "switch",
+        "table_waits",
+        "tail_copies",
+        "unsealed",
+        "waiters",
+        "writes",
+    )
+
+    def __init__(self, partition: PartitionId) -> None:
+        self.id = partition
+        self.chain: Chain | None = None
+        self.revision = 0
+        self.awaited = NO_FLOOR  # a record as new as this exists, as another member says
+        self.steps: tuple[Step, ...] = ()  # the newest changes of a long record, oldest first
+        self.logs: dict[int, SegmentLog] = {}
+        self.unsealed: tuple[int, ...] = ()  # numbers of logs, among them all that are not sealed
+        self.blocks: Mapping[bytes, IdleBlock] = NOTHING  # on the disk, or in a write of this step
+        self.blocks_found: tuple[bytes, ...] = ()  # by the start: they stay for a while although nothing names them
+        self.offer: Offer | None = None
+        self.awaiting: tuple[Awaiting, ...] = ()
+        self.asked: Asked | None = None
+        self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of attempts that are not decided
+        self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # a row a segment: those that touch are one
+        self.cursors: Mapping[str, CursorState] = NOTHING  # of each group the newest place in its newest epoch
+        self.kept: Chain | None = None  # the record as it is on the disk
+        self.read_floor: Floor | None = None  # while the chain is read: what was known here, or told, when that began
+        self.read_epoch: int | None = None  # of the first record that this run had from the coordinator itself
+        self.read_pause_us = 0
+        self.probed_at_us: int | None = None
+        self.probe_wanted: int | None = None  # once the chain is read
+        self.waiters: tuple[Waiter, ...] = ()
+        self.quiescence: Quiescence | None = None
+        self.fenced_at_us: int | None = None
+        self.fence_turn: FenceTurn | None = None
+        self.gaps: Mapping[int, int] = NOTHING  # segment: the request to declare it lost
+        self.switch: Switch | None = None
+        self.settling: Mapping[int, Settlement] = NOTHING
+        self.copies: Mapping[int, Copying] = NOTHING
+        self.repairs: Mapping[int, Repair] = NOTHING
+        self.before_tables: KnownTables = NOTHING
+        self.table_waits: tuple[TableWait, ...] = ()
+        self.groups: Mapping[str, GroupHead] = NOTHING
+        self.given: Mapping[str, Given] = NOTHING  # of groups that were served here, with or without a head
+        self.rights: Mapping[int, Right] = NOTHING
+        self.range_waits: Mapping[int, RangeWait] = NOTHING  # by request
+        self.surveys: tuple[SurveyPartition, ...] = ()
+        self.carryings: Mapping[tuple[bytes, int], Carrying] = NOTHING  # by producer and sequence
+        self.writes: Mapping[int, tuple[WriteOwner, int, Chain]] = NOTHING
+
+    def recover(self, found: RecoveredPartition, suspect_before_run: int) -> None:
+        """Take up what the disk holds; of what runs before that one wrote without a flush, some may be missing."""
+        for block in map(IdleBlock, found.blocks):
+            self.blocks = put(self.blocks, block.id, block)
+        self.blocks_found = tuple(self.blocks)
+        for preparation in found.preparations:
+            key = (preparation.segment_no, preparation.attempt)
+            self.preparations = put(self.preparations, key, preparation)
+        for segment in found.segments:
+            chosen = self.preparations.get((segment.record.no, segment.record.attempt))
+            table = chosen.table if chosen is not None else NO_TABLE
+            suspect = (chosen.run if chosen is not None else 0) < suspect_before_run
+            self.add_log(SegmentLog.recovered(self.id, segment, table, suspect, self.blocks))
+        for tail in found.tail_copies:
+            row = self.tail_copies.get(tail.segment_no, ())
+            self.tail_copies = put(self.tail_copies, tail.segment_no, (*row, tail))
+        for cursor in found.cursors:
+            self.keep_cursor(cursor)
+        self.kept = found.chain
+
+    # ---- what can be said of it ----
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be lost by forgetting this object: no data, nothing under way."""
+        return not (
+            self.logs
+            or self.preparations
+            or self.blocks
+            or self.offer
+            or self.awaiting
+            or self.tail_copies
+            or self.switch
+            or self.waiters
+            or self.groups
+            or self.copies
+            or self.table_waits
+            or self.gaps
+            or self.range_waits
+            or self.surveys
+            or self.probed_at_us is not None
+            or self.probe_wanted is not None
+            or self.reading
+            or self.kept is not None
+            or self.writes
+        )
+
+    @property
+    def needs_chain(self) -> bool:
+        """Whether somebody here waits for the chain."""
+        return bool(
+            self.waiters
+            or self.groups
+            or self.settling
+            or self.copies
+            or self.range_waits
+            or self.surveys
+            or self.has_unsealed
+            or self.awaits_newer(self.chain)
+            or (self.chain is None and self.logs)
+        )
+
+    def awaits_newer(self, chain: Chain | None) -> bool:
+        """Whether a newer record than this one is known to exist."""
+        return self.awaited.epoch > (chain.epoch if chain is not None else 0)
+
+    @property
+    def has_unsealed(self) -> bool:
+        """Whether a segment here may still be open, as far as this member knows."""
+        decided_below = self.chain.open_segment.no if self.chain is not None else 0
+        return any(log.no >= decided_below for log in self.unsealed_logs())
+
+    def keep_cursor(self, cursor: CursorState) -> CursorState | None:
+        """Take up a control record, in place of the one that it makes worthless, which is returned if it is elsewhere.
+
+        Within an epoch of a group its cursor only moves forward (I11), and a new epoch begins from the coordinator's
+        record. So of each group only the newest place in its newest epoch is ever read again.
+        """
+        known = self.cursors.get(cursor.group)
+        left = known if known is not None and known.segment_no != cursor.segment_no else None
+        if left is not None and (left.group_epoch, left.segment_no) > (cursor.group_epoch, cursor.segment_no):
+            return None
+        self.cursors = put(self.cursors, cursor.group, cursor)
+        return left
+
+    def cursor_in(self, segment_no: int, group: str) -> CursorState | None:
+        """How far the group has acknowledged in that segment, as this disk knows."""
+        known = self.cursors.get(group)
+        return known if known is not None and known.segment_no == segment_no else None
+
+    def add_log(self, log: SegmentLog) -> None:
+        """Take up the log of a segment."""
+        if log.record.sealed_len is None and not (log.record.lost or log.record.quarantined):
+            self.unsealed = _shared((*(known.no for known in self.unsealed_logs()), log.no))
+        self.logs[log.no] = log
+
+    def unsealed_logs(self) -> list[SegmentLog]:
+        """The logs here that are neither sealed nor lost, as far as this member knows: one or two of thousands."""
+        logs = [log for no in self.unsealed if (log := self.logs.get(no)) is not None]
+        unsealed = [
+            log for log in logs if log.record.sealed_len is None and not (log.record.lost or log.record.quarantined)
+        ]
+        if len(unsealed) < len(self.unsealed):
+            self.unsealed = tuple(log.no for log in unsealed)
+        return unsealed
+
+    @property
+    def reading(self) -> bool:
+        """Whether the record is being read."""
+        return self.read_floor is not None
+
+    @property
+    def decided(self) -> Chain | None:
+        """The newest record that this broker knows, from this run or from its disk."""
+        return self.chain if self.chain is not None else self.kept
+
+    def open_log(self) -> SegmentLog | None:
+        """The log of the last segment here."""
+        if self.chain is None:
+            return None
+        return self.logs.get(self.chain.open_segment.no)
+
+    def chosen_preparation(self, segment: Segment) -> Preparation | None:
+        """What was prepared here under the attempt that the record names."""
+        log = self.logs.get(segment.no)
+        if log is not None and log.opened_with is not None:
+            return log.opened_with
+        return self.preparations.get((segment.no, segment.attempt))
+
+    def route(self) -> RouteInfo | None:
+        """Where to append, as far as this broker knows."""
+        if self.chain is None:
+            return None
+        segment = self.chain.open_segment
+        return RouteInfo(self.id, self.chain.epoch, segment.no, segment.master.broker, self.chain.send_chain[1:])
+
+    # ---- asking the coordinator (`record` takes the answers) ----
+
+    def write_wait_us(self, broker: BrokerState) -> int:
+        """How long no write of this partition is tried, because the coordinator refused one; 0: a write may go.
+
+        While the coordinator refuses all writes, or has lost decisions, the time is not known: `WritesRefused` or the
+        end of `behind` ends the wait.
+        """
+        if broker.coordinator.refuses or broker.coordinator.behind:
+            return broker.config.refused_us_max
+        _, until_us = broker.coordinator.refused.get(self.id, (0, 0))
+        return max(until_us - broker.now.mono_us, 0)
+
+    def note_write(self, broker: BrokerState, outcome: WriteOutcome) -> None:
+        """Count refusals in a row: each doubles the pause before the next write of this partition."""
+        if outcome is WriteOutcome.REFUSED:
+            config = broker.config
+            pause_us, _ = broker.coordinator.refused.get(self.id, (0, 0))
+            pause_us = min(max(2 * pause_us, config.refused_us), config.refused_us_max)
+            broker.coordinator.refused[self.id] = (pause_us, broker.now.mono_us + pause_us)
+        else:
+            broker.coordinator.refused.pop(self.id, None)
+
+    def read_chain(self, broker: BrokerState) -> None:
+        """Ask the coordinator, unless that is under way."""
+        if self.read_floor is None:
+            known = self.decided
+            self.read_floor = Floor.of(known).or_above(self.awaited) if known is not None else NO_FLOOR
+            broker.out.emit(ReadChain(self.id, known is not None))
+
+    def write_chain(
+        self,
+        broker: BrokerState,
+        owner: WriteOwner,
+        chain: Chain,
+        detail: int = 0,
+        certificate: RunId | None = None,
+        cursors_revision: int = 0,
+    ) -> None:
+        """One transaction on the record, compared with the revision that was read last."""
+        serial = broker.new_serial()
+        self.writes = put(self.writes, serial, (owner, detail, chain))
+        broker.out.emit(WriteChain(self.id, serial, chain, self.revision, certificate, cursors_revision))
+
+    def is_writing(self, owner: WriteOwner, detail: int = 0) -> bool:
+        """Whether a transaction of that owner is under way."""
+        return any((kind, no) == (owner, detail) for kind, no, _ in self.writes.values())
+
+    def end_write(self, serial: int) -> tuple[WriteOwner, int, Chain]:
+        """What a transaction that has ended was: its owner, the owner's detail, and the record."""
+        write = self.writes[serial]
+        self.writes = drop(self.writes, serial)
+        return write
+
+
+@lru_cache(64)
+def _shared(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """One object for all equal ones: thousands of partitions have one segment that is not sealed."""
+    return numbers
+
+
+Partitions = dict[PartitionId, Partition]
+"""All that a broker knows."""

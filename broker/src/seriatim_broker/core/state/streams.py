@@ -1,0 +1,24 @@
+"""The streams of consumers that are connected to a broker."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import PartitionId
+
+from ..values.states import State
+
+
+class ConsumerStreams(State):
+    """What a broker knows of its consumers' streams."""
+
+    __slots__ = ("credits", "heard", "subscriptions", "tokens")
+
+    def __init__(self) -> None:
+        self.credits: dict[int, int] = {}  # stream -> bytes that may still be delivered
+        self.heard: dict[int, tuple[int, int]] = {}  # stream -> (last heartbeat, silent after it), microseconds
+        self.subscriptions: dict[int, dict[int, PartitionId]] = {}  # stream -> subscription -> partition
+        self.tokens = 0  # given out in this run
+
+    def is_silent(self, stream: int, now_us: int) -> bool:
+        """Whether a consumer sent no heartbeat on its stream for twice its session; one that sends none never is."""
+        heard_us, silent_after_us = self.heard.get(stream, (now_us, 1))
+        return now_us >= heard_us + silent_after_us

@@ -1,0 +1,277 @@
+"""Fencing: what a member answers to a switcher, and what it does if no switcher comes to an end.
+
+A fence forbids appends to a segment for ever. It and the answer are one step: nothing is appended or committed between
+the fence and the tail that is answered, and the answer leaves when both are on the disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api.ids import MemberId, PartitionId
+
+from ..peers import right, updates, versions
+from ..state.broker import BrokerState
+from ..state.partition import Partition
+from ..state.segment_log import SegmentLog
+from ..state.switching import FenceTurn
+from ..values.chain import Chain, SegmentState
+from ..values.effects import Send
+from ..values.kinds import SwitchReason, TimerKind
+from ..values.log import LocalSegment, Preparation, PutSegment
+from ..values.messages import (
+    FORM_FENCE_PROGRESS,
+    FORM_IDLE_BLOCKS,
+    ChainUpdate,
+    FenceAnswer,
+    FenceProgress,
+    FenceRequest,
+)
+from ..values.producers import NO_TABLE, ProducerTable, Table
+from . import idle_blocks, preparing, switch
+
+# ---- at start -------------------------------------------------------------------------------------------
+
+
+def fence_at_start(broker: BrokerState, partition: Partition) -> None:
+    """A run never goes on with what an earlier one opened, nor opens what that one prepared to be master of."""
+    fence_unsealed(broker, partition)
+    for log in partition.logs.values():
+        if log.record.sealed_len is None and log.table is not None:
+            log.fold(broker.config, partition.blocks.values())
+    preparing.void_attempts(broker, partition)
+
+
+def fence_unsealed(broker: BrokerState, partition: Partition) -> None:
+    """Fence every segment that is not known to be sealed."""
+    for log in partition.unsealed_logs():
+        if not log.record.fenced:
+            log.fence(broker)
+
+
+# ---- for a switcher -------------------------------------------------------------------------------------
+
+
+def on_fence(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceRequest) -> None:
+    """Fence and say what is here, in one step; the answer leaves when both are on the disk."""
+    if _answer_decided(broker, partition, sender, message.segment_no):
+        return
+    if _refuse_behind(broker, partition, sender, message):
+        return
+    log = partition.logs.get(message.segment_no)
+    if log is None:
+        preparation = partition.preparations.get((message.segment_no, message.attempt))
+        if preparation is None:
+            broker.send(sender, _ignorant(partition.id, message))
+            return
+        record = LocalSegment(
+            message.segment_no,
+            message.attempt,
+            preparation.members,
+            preparation.flush,
+            preparation.incomplete_table,
+            fenced=True,
+        )
+        log = SegmentLog(partition.id, record, preparation.table, partition.blocks)
+        log.suspect = is_suspect(broker, preparation, record)
+        log.is_from_disk = preparation.run != broker.run
+        partition.add_log(log)
+        broker.out.write(PutSegment(partition.id, record))
+    if not _waits_for_turn(broker, partition, log, sender, message):
+        _fence(broker, partition, log, sender, message)
+
+
+def _fence(broker: BrokerState, partition: Partition, log: SegmentLog, sender: MemberId, message: FenceRequest) -> None:
+    answer = fence_and_answer(broker, partition, log, message)
+    broker.out.when_durable(Send(sender.broker, answer))
+    note_fenced(broker, partition)
+
+
+def _waits_for_turn(
+    broker: BrokerState, partition: Partition, log: SegmentLog, sender: MemberId, message: FenceRequest
+) -> bool:
+    """Whether the table is large and another switcher was given it a moment ago; who waits is told so.
+
+    As a rule two switchers run: a member of the segment, and the broker that a client complains to. Both carry the same
+    table to the same members of the next group, and neither gets on. The second one is answered when the first had its
+    time, or its link is lost; or, if the first one succeeds, by the new record.
+    """
+    config, turn = broker.config, partition.fence_turn
+    size_bytes = log.live_table.size_bytes + log.uncertain_bytes
+    if size_bytes < config.fence_turn_bytes:
+        return False
+    reads_progress = versions.reads(broker, sender, FORM_FENCE_PROGRESS)
+    if reads_progress:
+        broker.send(sender, FenceProgress(partition.id, log.no, message.switch, size_bytes))
+    if turn is None or turn.segment_no != log.no or broker.now.mono_us >= turn.until_us:
+        until_us = broker.now.mono_us + config.fence_turn_us
+        partition.fence_turn = FenceTurn(sender, log.no, until_us)
+        broker.poll(config.fence_turn_us, TimerKind.FENCE_TURN, partition.id)
+        return False
+    if sender == turn.switcher or not reads_progress:
+        return False
+    others = tuple(wait for wait in turn.waiting if wait[0] != sender)
+    partition.fence_turn = turn._replace(waiting=(*others, (sender, message)))
+    return True
+
+
+def on_turn_over(broker: BrokerState, partition: Partition) -> None:
+    """The switcher had its time."""
+    turn = partition.fence_turn
+    if turn is not None and broker.now.mono_us < turn.until_us:  # an earlier turn, which is over
+        broker.poll(turn.until_us - broker.now.mono_us, TimerKind.FENCE_TURN, partition.id)
+    else:
+        end_turn(broker, partition)
+
+
+def end_turn(broker: BrokerState, partition: Partition) -> None:
+    """Answer those that waited."""
+    turn, partition.fence_turn = partition.fence_turn, None
+    log = partition.logs.get(turn.segment_no) if turn is not None else None
+    for sender, message in turn.waiting if turn is not None else ():
+        if log is None or _answer_decided(broker, partition, sender, message.segment_no):
+            continue
+        if not _refuse_behind(broker, partition, sender, message):
+            _fence(broker, partition, log, sender, message)
+
+
+def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
+    """A switcher that is gone needs no turn."""
+    if partition.fence_turn is not None and partition.fence_turn.switcher == member:
+        end_turn(broker, partition)
+
+
+def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
+    """A switcher succeeded: those that wait hear of it."""
+    turn = partition.fence_turn
+    if turn is not None and turn.segment_no < chain.open_segment.no:
+        end_turn(broker, partition)
+
+
+def is_suspect(broker: BrokerState, chosen: Preparation | None, record: LocalSegment) -> bool:
+    """Whether a log that is not here may have been, and was lost unflushed, with the word that it was opened."""
+    return not record.flush and (chosen.run if chosen is not None else 0) < broker.suspect_before_run
+
+
+def fence_and_answer(broker: BrokerState, partition: Partition, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
+    """The one step: nothing is appended or committed between the fence and the tail that is answered."""
+    log.fence(broker)
+    right.refuse_server(broker, partition, log.no)
+    return fence_answer(broker, log, message)
+
+
+def fence_answer(broker: BrokerState, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
+    """Only a master without a break since it opened the segment may speak of its commit; others of their tail."""
+    here = log.commit if log.unbroken else log.tail
+    table = table_as_of(broker, log, here) if not log.suspect else None
+    length = here if table is not None else None
+    return FenceAnswer(
+        partition=log.partition,
+        segment_no=log.no,
+        switch=message.switch,
+        fenced=True,
+        length=length,
+        checksum=log.checksum_at(length) if length is not None else 0,
+        unbroken=log.unbroken,
+        commit=log.flushed,
+        last_append_ms=log.append_time_at(length) if length is not None else log.last_append_ms,
+        table=table if table is not None else NO_TABLE,
+        incomplete_table=log.record.incomplete_table,
+        tail=log.tail_copy(length).batches if length is not None else (),
+        from_disk=log.is_from_disk,
+        size_bytes=log.size_at(length) if length is not None else None,
+    )
+
+
+def table_as_of(broker: BrokerState, log: SegmentLog, length: int) -> Table | None:
+    """The table; None if it is too large for some broker that may get it.
+
+    Its blocks are named, unless some broker does not understand names, or the switcher has to merge the table. One that
+    is too large for a merge keeps the names, and the next segment keeps the mark. One that is too large for a broker of
+    an older version is not told, and neither is a length: the next segment is opened over this one, and whoever is
+    back settles it. (I9: a part of the table, or none, would pass for all of it.)
+    """
+    config, table = broker.config, log.table_as_of(length)
+    is_told = table.size_bytes <= idle_blocks.table_bytes_max(broker)
+    if table.blocks and (log.record.incomplete_table or not versions.all_linked_read(broker, FORM_IDLE_BLOCKS)):
+        live = ProducerTable(table, (), {block.id: block for block in log.live_table.blocks})
+        spelled_out = live.spelled_out(config.spelled_out_bytes_max, config.producer_evict_ms)
+        is_told = spelled_out is not None or (is_told and versions.all_linked_read(broker, FORM_IDLE_BLOCKS))
+        table = spelled_out if spelled_out is not None else table
+    if is_told:
+        return table
+    producers = table.row_count + sum(name.producer_count for name in table.blocks)
+    broker.out.note("table_too_large", log.partition, segment=log.no, producers=producers)
+    return None
+
+
+def _answer_decided(broker: BrokerState, partition: Partition, sender: MemberId, segment_no: int) -> bool:
+    """Tell a late switcher that the chain has moved on."""
+    decided = partition.decided
+    if decided is None:
+        return False
+    segment = decided.segment(segment_no)
+    if segment is not None and segment.state is SegmentState.OPEN:
+        return False
+    if segment is None and segment_no > decided.open_segment.no:
+        return False
+    if partition.chain is not None:
+        updates.tell_member(broker, partition, sender)
+    else:
+        broker.send(sender, ChainUpdate(decided, 0))
+    return True
+
+
+def _refuse_behind(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceRequest) -> bool:
+    """Whether the coordinator has lost decisions, which the switcher is told in place of what is here.
+
+    Rule `no-fence-behind` (I7), as in `preparing`: the switcher may not know yet that the coordinator went back.
+      1. Segment 1 was sealed, and segment 2 opened on B. An older copy is restored, in which segment 1 is open.
+      2. A, a member of segment 1, was down at the switch. It knows of the loss by the revision that it has seen.
+      3. C reads the older copy, A tells it the length of segment 1, and C opens segment 2 again.
+    """
+    if broker.coordinator.behind:
+        broker.send(sender, replace(_ignorant(partition.id, message), coordinator_behind=True))
+    return bool(broker.coordinator.behind)
+
+
+def _ignorant(partition: PartitionId, message: FenceRequest) -> FenceAnswer:
+    """Unknown here: "I cannot say", never "not found"."""
+    return FenceAnswer(partition, message.segment_no, message.switch, False, None, 0, False, 0, 0, NO_TABLE, True, ())
+
+
+# ---- no switcher came to an end -------------------------------------------------------------------------
+
+
+def note_fenced(broker: BrokerState, partition: Partition) -> None:
+    """A segment must not stay fenced because a switcher died: this member looks after it in a while."""
+    if partition.fenced_at_us is None:
+        partition.fenced_at_us = broker.now.mono_us
+        broker.poll(broker.config.fenced_us, TimerKind.FENCED, partition.id)
+
+
+def _fenced_us(broker: BrokerState, partition: Partition) -> int:
+    """How long a switcher may take: the table goes to it, and from it to the next group."""
+    log = partition.open_log()
+    return broker.config.fenced_us + (
+        2 * broker.config.transfer_us(log.live_table.size_bytes) if log is not None else 0
+    )
+
+
+def on_fenced_too_long(broker: BrokerState, partition: Partition) -> None:
+    """No newer chain came: run the switch here."""
+    if partition.fenced_at_us is None:
+        return
+    left_us = partition.fenced_at_us + _fenced_us(broker, partition) - broker.now.mono_us
+    if left_us > 0:
+        broker.poll(left_us, TimerKind.FENCED, partition.id)
+        return
+    if not partition.has_unsealed:
+        partition.fenced_at_us = None
+        return
+    log = partition.open_log()
+    if log is not None and log.record.fenced and log.no == max(unsealed.no for unsealed in partition.unsealed_logs()):
+        switch.begin_failover(broker, partition, SwitchReason.FENCED_TOO_LONG, log.no)
+    else:
+        partition.read_chain(broker)
+    broker.poll(broker.config.retry_us_max, TimerKind.FENCED, partition.id)

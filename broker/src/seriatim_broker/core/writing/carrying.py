@@ -1,0 +1,375 @@
+"""Carrying out: the master of a partition's open segment appends the rows of a decided publication.
+
+    asked ──own table──▶ all here ──committed──▶ answered
+      └─▶ the next batch is fetched ─▶ checked ─▶ appended ─▶ … ─▶ committed ─▶ answered
+
+What is appended is an ordinary batch: producer = the writer's, epoch = the publication's sequence, sequence = the row's
+number in it. So a switch, a repeat and an incomplete table do with it what they do with every batch, and the next
+master goes on where its own table says (`plan`). Nothing of this is kept on a disk. If the segment ends, so does the
+work, and whoever asked asks the next master.
+
+Rule `record-if-unknown` (P1): a master whose table does not know the writer reads the record, and refuses unless it
+says DECIDED. Without it: (1) publication 7 is carried out, and its caller's question is late; (2) the group is lost,
+and the next segment opens with an empty table; (3) the question arrives there, and 7 is appended again, perhaps behind
+8. The same where staged data is gone: it may be gone because all was done long ago.
+
+Rule `window`: at most 16 batches of a writer are uncommitted. More would leave the window in which repeats are known,
+and other producers would wait behind them.
+
+Rule `ends-with-the-segment` (I6): a fence or a seal ends the work, because nothing more is appended there.
+"""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+from seriatim_api.ids import MemberId, make_offset, split_offset
+
+from ..peers import disks
+from ..state.broker import BrokerState
+from ..state.partition import Partition
+from ..state.segment_log import SegmentLog
+from ..state.writing import FETCH_PAUSE_US, Carrying, Fetched, Wait
+from ..values.effects import CarriedOut, FetchStaged, ReadWriter
+from ..values.events import CarryOut, StagedFetched, WriterRead
+from ..values.kinds import TimerKind
+from ..values.log import Batch
+from ..values.messages import FORM_PUBLICATIONS, KeepProducer
+from ..values.producers import WINDOW_BATCHES
+from ..values.states import NOTHING, drop, put
+from . import appending
+from .publication_plan import Stand, is_as_staged, published_header, stand
+
+FETCHED_AHEAD_MAX = 4
+"""Staged batches of one publication that are fetched, or being fetched, and not appended yet: two megabytes. One that
+waits for a batch that cannot be had holds none: there may be as many as there are partitions."""
+
+CARRIED_BYTES_MAX = 64 << 20
+"""Of staged batches in the memory of one broker for all publications: fetched, or appended and not committed yet. At
+the limit each publication still has one batch on each partition, so that none waits for the end of another one."""
+
+FETCH_PAUSE_US_MAX = 2_000_000
+"""Before a batch that cannot be had is asked for again; twice as long each time."""
+
+CARRYINGS_MAX = 64
+"""Publications that are carried out on one partition at once: one for each of so many writers."""
+
+CARRYINGS_MISSING_MAX = 256
+"""More of them that wait for what is staged on disks that are away: they take no turn from others."""
+
+WAITS_MAX = 64
+"""Questions about one publication that wait on one partition."""
+
+
+def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> None:
+    """A publisher asks for the rows of a publication that it read as DECIDED."""
+    log = _led(partition)
+    if log is None:
+        text = "this broker is not the master of the open segment"
+        _refuse(broker, event.request, errors.NotServingError(text, retry_after_ms=50))
+        return
+    carrying = partition.carryings.get((event.producer, event.sequence))
+    if carrying is None:
+        missing = sum(each.is_missing for each in partition.carryings.values())
+        if len(partition.carryings) - missing >= CARRYINGS_MAX or missing >= CARRYINGS_MISSING_MAX:
+            text = f"{len(partition.carryings)} publications are carried out on this partition already"
+            _refuse(broker, event.request, errors.OverloadedError(text, retry_after_ms=200))
+            return
+        carrying = Carrying(event, log.no)
+        partition.carryings = put(partition.carryings, carrying.key, carrying)
+    elif len(carrying.waits) >= WAITS_MAX:
+        text = f"{WAITS_MAX} wait for this publication already"
+        _refuse(broker, event.request, errors.OverloadedError(text, retry_after_ms=200))
+        return
+    carrying.waits = (*carrying.waits, Wait(event.request, event.deadline_us))
+    # Rule `entry-stays`: whoever is asked for knows the writer still. Without it: (1) a publication waits for a group
+    # that is down, longer than tables keep idle producers; (2) the partitions that are done forget the writer; (3) they
+    # are asked again, read DECIDED, and begin at row 0.
+    now_ms = max(log.last_append_ms, broker.now.wall_ms)
+    if log.keep_producer(broker, carrying.producer, now_ms):
+        for follower in log.followers:
+            link = broker.links.by_broker.get(follower.member.broker)
+            if link is not None and link.forms & FORM_PUBLICATIONS:
+                keep = KeepProducer(partition.id, log.no, log.record.attempt, carrying.producer, now_ms)
+                broker.send(follower.member, keep)
+    _keep_looking(broker, partition)
+    _go_on(broker, partition, carrying)
+
+
+def on_keep_producer(broker: BrokerState, partition: Partition, sender: MemberId, message: KeepProducer) -> None:
+    """The master keeps a writer in its table, and so does this follower: else it would be forgotten with the master."""
+    log = partition.logs.get(message.segment_no)
+    if log is not None and log.active and not log.unbroken and log.record.attempt == message.attempt:
+        log.keep_producer(broker, message.producer, message.append_time_ms)
+
+
+def look_again(broker: BrokerState, partition: Partition) -> None:
+    """Time has passed, or the commit has moved: go on, and end what has waited too long."""
+    for carrying in list(partition.carryings.values()):
+        now_us = broker.now.mono_us
+        late = [wait for wait in carrying.waits if now_us >= wait.deadline_us]
+        for wait in late:
+            text = "not all rows of the publication are committed yet; it goes on when it is asked for again"
+            _refuse(broker, wait.request, errors.DeadlineExceededError(text))
+        carrying.waits = tuple(wait for wait in carrying.waits if wait not in late)
+        if carrying.waits:
+            _go_on(broker, partition, carrying)
+        else:
+            _forget(broker, partition, carrying)
+    if partition.carryings:
+        _keep_looking(broker, partition)
+
+
+def on_commit(broker: BrokerState, partition: Partition) -> None:
+    """The commit, or what all members have flushed, has moved."""
+    for carrying in list(partition.carryings.values()):
+        _go_on(broker, partition, carrying)
+
+
+def fail_all(broker: BrokerState, partition: Partition, error: errors.SeriatimError) -> None:
+    """There is no such partition any more."""
+    for carrying in list(partition.carryings.values()):
+        _end(broker, partition, carrying, error)
+
+
+# ---- a step ----------------------------------------------------------------------------------------------
+
+
+def _go_on(broker: BrokerState, partition: Partition, carrying: Carrying) -> None:
+    log = _led(partition)
+    if log is None or log.no != carrying.segment_no:
+        text = f"segment {carrying.segment_no} has ended; the next master goes on"
+        _end(broker, partition, carrying, errors.SegmentMovedError(text, retry_after_ms=20))
+        return
+    _let_go(broker, log, carrying)
+    here = stand(log.live_table.last(carrying.producer), carrying.sequence, carrying.rows)
+    if here is Stand.CONTRADICTS:
+        text = f"rows of publication {carrying.sequence} are here that its manifest does not give"
+        _end(broker, partition, carrying, errors.CorruptionError(text))
+        return
+    if here is Stand.UNKNOWN and not carrying.is_decided:
+        _ask_record(broker, partition, carrying)
+        return
+    number = max(here, carrying.passed) if isinstance(here, int) else carrying.passed
+    if here is not Stand.SUPERSEDED:
+        number = _append_fetched(broker, partition, log, carrying, number)
+    if here is Stand.SUPERSEDED or number == len(carrying.batches):
+        if _is_safe(log, carrying):
+            _answer(broker, partition, log, carrying)
+        return
+    _fetch(broker, partition, log, carrying, number)
+
+
+def _append_fetched(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> int:
+    """Append what is there of the batches from that number on; returns the first that is not appended."""
+    while number < len(carrying.batches):
+        if number in carrying.gone:
+            if not carrying.is_decided:
+                _ask_record(broker, partition, carrying)
+                return number
+            _pass_over(broker, partition, carrying, number)
+        elif (fetched := carrying.fetched.get(number)) is None or not _may_append(
+            broker, partition, log, carrying, fetched.batch
+        ):
+            return number
+        else:
+            carrying.fetched = drop(carrying.fetched, number)
+            carrying.is_missing = False
+            carrying.pause_us, carrying.due_us = FETCH_PAUSE_US, 0
+            row = carrying.rows[number]
+            header = published_header(
+                fetched.batch.header, partition.id, carrying.producer, carrying.sequence, row, carrying.manifest
+            )
+            # The members of a group share what is staged on it.
+            is_adopted = fetched.is_here and len(fetched.batch.body) >= broker.config.adopted_bytes_min
+            place = carrying.batches[number] if is_adopted else None
+            appended = appending.append_staged(broker, partition, log, header, fetched.batch, place)
+            carrying.uncommitted = (*carrying.uncommitted, (appended.header.end_index, fetched.batch.size_bytes))
+            if not row:
+                carrying.first_offset = make_offset(log.no, appended.header.base_index)
+        number += 1
+        carrying.passed = number
+    return number
+
+
+def _pass_over(broker: BrokerState, partition: Partition, carrying: Carrying, number: int) -> None:
+    """The disks with this staged batch are lost: only here may sequences have a gap."""
+    rows = carrying.batches[number].rows
+    carrying.lost_rows += rows
+    broker.out.note(
+        "staged_rows_lost",
+        partition.id,
+        writer=carrying.writer,
+        sequence=carrying.sequence,
+        from_row=carrying.rows[number],
+        rows=rows,
+    )
+
+
+def _may_append(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying, batch: Batch) -> bool:
+    """Whether a batch may be appended now; if not, time or the commit brings this back."""
+    if not _takes_more(broker, partition, log, carrying):
+        return False
+    limit = broker.config.unflushed_bytes_max
+    if log.uncertain and log.uncertain_bytes + batch.size_bytes > limit:
+        return False
+    return log.live_table.last(carrying.producer) is not None or log.makes_room(broker)
+
+
+def _takes_more(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying) -> bool:
+    """Whether a batch of any size may be appended now."""
+    if partition.quiescence is not None:  # a planned switch is near
+        return False
+    if disks.full_member(broker, log.record.members) is not None:
+        broker.poll(0, appending.ROOM, partition.id)
+        return False
+    return not log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES)
+
+
+def _is_safe(log: SegmentLog, carrying: Carrying) -> bool:
+    """Whether all rows are committed, and on every member's disk.
+
+    Rule `answers-committed` (P4). Without it: (1) the last rows are on the master's disk only, and the publisher writes
+    DONE; (2) the master is lost, and the segment is sealed below them; (3) nobody carries them out any more.
+
+    Rule `answers-flushed`: where the topic does not flush before it commits, the commit is not enough. Without it: (1)
+    all rows are in the memory of both members, and the publisher writes DONE; (2) both lose their power; (3) the rows
+    are gone, though a program sent them at `replicated_flushed` and heard ok.
+    """
+    last = log.live_table.last(carrying.producer)
+    if last is None or last.epoch != carrying.sequence:
+        return True
+    segment_no, index = split_offset(last.offset)
+    return segment_no != log.no or index + last.message_count <= log.flushed
+
+
+# ---- what a step needs -----------------------------------------------------------------------------------
+
+
+def _fetch(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> None:
+    """Ask for the batches that come next, unless they are there, or nothing may be appended now."""
+    if carrying.is_missing and broker.now.mono_us < carrying.due_us:
+        return
+    is_much = broker.carried_bytes >= CARRIED_BYTES_MAX
+    if (is_much and carrying.held_bytes) or not _takes_more(broker, partition, log, carrying):
+        return
+    under_way = set(carrying.fetching.values())
+    ahead = 1 if carrying.is_missing or is_much else FETCHED_AHEAD_MAX
+    for wanted in range(number, min(number + ahead, len(carrying.batches))):
+        if wanted not in carrying.fetched and wanted not in carrying.gone and wanted not in under_way:
+            serial = broker.new_serial()
+            carrying.fetching = put(carrying.fetching, serial, wanted)
+            broker.out.emit(FetchStaged(serial, partition.id, carrying.batches[wanted]))
+
+
+def on_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) -> None:
+    """A staged batch is here, or is not to be had now, or is gone for good."""
+    carrying = next((each for each in partition.carryings.values() if event.serial in each.fetching), None)
+    if carrying is None:
+        return
+    number = carrying.fetching[event.serial]
+    carrying.fetching = drop(carrying.fetching, event.serial)
+    if event.is_gone:
+        carrying.gone = put(carrying.gone, number, True)
+    elif event.batch is not None and is_as_staged(event.batch, carrying.batches[number], broker.checksum):
+        carrying.fetched = put(carrying.fetched, number, Fetched(event.batch, event.is_here))
+        _hold(broker, carrying, event.batch.size_bytes)
+    else:  # one that differs is none: perhaps another member has what the manifest names
+        _missed(broker, partition, carrying, number, differs=event.batch is not None)
+        return
+    _go_on(broker, partition, carrying)
+
+
+def _missed(broker: BrokerState, partition: Partition, carrying: Carrying, number: int, *, differs: bool) -> None:
+    """A batch cannot be had now: time brings this back, and until then nothing that was fetched ahead is kept, and what
+    comes yet is not waited for."""
+    if not carrying.is_missing:
+        staged = carrying.batches[number]
+        broker.out.note(
+            "staged_batch_differs" if differs else "staged_batch_missing",
+            partition.id,
+            writer=carrying.writer,
+            sequence=carrying.sequence,
+            stage_partition=staged.partition,
+            offset=staged.offset,
+        )
+    carrying.is_missing = True
+    _hold(broker, carrying, -sum(each.batch.size_bytes for each in carrying.fetched.values()))
+    carrying.fetched = carrying.fetching = NOTHING
+    carrying.due_us = broker.now.mono_us + carrying.pause_us
+    carrying.pause_us = min(2 * carrying.pause_us, FETCH_PAUSE_US_MAX)
+
+
+def _hold(broker: BrokerState, carrying: Carrying, size_bytes: int) -> None:
+    """So many bytes more of staged batches are in memory, or fewer."""
+    carrying.held_bytes += size_bytes
+    broker.carried_bytes += size_bytes
+    assert carrying.held_bytes >= 0, "what is let go was held"
+
+
+def _let_go(broker: BrokerState, log: SegmentLog, carrying: Carrying) -> None:
+    """What is committed is held no longer."""
+    while carrying.uncommitted and carrying.uncommitted[0][0] <= log.commit:
+        _hold(broker, carrying, -carrying.uncommitted[0][1])
+        carrying.uncommitted = carrying.uncommitted[1:]
+
+
+def _ask_record(broker: BrokerState, partition: Partition, carrying: Carrying) -> None:
+    if not carrying.asked:
+        carrying.asked = broker.new_serial()
+        broker.out.emit(ReadWriter(carrying.asked, partition.id, carrying.incarnation, carrying.writer))
+
+
+def on_writer_read(broker: BrokerState, partition: Partition, event: WriterRead) -> None:
+    """The coordinator told the record, or did not answer."""
+    carrying = next((each for each in partition.carryings.values() if each.asked == event.serial), None)
+    if carrying is None:
+        return
+    carrying.asked = 0
+    if event.failed:
+        return  # time brings this back
+    record = event.record
+    if record is None or not record.has_decided(carrying.producer, carrying.sequence, carrying.manifest):
+        text = f"publication {carrying.sequence} of writer {carrying.writer!r} is not decided, or is done already"
+        _end(broker, partition, carrying, errors.PreconditionError(text))
+        return
+    carrying.is_decided = True
+    _go_on(broker, partition, carrying)
+
+
+# ---- the end ---------------------------------------------------------------------------------------------
+
+
+def _answer(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying) -> None:
+    first = carrying.first_offset
+    if first is None:
+        entries = log.live_table.entries(carrying.producer)
+        named = [entry for entry in entries if (entry.epoch, entry.base_sequence) == (carrying.sequence, 0)]
+        first = named[0].offset if named else None
+    for wait in carrying.waits:
+        broker.out.emit(CarriedOut(wait.request, first, carrying.rows[-1], carrying.lost_rows, None))
+    _forget(broker, partition, carrying)
+
+
+def _end(broker: BrokerState, partition: Partition, carrying: Carrying, error: errors.SeriatimError) -> None:
+    for wait in carrying.waits:
+        _refuse(broker, wait.request, error)
+    _forget(broker, partition, carrying)
+
+
+def _refuse(broker: BrokerState, request: int, error: errors.SeriatimError) -> None:
+    broker.out.emit(CarriedOut(request, None, 0, 0, error))
+
+
+def _forget(broker: BrokerState, partition: Partition, carrying: Carrying) -> None:
+    _hold(broker, carrying, -carrying.held_bytes)
+    partition.carryings = drop(partition.carryings, carrying.key)
+
+
+def _keep_looking(broker: BrokerState, partition: Partition) -> None:
+    broker.poll(broker.config.retry_us, TimerKind.CARRYING, partition.id)
+
+
+def _led(partition: Partition) -> SegmentLog | None:
+    """The log of the open segment, if this member is its master and takes batches."""
+    log = partition.open_log()
+    return log if log is not None and log.active and log.unbroken else None
