@@ -80,7 +80,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             and the others go on without it. Above the longest pause of a disk that works.
         disk_hang_dead_s: Once the disk hangs for so long, /healthz says 503, so that a supervisor ends the process;
             0: never.
-        heartbeat_ms, silence_ms, serve_lease_ms, planned_switch_ms: Times of the core; see `core.config`.
+        heartbeat_ms, silence_ms, serve_lease_ms, planned_switch_ms: Times of the core; see `core.values.config`.
     """
 
     cluster: str

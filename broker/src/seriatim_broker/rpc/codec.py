@@ -1,8 +1,8 @@
 """What brokers say to each other, as bytes.
 
-One `PeerMessage` for each value of `core.messages`, by a table; only `Replicate` is not among them: its batches travel
-as runs of a `ReplicateFrame`, put together in `rpc.peer_frames`. Whatever does not decode to exactly one known message
-is the peer's mistake: `BadRequestError`, and the link is broken.
+One `PeerMessage` for each value of `core.values.messages`, by a table; only `Replicate` is not among them: its batches
+travel as runs of a `ReplicateFrame`, put together in `rpc.peer_frames`. Whatever does not decode to exactly one known
+message is the peer's mistake: `BadRequestError`, and the link is broken.
 """
 
 from __future__ import annotations

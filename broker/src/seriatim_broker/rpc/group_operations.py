@@ -2,7 +2,7 @@
 
 A plan is made first: where the group stands, and which offset the target is by now. What is carried out names offsets
 and epochs of the plan, so it does what was shown, or nothing. The server of each partition's head carries it out
-(`core.groups.operations`).
+(`core.consumers.operations`).
 """
 
 from __future__ import annotations

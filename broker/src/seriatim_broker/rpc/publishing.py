@@ -1,7 +1,7 @@
 """The publisher: any broker decides a publication, and has the masters of its partitions carry it out.
 
 It keeps nothing between two calls. Several of them at once, for one publication, are harmless: one transaction decides,
-and each master goes on where its own table says. What is decided is in `core.publications.writers`.
+and each master goes on where its own table says. What is decided is in `core.values.writers`.
 
     read record, floors, topic ─▶ judge ─▶ DECIDED by another call or an earlier one: finish it, and begin again
                                     ├─▶ done before: ok
@@ -171,7 +171,7 @@ class Publisher:
 
         Raises:
             WriterFencedError, WriterOwnedError, UnknownWriterError, SequencePassedError, PublicationDiffersError: As of
-                `core.publications.writers.judge`. Nothing was decided, or it was before the writer was opened again,
+                `core.values.writers.judge`. Nothing was decided, or it was before the writer was opened again,
                 and is finished whatever happens.
             StagedDataGoneError: Nothing was decided: stage the rows anew.
             PublishedWithLossError: It was decided, and some of its rows are lost.

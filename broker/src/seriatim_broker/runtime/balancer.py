@@ -1,7 +1,8 @@
 """What the controller does about balance: it looks now and then, or when a person asks, and moves heads.
 
-What should move is decided in `core.balance`; here is asked what the masters took, whose group is steady, and each move
-is made when its turn comes, if it still means what it meant: one planned switch at a time, so many a second at most.
+What should move is decided in `core.control.balance`; here is asked what the masters took, whose group is steady, and
+each move is made when its turn comes, if it still means what it meant: one planned switch at a time, so many a second
+at most.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the controller does for groups that are cordoned or drained: heads leave, then copies are made elsewhere.
 
 Chains are looked at only while somebody wants a group to be left. Whoever is asked to move a head or to leave a record
-looks for itself whether it may (`core.leaving`), and answers nothing: the next look shows what came of it. A partition
-that did not do what it was asked is asked less and less often.
+looks for itself whether it may (`core.control.leaving`), and answers nothing: the next look shows what came of it. A
+partition that did not do what it was asked is asked less and less often.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 - The cursor of a deleted consumer group goes; what stays is one floor of epochs (`group_epochs`). So does that of a
   group that reports its progress itself, once it has reported nothing for as long: it holds retention no more.
-- The tombstone of a deleted partition goes; what stays is its id in the ranges of deleted partitions (`core.deleted`).
+- The tombstone of a deleted partition goes; what stays is its id in the ranges of deleted partitions
+  (`core.values.deleted`).
 
 Both say as much as what they replace, in the very transaction that removes it. So nothing depends on how long anything
 was kept, nor on clocks: that is for people who look. Two controllers at once do no harm, because each transaction

@@ -1,7 +1,7 @@
 """Rebuilding the coordinator's records from what the brokers told: reads what is there, plans, writes.
 
-`core.rebuild` decides about chains and cursors. Each record is written by compare-and-swap on the revision that was
-read, so that what is written meanwhile is not written over; a rebuild may be repeated until it finds nothing to do.
+`core.control.rebuild` decides about chains and cursors. Each record is written by compare-and-swap on the revision that
+was read, so that what is written meanwhile is not written over; a rebuild may be repeated until it finds nothing to do.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every `look_s`, and six times in what a topic keeps, it asks the core which part
 with what their topics say, and finds the first message that is kept: a look at the record, and a binary search in the
 open segment. A partition where nothing is old enough costs no disk: of its first batch this remembers where it is and
 how old. Only where something is to be dropped, or to be tidied, it reads the cursors of the partition's consumer
-groups. `core.retention` decides and writes; here is what needs the disk, the coordinator and a clock.
+groups. `core.control.retention` decides and writes; here is what needs the disk, the coordinator and a clock.
 
 A partition is trimmed when it is beyond a limit by 5 %. So the record of a partition that keeps three days is written
 every four hours at most, and that of one that keeps a minute at every look.

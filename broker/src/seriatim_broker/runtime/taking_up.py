@@ -4,7 +4,7 @@ Rule `taken-up`. Without it: (1) a program publishes, and is killed right after 
 have their rows, the others never get them, and nobody else may publish under this writer.
 
 It also asks partitions again that are done, because nobody remembers which are: so their masters know the writer still
-(rule `entry-stays` in `core.publications.carrying`). Records go that nobody needs any more: of unnamed jobs, a day
+(rule `entry-stays` in `core.writing.carrying`). Records go that nobody needs any more: of unnamed jobs, a day
 after they are done, and of writers that were opened and published nothing, after a month.
 """
 

@@ -1,4 +1,4 @@
-"""A disk in memory: what the writes of `core.log` mean, with an end that is not synced yet.
+"""A disk in memory: what the writes of `core.values.log` mean, with an end that is not synced yet.
 
 Every `submit` is visible at once and durable later, in order. A crash keeps any prefix of what was not durable, which
 is the worst that an ordered log with group commit may do. The simulator drives a `MemoryDisk` directly and decides when

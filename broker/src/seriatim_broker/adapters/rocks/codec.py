@@ -7,7 +7,7 @@ a newer version may add fields.
             position (u64)                bytes of the segment's log before this batch
             header (192 bytes), body
             If the highest bit of commit is set the body stands apart, and in its place is: extent (u32), the key there
-    window  as the core packs it (`core.producers`); before 0.3.0 without the append time at its end
+    window  as the core packs it (`core.values.producers`); before 0.3.0 without the append time at its end
     run     extent u32, position u64      bytes of the segment's log before the run
             bodies (u32)                  if it is not 0: the extent with bodies that stand apart
 """

@@ -2,8 +2,8 @@
 
 The transaction that opens a segment takes empty sealed segments out of the record (`chain.foldable`), and the segment
 behind them says how many numbers are missing before it. Those numbers are never used again: they count as sealed, with
-no message. So whatever names one of them goes on at the next segment: a group's cursor (`groups.serving`), or a member
-that still has a log of it, here.
+no message. So whatever names one of them goes on at the next segment: a group's cursor (`consumers.serving`), or a
+member that still has a log of it, here.
 """
 
 from __future__ import annotations

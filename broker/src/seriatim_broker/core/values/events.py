@@ -422,7 +422,7 @@ class ListLed:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Retention decided what may go, from the chain record of that epoch; see `core.retention`.
+    """Retention decided what may go, from the chain record of that epoch; see `core.control.retention`.
 
     `cursors_revision`: the coordinator's, as of which the group's cursors were looked at.
     """

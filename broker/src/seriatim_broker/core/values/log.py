@@ -33,8 +33,8 @@ class LocalSegment:
 
     `opened_run` is the run in which this member opened it as master, 0 if never. `fenced` forbids appends for ever.
     `sealed_len` is what the chain was seen to say. `quarantined`: the chain says something else than what is here, see
-    `core.quarantine`. What lies below `begin` was dropped by retention. `copied_from`: this copy began at that start,
-    above 0, so its preparation has the producer table as of the end of the segment.
+    `core.dispatch.quarantine`. What lies below `begin` was dropped by retention. `copied_from`: this copy began at that
+    start, above 0, so its preparation has the producer table as of the end of the segment.
     """
 
     no: int

@@ -248,7 +248,7 @@ def read_names(packed: bytes) -> tuple[BlockName, ...]:
 class Table:
     """A table at rest: `rows` packed as the module says, empty for a table without producers; idle blocks by name.
 
-    Whoever makes a live table of it needs the blocks themselves; see `core.blocks`.
+    Whoever makes a live table of it needs the blocks themselves; see `core.switching.idle_blocks`.
     """
 
     rows: bytes = b""
