@@ -288,7 +288,7 @@ class Injector(ServingFaults):
             return
         machine = self._rng.random() < self._options.machine_share
         kept = self._rng.randint(0, broker.disk.pending_count)
-        self._tell(f"{broker.name} ends ({'machine' if machine else 'process'}), of the unsynced it keeps {kept}")
+        self._tell(f"{broker.name} ends ({'machine' if machine else 'process'}) and keeps {kept} unflushed writes")
         run = RunId(broker.member, broker.run)
         self._world.network.process_ended(process, silent=machine)
         process.end()

@@ -40,7 +40,7 @@ def _chosen_master_alone() -> list[Patch]:
 
 MUTATIONS: dict[str, Mutation] = {
     "rest-is-enough": Mutation(
-        "a planned switch fences, though the master rests",
+        "a planned switch fences, even if the master rests",
         _rest_is_enough,
         LOSS,
         "balance",
@@ -48,7 +48,7 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=150,
     ),
     "chosen-alone": Mutation(
-        "a chosen place has all its members",
+        "a chosen broker group takes the segment with all its members",
         _chosen_master_alone,
         LOSS,
         "balance",

@@ -164,20 +164,28 @@ def _late_deliveries_count() -> list[Patch]:
 
 MUTATIONS: dict[str, Mutation] = {
     "client-resend-order": Mutation(
-        "what is sent again goes out in the original order", _resend_out_of_order, _ORDER, layer="client"
+        "resent batches go out in the original order", _resend_out_of_order, _ORDER, layer="client"
     ),
     "client-cut-anew": Mutation("a batch is never cut anew", _cut_anew, _ORDER, layer="client"),
     "client-forgets": Mutation(
-        "a run begins with the oldest unacknowledged batch", _forgotten_at_a_redirect, _ORDER, layer="client"
+        "a producer run begins with the oldest unacknowledged batch", _forgotten_at_a_redirect, _ORDER, layer="client"
     ),
     "client-last-attempt": Mutation(
-        "failed is settled over all attempts", _last_attempt_decides, ("I10", "CORE"), "impatient", layer="client"
+        "a batch is failed only if every send attempt failed",
+        _last_attempt_decides,
+        ("I10", "CORE"),
+        "impatient",
+        layer="client",
     ),
     "client-keeps-sequences": Mutation(
         "a failed batch gives its sequence back", _sequences_are_kept, _ORDER, "impatient", layer="client"
     ),
     "client-same-epoch": Mutation(
-        "behind an unknown batch a new epoch begins", _unknown_goes_on_in_its_epoch, _ORDER, "impatient", layer="client"
+        "after an unknown batch a new producer epoch begins",
+        _unknown_goes_on_in_its_epoch,
+        _ORDER,
+        "impatient",
+        layer="client",
     ),
     "client-acks-early": Mutation(
         "only the application acknowledges", _delivered_is_acknowledged, ("I3", "I8"), layer="client"

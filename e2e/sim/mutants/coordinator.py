@@ -72,16 +72,18 @@ MUTATIONS: dict[str, Mutation] = {
     "refused-at-once": Mutation(
         "after a refused write a partition waits, longer each time", _refused_is_lost, ("LIMIT", "I13"), "refusing"
     ),
-    "attempt-anew": Mutation("the same content keeps its attempt", _always_a_new_attempt, ("LIMIT",), "refusing"),
+    "attempt-anew": Mutation(
+        "a preparation with the same content keeps its attempt id", _always_a_new_attempt, ("LIMIT",), "refusing"
+    ),
     "replaces-undecided": Mutation(
-        "only what can never be chosen is replaced", _undecided_are_replaced, LOSS, "refusing"
+        "a switcher replaces only preparations that can never be chosen", _undecided_are_replaced, LOSS, "refusing"
     ),
     "older-believed": Mutation(
-        "a record older than the one known is no decision", _older_is_believed, _TWICE, "restored"
+        "a record that is older than the known one decides nothing", _older_is_believed, _TWICE, "restored"
     ),
     "record-not-kept": Mutation("the disk remembers what was decided", _not_kept, (*_TWICE, "I13"), "restored"),
     "out-of-date": Mutation(
-        "a write whose record was seen to be over is not sent",
+        "a write is not sent if its chain record is known to be out of date",
         _sent_although_out_of_date,
         ("TWICE",),
         "restored",
@@ -90,7 +92,7 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=100,
     ),
     "not-registered-again": Mutation(
-        "a record that lost a run is not written over",
+        "a member record that lost a run is not overwritten",
         _registered_again,
         ("ALARM",),
         "restored",

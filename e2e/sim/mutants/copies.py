@@ -20,10 +20,13 @@ def _nobody_misses_a_server() -> list[Patch]:
 
 MUTATIONS: dict[str, Mutation] = {
     "own-tail-overlooked": Mutation(
-        "a member takes a tail that it keeps itself", _own_tail_is_overlooked, ("I13",), "servers-lost"
+        "a member that copies uses the tail that it keeps itself", _own_tail_is_overlooked, ("I13",), "servers-lost"
     ),
     "server-unmissed": Mutation(
-        "who needs a server that is gone asks for another one", _nobody_misses_a_server, ("I13",), "servers-lost"
+        "a member that needs a server that is gone asks for another one",
+        _nobody_misses_a_server,
+        ("I13",),
+        "servers-lost",
     ),
 }
 """By name."""

@@ -64,5 +64,7 @@ MUTATIONS: dict[str, Mutation] = {
     "folds-with-table": Mutation(
         "a segment before an incomplete one stays", _folds_with_table, ("I9", "TABLE", "I13"), "chatty"
     ),
-    "stays-in-folded": Mutation("a group in a folded segment goes on", _stays_in_folded, ("I13",), "chatty"),
+    "stays-in-folded": Mutation(
+        "a consumer group whose cursor is in a folded segment goes on", _stays_in_folded, ("I13",), "chatty"
+    ),
 }

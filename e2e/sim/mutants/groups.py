@@ -131,7 +131,7 @@ _STUCK = ("I13",)
 
 MUTATIONS: dict[str, Mutation] = {
     "leaves-when-one-stays": Mutation(
-        "a copy leaves a record only where two whole ones stay",
+        "a copy leaves a record only if two whole copies stay",
         _leaves_when_one_stays,
         ("LEAVE", *LOSS),
         "groups-change",
@@ -139,7 +139,7 @@ MUTATIONS: dict[str, Mutation] = {
         layer="runtime",
     ),
     "leaves-when-listed": Mutation(
-        "only who is eligible counts as whole",
+        "only an eligible member counts as a whole copy",
         _leaves_when_listed,
         ("LEAVE", *LOSS),
         "groups-change",
@@ -171,7 +171,7 @@ MUTATIONS: dict[str, Mutation] = {
         layer="runtime",
     ),
     "tails-forgotten": Mutation(
-        "a drained group gives away tail copies as well",
+        "a drained broker group gives away tail copies as well",
         _tail_copies_are_forgotten,
         _STUCK,
         "groups-change",

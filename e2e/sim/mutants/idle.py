@@ -90,31 +90,31 @@ def _parts_mixed() -> list[Patch]:
 
 MUTATIONS: dict[str, Mutation] = {
     "forgotten-early": Mutation(
-        "a producer is forgotten when it is expired, not before",
+        "a producer is forgotten only when it has expired",
         _forgotten_early,
         ("TABLE", "GAP", "I9"),
         "idle-producers",
     ),
     "row-hides-window": Mutation(
-        "who came back is known by its window, not by its row in a block",
+        "a producer that came back is known by its window, not by its row in a block",
         _row_hides_window,
         ("TABLE", "GAP", "I1", "I9", "CORE"),
         "idle-producers",
     ),
     "unread-is-unknown": Mutation(
-        "a producer is known before its window is made",
+        "a new master knows a producer before it has made its window",
         _unread_is_unknown,
         ("TABLE", "GAP", "I1", "I9", "PLACE"),
         "idle-producers",
     ),
     "part-missing": Mutation(
-        "a message in parts is complete with its last part", _part_missing, ("I13", *LOSS), "tables-in-parts"
+        "a message in parts is complete only with its last part", _part_missing, ("I13", *LOSS), "tables-in-parts"
     ),
     "parts-mixed": Mutation(
-        "the parts of a message are those of one link", _parts_mixed, ("I13", *LOSS), "tables-in-parts"
+        "a message is put together from the parts of one link only", _parts_mixed, ("I13", *LOSS), "tables-in-parts"
     ),
     "block-missing": Mutation(
-        "a preparation is written with all idle blocks that it names",
+        "a preparation is written only with all idle blocks that it names",
         _missing_is_empty,
         ("TABLE", "CORE"),
         "idle-producers",

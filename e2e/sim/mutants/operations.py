@@ -83,37 +83,39 @@ def _mutation(rule: str, patches: Any, *breaks: str, profile: str = "group-opera
 
 MUTATIONS: dict[str, Mutation] = {
     "operation-compares-chain": _mutation(
-        "an operation on a group compares the chain record, which names the server",
+        "an operation on a consumer group compares the chain record, which names the server",
         _chain_is_not_compared,
         "VOID",
         "PAUSE",
         "I11",
         profile="late-operations",
     ),
-    "operation-raises-epoch": _mutation(
-        "a rewind or skip begins a new epoch of the group", _epoch_is_not_raised, "I11"
-    ),
+    "operation-raises-epoch": _mutation("a rewind or skip begins a new group epoch", _epoch_is_not_raised, "I11"),
     "old-epochs-void": _mutation(
-        "what was acknowledged in another epoch counts for nothing", _old_epochs_count, "I2", "I11", "I8"
+        "what was acknowledged in another group epoch does not count", _old_epochs_count, "I2", "I11", "I8"
     ),
     "epochs-apart": _mutation(
-        "control records of two epochs are not merged", _epochs_are_merged, "I2", "I11", "I8", "I3"
+        "control records of two group epochs are not merged", _epochs_are_merged, "I2", "I11", "I8", "I3"
     ),
     "unknown-holds": _mutation(
-        "a group whose move is not known to be done is given nothing",
+        "a consumer group gets nothing until its move is known to be done",
         _unknown_thaws,
         "VOID",
         "I11",
         profile="late-operations",
     ),
     "stops-first": _mutation(
-        "a group is stopped before it is moved", lambda: [(operations, "_stop", nothing)], "VOID", "I11", "CORE"
+        "a consumer group is stopped before it is moved",
+        lambda: [(operations, "_stop", nothing)],
+        "VOID",
+        "I11",
+        "CORE",
     ),
     "operation-once": _mutation(
         "a repeated request is carried out once", lambda: [(operations, "was_done", lambda *_: False)], "ONCE"
     ),
     "newest-cursor": _mutation(
-        "a cursor that was read earlier and comes late is ignored",
+        "a cursor that was read earlier and arrives late is ignored",
         lambda: [(serving, "_came_late", lambda *_: False)],
         "VOID",
         "PAUSE",
@@ -121,7 +123,7 @@ MUTATIONS: dict[str, Mutation] = {
         "I13",
     ),
     "pause-stays": _mutation(
-        "a paused group stays paused when it crosses or is moved", _pause_is_not_carried_on, "PAUSE", "I11"
+        "a paused consumer group stays paused when it crosses or is moved", _pause_is_not_carried_on, "PAUSE", "I11"
     ),
 }
 """By name."""

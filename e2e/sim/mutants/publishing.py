@@ -178,16 +178,16 @@ MUTATIONS: dict[str, Mutation] = {
         profile="late-publications",
     ),
     "own-table": _mutation(
-        "a master goes on with a publication where its own table says", _table_is_not_asked, "I9", "CUTS", "GAP", "CORE"
+        "a master continues a publication where its own table says", _table_is_not_asked, "I9", "CUTS", "GAP", "CORE"
     ),
     "answers-committed": _mutation(
-        "a master answers when all rows are committed",
+        "a master answers only when all rows are committed",
         lambda: [(carrying, "_is_safe", lambda *_: True)],
         "DONE",
         "I12",
     ),
     "answers-flushed": _mutation(
-        "a master answers when the disks have all rows, also where the topic commits before",
+        "a master answers only when the disks have all rows, even if the topic commits earlier",
         lambda: [(carrying, "_is_safe", _is_committed)],
         "I12",
         profile="unflushed-publications",
@@ -198,13 +198,13 @@ MUTATIONS: dict[str, Mutation] = {
         "CUTS",
     ),
     "follows-as-staged": _mutation(
-        "a follower takes a staged body only if it is the one that the master named",
+        "a slave takes a staged body only if it is the one that the master named",
         lambda: [(following, "_is_body_of", lambda *_: True)],
         "I5",
         "CUTS",
     ),
     "entry-stays": _mutation(
-        "a writer stays in producer tables while it has something decided",
+        "a writer stays in producer tables while it has a decided publication",
         lambda: [(ProducerTable, "touch", nothing)],
         "I9",
         "CUTS",
@@ -212,7 +212,7 @@ MUTATIONS: dict[str, Mutation] = {
         profile="late-publications",
     ),
     "followers-keep": _mutation(
-        "followers, too, keep a writer in their tables while it has something decided",
+        "slaves, too, keep a writer in their tables while it has a decided publication",
         lambda: [(carrying, "FORM_PUBLICATIONS", 0)],
         "I9",
         "CUTS",
@@ -220,7 +220,7 @@ MUTATIONS: dict[str, Mutation] = {
         profile="late-publications",
     ),
     "as-the-writer": _mutation(
-        "what is carried out has the writer's producer id, the publication's sequence and the row's number",
+        "published batches have the writer's producer id, the publication's sequence and the row's number",
         _rows_as_staged,
         "PUB",
     ),
@@ -231,55 +231,59 @@ MUTATIONS: dict[str, Mutation] = {
         "CORE",
     ),
     "passes-over-what-is-lost": _mutation(
-        "a publication goes on without staged data that was declared lost", _what_is_gone_is_waited_for, "I13"
+        "a publication continues without staged data that was declared lost", _what_is_gone_is_waited_for, "I13"
     ),
     "says-what-is-lost": _mutation(
-        "who published is told if rows were lost",
+        "the program that published is told if rows were lost",
         lambda: [(writers, "check_loss", nothing)],
         "DONE",
     ),
     "only-masters-publish": _mutation(
-        "a client's batch that looks published is refused",
+        "a client's batch that looks like a published one is refused",
         lambda: [(appending, "_stage_refusal", nothing)],
         "PUB",
         "CUTS",
     ),
     "decided-first": _mutation(
-        "masters are asked for what was read as DECIDED only",
+        "masters are asked only for publications that were read as DECIDED",
         lambda: [(staged, "is_read_again", lambda: False)],
         "PUB",
     ),
     "each-answers": _mutation(
-        "a publication is done when every master has said so",
+        "a publication is done only when every master has said so",
         lambda: [(staged, "may_be_done", lambda _: True)],
         "DONE",
     ),
     "asks-members": _mutation(
-        "nothing is decided of which a part cannot be had",
+        "a publication is decided only if all its staged data can be read",
         lambda: [(staged, "is_there", lambda *_: True)],
         "KEPT-STAGE",
     ),
     "above-floors": _mutation(
-        "nothing is decided of which a part lies below its floor", _floors_are_not_looked_at, "KEPT-STAGE"
+        "a publication is decided only if all its staged data is above the floors",
+        _floors_are_not_looked_at,
+        "KEPT-STAGE",
     ),
     "owners": _mutation("a writer publishes for its first owner only", _owners_are_not_compared, "OWNER"),
-    "epochs-grow": _mutation("no epoch of a writer comes twice, not even if it is deleted", _epochs_count, "FENCE"),
+    "epochs-grow": _mutation(
+        "an epoch of a writer never comes twice, even if the writer is deleted", _epochs_count, "FENCE"
+    ),
     "one-count": _mutation(
-        "all rows of a publication were spread over the same number of partitions",
+        "all rows of a publication are spread over the same number of partitions",
         _chunks_for_any_count,
         "SPREAD",
     ),
     "chunks-in-order": _mutation(
-        "rows stand in the order of the chunks that were named", _chunks_in_another_order, "CUTS"
+        "rows are in the order of the chunks that were named", _chunks_in_another_order, "CUTS"
     ),
     "finish-first": _mutation(
-        "nothing is decided before the publication before is done", _next_is_decided_at_once, "NEXT"
+        "a publication is decided only when the one before is done", _next_is_decided_at_once, "NEXT"
     ),
-    "fences": _mutation("only who opened the writer last publishes", _epochs_are_not_compared, "FENCE"),
+    "fences": _mutation("only the program that opened the writer last publishes", _epochs_are_not_compared, "FENCE"),
     "only-the-last-is-ok": _mutation(
         "a sequence below the last one is never ok", _earlier_ones_are_ok, "PUB", "FENCE", "DONE"
     ),
-    "digests": _mutation("the last publication is ok with its digest only", _digests_are_not_compared, "PUB"),
+    "digests": _mutation("the last publication is ok only with its digest", _digests_are_not_compared, "PUB"),
     "compares-record": _mutation(
         "a decision compares the record that it was made from",
         lambda: [(deciding, "of_record", lambda *_: [])],
@@ -301,13 +305,13 @@ MUTATIONS: dict[str, Mutation] = {
         layer="runtime",
     ),
     "waits-for-decided": _mutation(
-        "retention waits for records that are decided",
+        "retention waits for publications that are decided",
         lambda: [(StageFloors, "_is_needed", _says(False))],
         "KEPT-STAGE",
         layer="runtime",
     ),
     "taken-up": _mutation(
-        "the controller finishes what nobody else does",
+        "the controller finishes a publication that its publisher does not finish",
         lambda: [(taking_up, "is_to_finish", lambda *_: False)],
         "I13",
         layer="runtime",

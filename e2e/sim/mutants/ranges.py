@@ -81,15 +81,20 @@ def _parts_are_whole() -> list[Patch]:
 
 MUTATIONS: dict[str, Mutation] = {
     "range-above-commit": Mutation(
-        "ranges end below the commit", _above_commit, ("RANGE", "I2", "I5", "I6", "I9", "I10", "I12"), "ranges"
+        "a range read ends below the commit", _above_commit, ("RANGE", "I2", "I5", "I6", "I9", "I10", "I12"), "ranges"
     ),
     "range-end-by-any": Mutation(
-        "only the master of the open segment knows the end", _any_member_tells_the_end, ("RANGE",), "ranges"
+        "only the master of the open segment says where the partition ends",
+        _any_member_tells_the_end,
+        ("RANGE",),
+        "ranges",
     ),
     "range-nothing-is-end": Mutation(
-        "what is not here is no end of a range", _nothing_is_the_end, ("RANGE",), "ranges"
+        "a range does not end where a member lacks messages", _nothing_is_the_end, ("RANGE",), "ranges"
     ),
-    "range-repeats": Mutation("a range skips what stands earlier already", _repeats_are_given, ("I9",), "ranges"),
+    "range-repeats": Mutation(
+        "a range read skips a batch that is earlier in the order already", _repeats_are_given, ("I9",), "ranges"
+    ),
     "range-parts": Mutation("ranges are read from whole copies", _parts_are_whole, ("RANGE", "I2", "I3"), "ranges"),
 }
 """By name."""

@@ -143,31 +143,46 @@ def _stays_on_full_disks() -> list[Patch]:
 
 
 MUTATIONS: dict[str, Mutation] = {
-    "above-commit": Mutation("consumers are served below commit only", _above_commit, ("I6", "I12")),
-    "readers-skip": Mutation("readers skip what stands earlier already", _readers_skip, ("I9",), "groups-die"),
+    "above-commit": Mutation("consumers are served only below the commit", _above_commit, ("I6", "I12")),
+    "readers-skip": Mutation(
+        "readers skip a batch that is earlier in the order already", _readers_skip, ("I9",), "groups-die"
+    ),
     "tables-go-early": Mutation(
-        "what stands before an incomplete segment keeps its table", _tables_go_early, ("I9", "TABLE"), "groups-die"
+        "a segment before an incomplete one keeps its table", _tables_go_early, ("I9", "TABLE"), "groups-die"
     ),
-    "all-acknowledged": Mutation("a group crosses when it acknowledged all", _all_acknowledged, ("I3", "I8", "CORE")),
+    "all-acknowledged": Mutation(
+        "a consumer group crosses only when it has acknowledged everything", _all_acknowledged, ("I3", "I8", "CORE")
+    ),
     "ack-copies": Mutation(
-        "an ack counts on every eligible member", _acks_on_every_eligible_member, ("I9", "I11"), "restarts"
+        "an ack counts only once every eligible member has it",
+        _acks_on_every_eligible_member,
+        ("I9", "I11"),
+        "restarts",
     ),
-    "reservations": Mutation("a delivery is reserved durably first", _reservations, ("I9",), "restarts"),
+    "reservations": Mutation("a range is reserved durably before it is delivered", _reservations, ("I9",), "restarts"),
     "serve-lease": Mutation("a server delivers only under its lease", _no_lease, ("SERVER",), "two-servers"),
     "changes-of-any-record": Mutation(
-        "changes are put over the record that they are told of",
+        "changes are applied only to the chain record that they continue",
         _changes_of_any_record,
         ("I14", "LEAVE", "SERVER", *LOSS),
         "islands",
     ),
     "changes-end-a-right": Mutation(
-        "changes that cannot be taken up end a right", _keeps_serving_what_it_cannot_read, ("SERVER",), "told-first"
+        "a server that cannot apply changes of the chain record gives up its right",
+        _keeps_serving_what_it_cannot_read,
+        ("SERVER",),
+        "told-first",
     ),
-    "copy-durable": Mutation("a copy counts once it is on the disk", _copy_in_memory, ("COPY",), "lost-disks"),
-    "hang-unnoticed": Mutation("a member whose disk hangs is silent", _hang_unnoticed, ("I13",), "hung-disks"),
-    "lane-unwatched": Mutation("a link with a stalled lane ends", _lanes_unwatched, ("I13",), "stalled-lanes"),
-    "full-slave": Mutation("a slave's full disk refuses or moves", _only_own_fullness, ("FULL",), "full-disks"),
-    "full-stays": Mutation("a head leaves a full disk", _stays_on_full_disks, ("I13",), "full-disks"),
+    "copy-durable": Mutation("a copy counts only once it is on the disk", _copy_in_memory, ("COPY",), "lost-disks"),
+    "hang-unnoticed": Mutation("a member whose disk hangs counts as silent", _hang_unnoticed, ("I13",), "hung-disks"),
+    "lane-unwatched": Mutation("a link with a stalled lane is ended", _lanes_unwatched, ("I13",), "stalled-lanes"),
+    "full-slave": Mutation(
+        "if the slave's disk is full, the master refuses batches or moves the segment",
+        _only_own_fullness,
+        ("FULL",),
+        "full-disks",
+    ),
+    "full-stays": Mutation("an open segment leaves a full disk", _stays_on_full_disks, ("I13",), "full-disks"),
     "incarnation": Mutation("an emptied disk is another member", _incarnation, ("I14", *LOSS), "lost-disks"),
 }
 """By name."""

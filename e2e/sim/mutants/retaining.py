@@ -131,9 +131,11 @@ MUTATIONS: dict[str, Mutation] = {
     "cursors-not-compared": Mutation(
         "the transaction compares that no cursor changed", _cursors_not_compared, ("RETAIN", "I1", "I3"), "retention"
     ),
-    "stub-leaves": Mutation("a stub in which a group stands stays", _stub_leaves, ("RETAIN",), "retention"),
+    "stub-leaves": Mutation(
+        "a stub stays in the record while a cursor is in it", _stub_leaves, ("RETAIN",), "retention"
+    ),
     "tables-leave": Mutation(
-        "a stub whose table readers need stays", _tables_leave, ("RETAIN", "I9"), "retention"
+        "a stub stays in the record while readers need its producer table", _tables_leave, ("RETAIN", "I9"), "retention"
     ),
     "drops-in-silence": Mutation("readers are told what was dropped", _drops_in_silence, ("I1", "I2"), "retention"),
     "untold-is-forgotten": Mutation(
@@ -141,15 +143,18 @@ MUTATIONS: dict[str, Mutation] = {
         "retention",
     ),
     "untold-not-taken-up": Mutation(
-        "a new server tells what the cursor says", _untold_is_not_taken_up, ("I1", "I2", "I8", "I13"), "unread"
+        "a new server tells consumers what the cursor says was dropped", _untold_is_not_taken_up,
+        ("I1", "I2", "I8", "I13"), "unread",
     ),
     "anybody-passes": Mutation(
-        "only its server moves a group on", _anybody_passes, ("I3", "I8", "I11", "I2", "I1", "I13"), "retention"
+        "only its server moves a consumer group past a stub", _anybody_passes,
+        ("I3", "I8", "I11", "I2", "I1", "I13"), "retention",
     ),
     "copy-begins-at-zero": Mutation(
-        "a copy begins where the segment does", _copy_begins_at_zero, ("I13", "CORE"), "retention"
+        "a copy begins at the start of the segment", _copy_begins_at_zero, ("I13", "CORE"), "retention"
     ),
     "begun-is-durable": Mutation(
-        "a copy counts when its beginning is on the disk", _begun_is_durable, ("COPY", "I14", "I12"), "stubs-copied"
+        "a copy counts only when its beginning is on the disk", _begun_is_durable, ("COPY", "I14", "I12"),
+        "stubs-copied",
     ),
 }  # fmt: skip

@@ -137,7 +137,7 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=100,
     ),
     "later-run": Mutation(
-        "a run ends that sees a later run of its disk",
+        "a member run that sees a later run of its disk ends",
         lambda: [(BrokerState, "end_run", nothing)],
         ("TWO",),
         "started-copies",
@@ -145,13 +145,22 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=100,
     ),
     "durable-early": Mutation(
-        "durable is what the storage reported", _durable_when_submitted, _LOSS, world="brokers", layer="runtime"
+        "only what the storage reported counts as durable",
+        _durable_when_submitted,
+        _LOSS,
+        world="brokers",
+        layer="runtime",
     ),
     "unknown-done": Mutation(
-        "no answer is no success", _unknown_is_done, _LOSS, "switchers-race", world="brokers", layer="runtime"
+        "a missing answer does not count as success",
+        _unknown_is_done,
+        _LOSS,
+        "switchers-race",
+        world="brokers",
+        layer="runtime",
     ),
     "chain-compare": Mutation(
-        "a chain's write compares its revision",
+        "a write of a chain record compares its revision",
         _chain_is_not_compared,
         _LOSS,
         "switchers-race",
@@ -159,7 +168,7 @@ MUTATIONS: dict[str, Mutation] = {
         layer="runtime",
     ),
     "certificate-compare": Mutation(
-        "a certificate is read, and compared",
+        "a death certificate is read, and compared in the transaction",
         _certificate_is_not_compared,
         ("I7",),
         "groups-die",
@@ -167,7 +176,7 @@ MUTATIONS: dict[str, Mutation] = {
         layer="runtime",
     ),
     "run-raised": Mutation(
-        "each start is a new run",
+        "each start is a new member run",
         _run_is_not_raised,
         (*_LOSS, "ALARM"),  # the coordinator had confirmed that run before
         "groups-die",
@@ -183,7 +192,7 @@ MUTATIONS: dict[str, Mutation] = {
         layer="runtime",
     ),
     "conflict-done": Mutation(
-        "a transaction that did not hold wrote nothing",
+        "a transaction whose comparison failed counts as not written",
         _conflict_is_done,
         _LOSS,
         "switchers-race",
@@ -191,7 +200,7 @@ MUTATIONS: dict[str, Mutation] = {
         layer="runtime",
     ),
     "durable-latest": Mutation(
-        "a report of the storage covers its ticket and no more",
+        "a report of the storage covers only the writes up to its ticket",
         _any_ticket_covers_all,
         _LOSS,
         world="brokers",

@@ -181,13 +181,13 @@ def _pages_that_grow() -> list[Patch]:
 
 MUTATIONS: dict[str, Mutation] = {
     "resume-durable": Mutation(
-        "what a follower has when its connection is back is not flushed",
+        "after a reconnect, what a slave has in memory does not count as flushed",
         _resumed_tail_is_durable,
         ("I12", *LOSS),
         "broken-links",
     ),
     "reserved-by-one": Mutation(
-        "a reservation counts when every eligible member confirmed it to this server",
+        "a reservation counts only when every eligible member has confirmed it to this server",
         _own_disk_is_common,
         ("I9", "I11"),
         "servers-fall",
@@ -197,20 +197,23 @@ MUTATIONS: dict[str, Mutation] = {
         "only members that hold a segment whole are eligible at its seal", _seal_keeps_eligible, ("I14",), "restarts"
     ),
     "lease-from-receipt": Mutation(
-        "the lease counts from when the heartbeat was sent", _lease_from_receipt, ("SERVER",), "slow-links"
+        "the lease counts from the sending of the heartbeat", _lease_from_receipt, ("SERVER",), "slow-links"
     ),
     "no-second-look": Mutation(
-        "the right is asked for again after the read", _no_second_look, ("SERVER",), "slow-reads"
+        "the server checks its right again after the read", _no_second_look, ("SERVER",), "slow-reads"
     ),
     "eligible-at-once": Mutation(
-        "a member is listed when it has the control records", _listed_at_once, ("I9", "I11"), "servers-fall"
+        "a member is listed as eligible only when it has the control records",
+        _listed_at_once,
+        ("I9", "I11"),
+        "servers-fall",
     ),
     "unreachable-is-gone": Mutation(
-        "a server that cannot be reached is waited for", _unreachable_is_gone, ("SERVER",), "cut-short"
+        "an unreachable server does not count as ended", _unreachable_is_gone, ("SERVER",), "cut-short"
     ),
     "half-server": Mutation("a server holds the whole segment", _half_server, ("I14", *LOSS), "half-copies"),
     "old-pages-stay": Mutation(
-        "a page that changed is written with the record",
+        "a changed page is written together with the record",
         _pages_that_grow,
         ("I5", "I7", *LOSS),
         "long-chains",

@@ -88,11 +88,11 @@ def _damage_is_the_end() -> list[Patch]:
 
 
 MUTATIONS: dict[str, Mutation] = {
-    "storage-reports-early": Mutation("a write is reported once it is flushed", _reported_before_the_flush, _LOSS),
+    "storage-reports-early": Mutation("a write is reported only once it is flushed", _reported_before_the_flush, _LOSS),
     "storage-flushes-again": Mutation(
         "a flush that failed ends the process", _failed_flush_again, _LOSS, "failing-disks"
     ),
-    "storage-window-later": Mutation("batch and producer table are one write", _window_later, _LOSS),
+    "storage-window-later": Mutation("a batch and its producer table are one write", _window_later, _LOSS),
     "storage-cut-in-memory": Mutation("a cut is durable", _cut_in_memory, _LOSS),
     "storage-damage-is-end": Mutation(
         "damage is not the end of the log", _damage_is_the_end, (*_LOSS, "I13"), "damage"

@@ -63,7 +63,7 @@ def _ranges_stay() -> list[Patch]:
 
 MUTATIONS: dict[str, Mutation] = {
     "deleted-unanswered": Mutation(
-        "who waits for something of a deleted topic is answered",
+        "a request that waits for a deleted topic is answered",
         lambda: [(dropping, "answer_all", nothing)],
         ("GONE",),
         "topics-again",
@@ -71,7 +71,7 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=100,
     ),
     "deleted-kept": Mutation(
-        "what brokers store of a deleted topic is dropped",
+        "brokers drop what they store of a deleted topic",
         _data_stays,
         ("GONE",),
         "topics-again",
@@ -79,7 +79,7 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=100,
     ),
     "expires-without-floor": Mutation(
-        "a deleted cursor that is removed raises the floor of epochs",
+        "the removal of a deleted cursor raises the floor of group epochs",
         _floor_stays,
         ("EPOCH", "I1", "I2", "I8", "I11"),
         "groups-again",
@@ -88,7 +88,7 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=100,
     ),
     "first-reads": Mutation(
-        "a head that had no consumers reads the cursor again",
+        "if a consumer group had no consumers, its server reads the cursor again",
         _stale_head_serves,
         ("I1", "I2", "I9", "I11"),
         "groups-again",
@@ -96,7 +96,7 @@ MUTATIONS: dict[str, Mutation] = {
         batch_count=100,
     ),
     "expires-without-range": Mutation(
-        "a tombstone that is removed leaves its partition in the ranges",
+        "a removed tombstone leaves its partition id in the ranges of deleted partitions",
         _ranges_stay,
         ("GONE", "I13"),
         "topics-again",

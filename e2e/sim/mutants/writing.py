@@ -525,9 +525,14 @@ def _every_length(_broker: Any, _of: Any, switch: Switch) -> list[Any]:
 
 MUTATIONS: dict[str, Mutation] = {
     "attempt-id": Mutation(
-        "a member opens only what was prepared under the chain's attempt", _attempt_id, LOSS, "switchers-race"
+        "a member opens only what was prepared under the attempt id that the chain record names",
+        _attempt_id,
+        LOSS,
+        "switchers-race",
     ),
-    "start-fence": Mutation("a run never goes on with what an earlier one opened", _start_fence, LOSS, "restarts"),
+    "start-fence": Mutation(
+        "a member run never continues a segment that an earlier run opened", _start_fence, LOSS, "restarts"
+    ),
     "tail-first": Mutation("fencing and reading the answer are one step", _tail_first, LOSS, "switchers-race"),
     "fence-freezes-commit": Mutation(
         "a fenced member commits nothing more", _fence_freezes_commit, LOSS, "switchers-race"
@@ -535,77 +540,107 @@ MUTATIONS: dict[str, Mutation] = {
     "unbroken": Mutation(
         "only an unbroken master answers with its commit", _commit_of_a_restarted_master, LOSS, "restarts"
     ),
-    "every-member": Mutation("commit waits for every member", _every_member, ("I12",)),
-    "slave-flushes": Mutation("a slave acknowledges what it has flushed", _slave_flushes_first, ("I12",)),
+    "every-member": Mutation("the commit waits for every member", _every_member, ("I12",)),
+    "slave-flushes": Mutation("a slave acknowledges only what it has flushed", _slave_flushes_first, ("I12",)),
     "tail-copy": Mutation("the uncertain tail is copied before the transaction", _no_tail_copy, ("I12",), "restarts"),
     "tail-from-commit": Mutation(
-        "the uncertain tail begins where the flushes of a member end", _tail_from_the_commit, ("I12",), "suspects"
+        "the uncertain tail begins at what every member is known to have flushed",
+        _tail_from_the_commit,
+        ("I12",),
+        "suspects",
     ),
     "table": Mutation("the producer table travels with the switch", _table_travels, ("TABLE",)),
     "known-commit": Mutation(
-        "an answered tail is the length, not the commit known", _any_source_shorter, LOSS, "restarts"
+        "the length is an answered tail, not the commit that the member knew", _any_source_shorter, LOSS, "restarts"
     ),
     "certificate": Mutation(
-        "opened over only with the certificate of the master's run", _certificate, ("I7", "RT"), "groups-die"
+        "a segment is opened over only with the certificate of the master's run",
+        _certificate,
+        ("I7", "RT"),
+        "groups-die",
     ),
     "unknown-outcome": Mutation(
-        "after a time-out, read first", _told_before_the_transaction, ("I7", *LOSS), "switchers-race"
+        "after a time-out a switcher reads the chain first",
+        _told_before_the_transaction,
+        ("I7", *LOSS),
+        "switchers-race",
     ),
     "failed-early": Mutation(
-        "failed is answered only once the chain says so", _failed_early, ("I10",), "switchers-race"
+        "a send attempt is answered as failed only once the chain record says so",
+        _failed_early,
+        ("I10",),
+        "switchers-race",
     ),
     "mark-inherited": Mutation("an incomplete table stays marked", _mark_inherited, ("TABLE",), "groups-die"),
     "settle-copy": Mutation(
-        "a settler copies its tail before the transaction", _settle_without_copy, ("I12",), "groups-die"
+        "the member that settles copies its tail before the transaction", _settle_without_copy, ("I12",), "groups-die"
     ),
     "settle-tail": Mutation(
-        "a fenced disk's tail settles, not the commit it knew", _settle_at_commit, ("I6",), "groups-die"
+        "a segment is settled at a fenced disk's tail, not at the commit that it knew",
+        _settle_at_commit,
+        ("I6",),
+        "groups-die",
     ),
-    "own-commit": Mutation("truncate only to the sealed length in the chain", _cut_at_own_commit, LOSS, "restarts"),
+    "own-commit": Mutation(
+        "a member truncates only to the sealed length in the chain record", _cut_at_own_commit, LOSS, "restarts"
+    ),
     "fence-durable": Mutation("a fence survives a restart", _fence_durable, LOSS, "fences"),
-    "voided": Mutation("a run opens only what it prepared itself", _voided, ("RT",), "prepared"),
+    "voided": Mutation("a member run opens only what it prepared itself", _voided, ("RT",), "prepared"),
     "old-acks": Mutation(
         "acknowledgements of an older connection do not count", _old_acknowledgements, LOSS, "switchers-race"
     ),
-    "older-chain": Mutation("an older record says nothing", _older_chain, LOSS, "switchers-race"),
-    "old-certificate": Mutation("a certificate is that of this run", _old_certificate, ("I7", "RT"), "fences"),
-    "merge-empty": Mutation("a merge takes the settled tables in", _merge_empty, ("TABLE",), "groups-die"),
+    "older-chain": Mutation("an older chain record is ignored", _older_chain, LOSS, "switchers-race"),
+    "old-certificate": Mutation(
+        "a certificate of an earlier run proves nothing about this one", _old_certificate, ("I7", "RT"), "fences"
+    ),
+    "merge-empty": Mutation(
+        "a merge includes the tables of the settled segments", _merge_empty, ("TABLE",), "groups-die"
+    ),
     "append-time-back": Mutation("append time never goes back", _append_time_back, ("TIME",), "clocks"),
     "append-time-believed": Mutation(
-        "append time is never far ahead of who appends", _append_time_believed, ("TIME",), "clocks"
+        "append time is never far ahead of the master's clock", _append_time_believed, ("TIME",), "clocks"
     ),
     "append-time-restart": Mutation(
         "a restarted member knows the append time of its last batch", _append_time_of_a_restart, ("TIME",), "clocks"
     ),
     "append-time-chain": Mutation(
-        "a segment begins at the append time of the chain", _append_time_of_the_chain, ("TIME",), "clocks"
+        "a segment begins at the append time that the chain record names",
+        _append_time_of_the_chain,
+        ("TIME",),
+        "clocks",
     ),
-    "repeat-waits": Mutation("a repeat is answered once it is committed", _repeat_waits, ("I12", "I1", "I6")),
+    "repeat-waits": Mutation("a repeat is answered only once it is committed", _repeat_waits, ("I12", "I1", "I6")),
     "each-place-final": Mutation(
-        "a place is final only behind the tables of all segments before it",
+        "a place is final only if the tables of all segments before it are known",
         _each_place_is_final,
         ("PLACE",),
         "groups-die",
     ),
-    "dismissed-run": Mutation("nothing that a dismissed run says counts", _dismissed_run, LOSS, "false-certificates"),
+    "dismissed-run": Mutation(
+        "a broker believes nothing that a dismissed run says", _dismissed_run, LOSS, "false-certificates"
+    ),
     "dismissed-once": Mutation(
         "a dismissed run is refused when it connects again", _dismissed_once, LOSS, "false-certificates"
     ),
     "own-death": Mutation(
-        "a run that reads its own certificate ends", _own_death, ("I13", *LOSS), "false-certificates"
+        "a member run that reads its own certificate ends", _own_death, ("I13", *LOSS), "false-certificates"
     ),
     "run-refused": Mutation(
-        "after a refusal the rest of the run is refused",
+        "after a refusal the rest of the producer run is refused",
         _rest_of_the_run,
         ("GAP", "I2"),
         world="brokers",
         batch_count=150,
     ),
-    "second-member": Mutation("a started disk waits for the second", _decides_alone, LOSS, "older-disks"),
+    "second-member": Mutation(
+        "a disk that was just started waits for the other one", _decides_alone, LOSS, "older-disks"
+    ),
     "one-level": Mutation("each batch waits for its own ack level", _one_level_a_log, ("I12", *LOSS), "mixed-levels"),
     "contradicted": Mutation(
-        "a contradicted disk keeps what it has", _contradicted_is_cut, ("KEPT", *LOSS), "contradicted"
+        "a disk that the chain contradicts keeps what it has", _contradicted_is_cut, ("KEPT", *LOSS), "contradicted"
     ),
-    "longest-of-started": Mutation("of started disks the longest decides", _shortest_of_started, LOSS, "older-disks"),
+    "longest-of-started": Mutation(
+        "of disks that were just started, the longest tail decides", _shortest_of_started, LOSS, "older-disks"
+    ),
 }
 """By name."""

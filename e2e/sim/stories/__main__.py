@@ -24,15 +24,15 @@ LINES_ENOUGH: Final = 24
 HEAD: Final = """\
 # Broken promises
 
-What the broker promises, and for each promise the story of a bug that breaks it. The bugs are planted: one rule of the
-product is left out, and the simulator runs small worlds until the promise is broken. The diagrams are drawn by a tool
-from what happened there, the shortest that was found; nothing in them was made up. `make stories` looks for them anew
-and writes this page.
+This page has the promises of the broker, and for each promise the story of a bug that breaks it. The bugs are planted:
+one rule of the product is left out, and the simulator runs small worlds until the promise is broken. A tool draws the
+diagrams from what happened in these worlds, and takes the shortest story that it finds. Nothing in them was made up.
+`make stories` looks for them anew and writes this page.
 
-Messages are letters. `p1.0` and `p1.1` are producers, `g0-0` is the first member of broker group g0, `early.0` a
-consumer of the group *early*; `1:2` is index 2 of segment 1. A *commit* is what every member has; a *tail* is what one
-member has. Which rule is behind which of these is told in [switch](switch.md), [append](append.md),
-[consume](consume.md) and [coming back](coming-back.md).
+Messages are letters. `p1.0` and `p1.1` are producers, `g0-0` is the first member of broker group g0, `early.0` is a
+consumer of the consumer group *early*; `1:2` is index 2 of segment 1. A *commit* is what every member has; a *tail* is
+what one member has. The pages [switch](switch.md), [append](append.md), [consume](consume.md) and [coming
+back](coming-back.md) have the rules behind the promises.
 
 """
 
@@ -40,18 +40,19 @@ member has. Which rule is behind which of these is told in [switch](switch.md), 
 TAIL: Final = """\
 ## Other rules of the judge
 
-These have no story here: they need what the small worlds of this page do not have (whole brokers, topics that are
-deleted, disks that the storage adapter writes), or they guard what the promises above stand on. Each is broken by
-planted bugs, which [planted-bugs.md](planted-bugs.md) names beside the rule.
+These rules have no story here. Some need what the small worlds of this page do not have: whole brokers, topics that are
+deleted, disks that the storage adapter writes. The others guard what the promises above depend on. Planted bugs break
+each of them, and [planted-bugs.md](planted-bugs.md) names the bugs beside the rule.
 
-- `GONE`: of a deleted topic each send has an outcome. Who knows that the topic was deleted acknowledges and serves
-  nothing of it, writes no chain record of it, and keeps nothing of it on the disk. Left out in `deleted-unanswered` and
-  `deleted-kept`.
-- Of publications: a row is appended only for a manifest that is decided (`PUB`), in the cuts of that manifest (`CUTS`);
-  one manifest is decided for a writer and a sequence (`ONE`), and the next when all of the one before is committed
-  (`NEXT`), which ok means, too (`DONE`); nothing of an earlier opening is (`FENCE`), nor of another owner (`OWNER`),
-  nor what was spread over different numbers of partitions (`SPREAD`); what is decided is not dropped (`KEPT-STAGE`),
-  and becomes whole, once and in order (`WHOLE`).
+- `GONE`: of a deleted topic each send has an outcome. A broker that knows that the topic was deleted acknowledges and
+  serves nothing of it, writes no chain record of it, and keeps nothing of it on the disk. Left out in
+  `deleted-unanswered` and `deleted-kept`.
+- Publications have ten rules. A row is appended only for a manifest that is decided (`PUB`), in the cuts of that
+  manifest (`CUTS`). For a writer and a sequence only one manifest is decided (`ONE`). The next one is decided only when
+  all of the one before is committed (`NEXT`), and *ok* says the same of this one (`DONE`). Nothing is decided for an
+  earlier opening of the writer (`FENCE`), for another owner (`OWNER`), or from rows that were spread over different
+  numbers of partitions (`SPREAD`). What is decided is not dropped (`KEPT-STAGE`), and becomes whole, once and in order
+  (`WHOLE`).
 - All others: `RT`, `TABLE`, `COPY`, `CERT`, `GAP`, `SERVER`, `DISK`, `TIME`, `LEAVE`, `TWO`, `KEPT`, `FULL`, `PLACE`,
   `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE`, `RETAIN`, `VOID`, `PAUSE`, `ONCE` and `CORE`, each
   with its meaning on that page.
@@ -108,7 +109,7 @@ def shortest(promise: Promise, seed_count: int) -> Story | None:
 def section(promise: Promise, story: Story) -> str:
     """A promise and its story, as Markdown."""
     drawn = "\n".join(story.lines)
-    told = f"*Left out:* {MUTATIONS[story.bug].rule} (`{story.bug}`). {promise.bugs[story.bug]}"
+    told = f"*Left out:* {MUTATIONS[story.bug].rule} (`{story.bug}`). *Without it*: {promise.bugs[story.bug]}"
     paragraphs = [textwrap.fill(text, WIDTH) for text in (promise.promise, told)]
     return "\n\n".join([f"## {promise.rule}: {promise.title}", *paragraphs, f"```mermaid\n{drawn}\n```", ""])
 

@@ -26,44 +26,45 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "I1",
         "Nothing that was acknowledged is lost",
-        "Every acknowledged message is delivered, or lies in a declared gap, or was dropped by retention.",
+        "Every acknowledged message is delivered, or it is in a declared gap, or retention dropped it.",
         {
             "unbroken": (
-                "A master restarts and answers a fence with the commit that it remembers, which lags behind what it "
-                "acknowledged. The seal leaves out a message that its producer was told to be safe."
+                "A master restarts and answers a fence with the commit that it remembers. That commit lags behind what "
+                "the master acknowledged. The seal leaves out a message although its producer was told that it is safe."
             ),
             "tail-first": (
-                "A member says how much it has and goes on for a while. The segment is sealed at what it said, below "
-                "a message that was acknowledged meanwhile. No reader will ever come to that one."
+                "A member says how much it has, and goes on taking messages. The segment is sealed at what it said, "
+                "below a message that was acknowledged meanwhile. No reader will ever get that message."
             ),
             "fence-freezes-commit": (
-                "A fenced member still counts an acknowledgement of its follower, and tells a producer that its "
-                "message is safe. The seal was decided without it."
+                "A fenced member still counts an acknowledgement of its slave, and tells a producer that its message "
+                "is safe. The seal was decided without that message."
             ),
         },
     ),
     Promise(
         "I2",
-        "One order for everybody",
-        "First deliveries come in commit order, the same for all groups and for every replay; what was sent after "
-        "another message was acknowledged comes after it.",
+        "One order for all readers",
+        "First deliveries come in commit order, which is the same for all consumer groups and for every replay. A "
+        "message that was sent after another one was acknowledged comes after it.",
         {
             "above-commit": (
-                "A message is handed out that not every member has. The segment is sealed without it, and it comes "
-                "again elsewhere: this group has seen an order that no other will see."
+                "A consumer is given a message that not every member has. The segment is sealed without the message, "
+                "and it comes again in another segment. This consumer group has seen an order that no other one will "
+                "see."
             ),
         },
     ),
     Promise(
         "I3",
-        "Nothing of a segment before all of the one before",
+        "A segment is acknowledged before the next one is delivered",
         "Nothing of segment n + 1 is first delivered before all of segment n is acknowledged.",
         {
             "all-acknowledged": (
-                "The group goes on when everything was handed out, not when it was worked off. If the consumer fails "
-                "now, what it was working on comes after its successors."
+                "The consumer group crosses when everything was delivered, although not everything was acknowledged. "
+                "If the consumer fails now, the messages that it was working on come after later ones."
             ),
-            "client-acks-early": ("The client acknowledges what it has only handed to the application."),
+            "client-acks-early": "The client acknowledges what it has only handed to the application.",
         },
     ),
     Promise(
@@ -72,119 +73,121 @@ PROMISES: tuple[Promise, ...] = (
         "The sealed length and checksum of a segment never change, and copies are prefixes of one another.",
         {
             "start-fence": (
-                "A restarted master goes on in a segment that others have sealed meanwhile, and writes where another "
-                "message stands on other disks."
+                "A restarted master continues a segment that others have sealed meanwhile. It writes a message at a "
+                "place where other disks have another one."
             ),
             "unknown-outcome": (
-                "A switcher that got no answer takes its transaction for done. Another one has won, with another "
-                "length."
+                "A switcher that got no answer believes that its transaction was done. But another switcher has won, "
+                "with another length."
             ),
         },
     ),
     Promise(
         "I6",
-        "Nothing above the seal",
+        "Nothing above the sealed length",
         "Nothing at or above the sealed length of a segment is ever acknowledged or served there, neither before the "
         "seal nor after it.",
         {
             "tail-first": (
-                "A member says how much it has, and takes more before the seal is written. To fence and to answer "
-                "must be one step."
+                "A member says how much it has, and takes more before the seal is written. To fence and to answer must "
+                "be one step."
             ),
             "fence-freezes-commit": (
-                "A fenced member refuses batches, and still lets an acknowledgement of its follower move the commit."
+                "A fenced member refuses batches, but an acknowledgement of its slave still moves the commit."
             ),
         },
     ),
     Promise(
         "I7",
-        "The record is one line",
-        "Versions of a chain record form one line; exactly one segment is open, and it is the last. A segment that "
-        "nobody answers for is opened over only when its master's run is certified to have ended.",
+        "The versions of a chain form one line",
+        "Versions of a chain record form one line. Exactly one segment is open, and it is the last. A segment whose "
+        "members do not answer is opened over only when its master's run is certified to have ended.",
         {
             "certificate": (
-                "Nobody answers, and that is taken for death. The members that were thought dead may go on "
-                "acknowledging to clients that still reach them."
+                "The members do not answer, and the switcher concludes that they have ended. If they live, they may go "
+                "on acknowledging to clients that still reach them."
             ),
         },
     ),
     Promise(
         "I8",
-        "A cursor passes only what was worked off",
-        "What a group's cursor has passed is sealed and drained by that group, or in a declared gap, or dropped by "
-        "retention.",
+        "A cursor passes only what was acknowledged",
+        "What a consumer group's cursor has passed is sealed and drained by that group, or it is in a declared gap, or "
+        "retention dropped it.",
         {
-            "all-acknowledged": ("The cursor leaves a segment of which the application never said that it was done."),
-            "client-acks-early": ("The client acknowledges for an application that is still working."),
+            "all-acknowledged": (
+                "The cursor leaves a segment although the application never said that it was done with it."
+            ),
+            "client-acks-early": "The client acknowledges for an application that is still working.",
         },
     ),
     Promise(
         "I9",
-        "Twice only with a flag",
+        "A repeat has a flag",
         "A batch is not delivered twice as a first attempt, unless it is flagged as one that may be repeated.",
         {
             "reservations": (
-                "What was handed out was not noted beforehand where the next server finds it. So that one hands it "
-                "out again, and cannot know that it should say so."
+                "The server delivers a range, and has not noted this durably on the disk of the next server. The next "
+                "server delivers the range again. It cannot know that it must set the flag."
             ),
             "readers-skip": (
-                "Behind a segment that was opened over, a batch may stand twice. Readers must skip the second, by "
-                "the table of the segments before."
+                "After a segment that was opened over, a batch may be stored a second time. Readers must skip the "
+                "second copy, by the table of the segments before."
             ),
         },
     ),
     Promise(
         "I10",
-        "What failed is nowhere",
-        "A send that was called failed is never delivered.",
+        "A failed send is never delivered",
+        "A send that was reported as failed is never delivered.",
         {
             "failed-early": (
-                "The master is fenced and calls the attempt failed. It cannot know: another member may be asked for "
-                "its tail, and what that one holds is sealed in."
+                "The master is fenced, and answers that the attempt failed. It cannot know that: another member may be "
+                "asked for its tail, and what that member has is sealed in."
             ),
         },
     ),
     Promise(
         "I11",
         "A cursor moves forward",
-        "Within one epoch of a group its cursor only moves forward.",
+        "Within one group epoch the cursor of a consumer group only moves forward.",
         {
             "ack-copies": (
-                "An acknowledgement was confirmed that one disk alone knows of. Another member takes over serving, "
-                "and begins below it."
+                "An acknowledgement was confirmed although only one disk has it. Another member takes over serving, "
+                "and begins before it."
             ),
         },
     ),
     Promise(
         "I12",
         "Two disks at the acknowledgement",
-        "When a message is acknowledged two disks have it, also when it is a resend that is acknowledged.",
+        "When a message is acknowledged, two disks have it. This holds for the acknowledgement of a resend too.",
         {
             "every-member": (
-                "The master answers when its own disk has the message. If that disk goes, so does the message."
+                "The master answers when its own disk has the message. If that disk is lost, so is the message."
             ),
-            "slave-flushes": "The slave answers for what it has only in memory.",
+            "slave-flushes": "The slave acknowledges what it has only in memory.",
         },
     ),
     Promise(
         "I13",
-        "It goes on",
+        "Everything goes on after the last fault",
         "After the last fault everything drains within a bound, nothing is stuck, and there are two copies again.",
         {
             "client-forgets": (
-                "A producer whose batches were under way when its master moved goes on with the next one. The new "
-                "master waits for those in front of it, as it must, and for ever."
+                "The master moves while batches of a producer are under way. The producer goes on with the next batch. "
+                "The new master must wait for the batches before it, and waits for ever."
             ),
         },
     ),
     Promise(
         "I14",
-        "An empty disk is nobody",
+        "A broker with an empty disk is a new member",
         "A wiped, unknown or tombstoned member never seals and never serves.",
         {
             "incarnation": (
-                "A disk comes back empty under its old name. What it answers is taken for what the old one would "
-                "have said."
+                "A disk comes back empty under its old name. Its answers are believed as if the old disk had given "
+                "them."
             ),
         },
     ),
