@@ -122,7 +122,7 @@ def test_what_a_dismissed_member_prepared_does_not_count() -> None:
     bench.hear(M10, msg.PrepareAnswer(P, 2, asked[-1].attempt, 1, ""))
     bench.hear(M11, msg.PrepareAnswer(P, 2, asked[-1].attempt, 1, ""))
     assert not bench.all(fx.WriteChain)
-    assert running.group != "g1"
+    assert running.opening.group != "g1"
 
 
 def test_a_run_that_reads_its_own_certificate_ends_and_does_nothing_more() -> None:
