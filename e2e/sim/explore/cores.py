@@ -14,6 +14,7 @@ from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.timers import Timer
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.effects import Send
+from seriatim_broker.core.values.kinds import TimerKind
 from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.core.values.states import State
 
@@ -66,7 +67,7 @@ class QuietState(BrokerState):
 
     __slots__ = ()
 
-    def wake(self, at_us: int, kind: str, partition: PartitionId | None = None, detail: str | int = 0) -> None:
+    def wake(self, at_us: int, kind: TimerKind, partition: PartitionId | None = None, detail: str | int = 0) -> None:
         """Set a timer, once for each time and purpose."""
         if kind == "heartbeat" or at_us >= FAR_US:
             return
@@ -87,12 +88,12 @@ class FrozenState(QuietState):
         broker.timers.polls.clear()
         broker.__class__ = cls
 
-    def wake(self, at_us: int, kind: str, partition: PartitionId | None = None, detail: str | int = 0) -> None:
+    def wake(self, at_us: int, kind: TimerKind, partition: PartitionId | None = None, detail: str | int = 0) -> None:
         """Only what is due at once, and so fires in this step."""
         if at_us <= self.now.mono_us:
             super().wake(at_us, kind, partition, detail)
 
-    def poll(self, after_us: int, kind: str, partition: PartitionId, detail: str | int = 0) -> None:
+    def poll(self, after_us: int, kind: TimerKind, partition: PartitionId, detail: str | int = 0) -> None:
         """As `wake`."""
         if after_us <= 0:
             super().poll(after_us, kind, partition, detail)

@@ -14,6 +14,7 @@ from seriatim_api.publications import Manifest
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.segment_log import SegmentLog
+from seriatim_broker.core.state.writing import Carrying
 from seriatim_broker.core.values import writers
 from seriatim_broker.core.values.events import StagedFetched
 from seriatim_broker.core.values.producers import Entry, ProducerTable
@@ -30,7 +31,7 @@ _JUDGE = writers.judge
 
 
 def _record_is_not_read() -> list[Patch]:
-    def ask(broker: BrokerState, partition: Partition, known: carrying.Carrying) -> None:
+    def ask(broker: BrokerState, partition: Partition, known: Carrying) -> None:
         known.is_decided = True
 
     return [(carrying, "_ask_record", ask)]
@@ -148,7 +149,7 @@ def _rows_as_staged() -> list[Patch]:
     return [(carrying, "published_header", published_header)]
 
 
-def _is_committed(log: SegmentLog, carrying_: carrying.Carrying) -> bool:
+def _is_committed(log: SegmentLog, carrying_: Carrying) -> bool:
     """Whether all rows are, though they may be on no disk."""
     last = log.live_table.last(carrying_.producer)
     if last is None or last.epoch != carrying_.sequence:

@@ -309,7 +309,7 @@ def _older_chain() -> list[Patch]:
 
 def _certificate() -> list[Patch]:
     def write(
-        self: partition.Partition, broker: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
+        self: partition.Partition, broker: Any, owner: WriteOwner, chain: Any, detail: int = 0, certificate: Any = None
     ) -> None:
         real_write(self, broker, owner, chain, detail)
 
@@ -334,7 +334,7 @@ def _old_certificate() -> list[Patch]:
             sealing.on_certificate(broker, of, wanted, True)
 
     def write(
-        self: partition.Partition, broker: Any, owner: str, chain: Any, detail: int = 0, certificate: Any = None
+        self: partition.Partition, broker: Any, owner: WriteOwner, chain: Any, detail: int = 0, certificate: Any = None
     ) -> None:
         ended = broker.directory.ended.get(certificate.member) if certificate is not None else None
         if ended is not None and ended < certificate.run:

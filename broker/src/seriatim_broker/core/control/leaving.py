@@ -18,8 +18,7 @@ from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..switching import switch
 from ..values.chain import Segment, SegmentState, release_copies
-from ..values.kinds import SwitchReason, WriteOwner
-from ..writing import appending
+from ..values.kinds import SwitchReason, TimerKind, WriteOwner
 
 
 def move_head(broker: BrokerState, partition: Partition, no: int) -> None:
@@ -42,7 +41,7 @@ def leave_full_disk(broker: BrokerState, partition: Partition) -> None:
     target = candidates.open_target(broker, chain)
     if partition.switch is None and target:
         switch.begin_move(broker, partition, SwitchReason.DISK_FULL, target)
-    broker.poll(broker.config.retry_us_max, appending.ROOM, partition.id)
+    broker.poll(broker.config.retry_us_max, TimerKind.ROOM, partition.id)
 
 
 def release(broker: BrokerState, partition: Partition, nos: Collection[int], leaving: Collection[MemberId]) -> None:

@@ -167,7 +167,7 @@ def wait_for(broker: BrokerState, partition: Partition, sender: MemberId, reques
     waits = [wait for wait in partition.awaiting if wait.request.attempt != request.attempt]
     partition.awaiting = (*waits[-7:], Awaiting(sender, request))
     sizes = {name.id: IdleBlock.size_bytes(name.producer_count) for name in request.table.blocks}
-    answer = PrepareAnswer(partition.id, request.segment_no, request.attempt, broker.run, "")
+    answer = PrepareAnswer(partition.id, request.segment_no, request.attempt, broker.run, PrepareRefusal.NONE)
     broker.send(sender, _with_missing(answer, sum(sizes[block] for block in lacking)))
     _ask(broker, partition)
     return True

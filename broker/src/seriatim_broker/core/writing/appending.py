@@ -20,12 +20,12 @@ from ..state.partition import Partition
 from ..state.segment_log import SegmentLog, Waiting
 from ..values.effects import AppendAccepted, AppendRefused, RouteInfo
 from ..values.events import AckLevel, Append
+from ..values.kinds import TimerKind
 from ..values.log import Batch
 from ..values.messages import FORM_ADOPTS, Replicate, ReplicateStaged
 from ..values.producers import WINDOW_BATCHES, Entry
 from ..values.states import add, put
 
-ROOM = "room"
 """The timer that moves a head away from a full disk; see `leaving.leave_full_disk`."""
 
 
@@ -87,8 +87,8 @@ def _checked_for_room(broker: BrokerState, partition: Partition, log: SegmentLog
     full = disks.full_member(broker, log.record.members)
     if full is None or event.refuse is not None:
         return event
-    if (ROOM, partition.id, 0) not in broker.timers.polls:
-        broker.poll(0, ROOM, partition.id)
+    if (TimerKind.ROOM, partition.id, 0) not in broker.timers.polls:
+        broker.poll(0, TimerKind.ROOM, partition.id)
     assert partition.chain is not None
     full_for_us = disks.full_for_us(broker, full)
     is_new = full_for_us is not None and full_for_us < broker.config.disk_full_grace_us

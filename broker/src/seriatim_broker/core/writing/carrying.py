@@ -220,7 +220,7 @@ def _takes_more(broker: BrokerState, partition: Partition, log: SegmentLog, carr
     if partition.quiescence is not None:  # a planned switch is near
         return False
     if disks.full_member(broker, log.record.members) is not None:
-        broker.poll(0, appending.ROOM, partition.id)
+        broker.poll(0, TimerKind.ROOM, partition.id)
         return False
     return not log.live_table.has_from(make_offset(log.no, log.commit), carrying.producer, WINDOW_BATCHES)
 
