@@ -16,6 +16,7 @@ from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.core.values.chain import AT_ZERO, Chain, Segment, SegmentState, Start
+from seriatim_broker.core.values.kinds import PrepareRefusal, ReplicateRefusal
 from seriatim_broker.core.values.log import Batch, CursorState, TailCopy
 from seriatim_broker.core.values.producers import (
     BlockName,
@@ -138,7 +139,13 @@ BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.TableAnswer, "table"): st.none() | tables,
     (m.ReplicaTail, "tail"): u63,
 }
-BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {int: u63, bool: st.booleans(), str: texts}
+BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    int: u63,
+    bool: st.booleans(),
+    str: texts,
+    PrepareRefusal: st.sampled_from(PrepareRefusal),
+    ReplicateRefusal: st.sampled_from(ReplicateRefusal),
+}
 
 
 def messages_of(kind: type) -> st.SearchStrategy[Any]:
@@ -150,6 +157,12 @@ def messages_of(kind: type) -> st.SearchStrategy[Any]:
         assert strategy is not None, (kind, field.name)
         arguments[field.name] = strategy
     return st.builds(kind, **arguments)
+
+
+def test_a_refusal_of_a_later_version_is_understood_as_another_one() -> None:
+    assert PrepareRefusal.told("voided") is PrepareRefusal.VOIDED
+    assert PrepareRefusal.told("the moon is full") is PrepareRefusal.OTHER
+    assert ReplicateRefusal.told("the moon is full") is ReplicateRefusal.OTHER
 
 
 ENCODED_KINDS = [kind for kind in KINDS if kind is not m.Replicate]

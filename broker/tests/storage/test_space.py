@@ -15,7 +15,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks import storage as storage_module
-from seriatim_broker.adapters.rocks.extents import SegmentLog
+from seriatim_broker.adapters.rocks.extents import ExtentLog
 from seriatim_broker.adapters.rocks.floor import Op, WriteRefusedError
 from seriatim_broker.adapters.rocks.room import reserve_bytes
 from seriatim_broker.adapters.rocks.scan import Stored, Stretch
@@ -211,7 +211,7 @@ async def test_what_is_copied_can_be_read_before_the_copy_is_written(
             raise WriteRefusedError("for this test")
         return write(ops)
 
-    def move_and_read(of: int, segment: int, log: SegmentLog, place: int, stored: Sequence[Stored]) -> None:
+    def move_and_read(of: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]) -> None:
         nonlocal refusals
         put_moved(of, segment, log, place, stored)
         refusals = 5
