@@ -153,6 +153,7 @@ def sealed_chain(
     tail_from: int | None = None,
     master_run: int = 1,
     incomplete: bool = False,
+    folds: bool = False,
 ) -> Chain:
     """The record after a switch that sealed the open segment."""
     old = chain.open_segment
@@ -165,7 +166,7 @@ def sealed_chain(
         tail_from,
         members if tail_from is not None else (),
     )
-    return seal_and_open(chain, seal, opening(old.no + 1, members, master_run, incomplete), 0)
+    return seal_and_open(chain, seal, opening(old.no + 1, members, master_run, incomplete), 0, folds=folds)
 
 
 def unsettled_chain(chain: Chain, members: tuple[MemberId, ...] = (M10, M11), master_run: int = 1) -> Chain:
