@@ -17,7 +17,9 @@ class BrokerConfig:
     Attributes:
         heartbeat_us: Between heartbeats to brokers that share an open segment or a serving right.
         slow_heartbeat_us: Between heartbeats to all other linked brokers.
-        silence_us: A watched broker that was silent for so long is taken for dead. Wrong costs a switch.
+        silence_us: A watched broker that was silent for so long is taken for dead. Wrong costs a switch. A broker
+            process takes the value from its setting `silence_ms` (500 by default, see `BrokerSettings.core_config`).
+            The default here counts only for a core that is made without settings: in tests, and in the small model.
         lane_probe_us: If a peer has not received anything on a link's data lane for so long, a probe is sent there.
         lane_stall_us: One lane of a link that carried nothing for so long counts as silence of the peer, although
             another lane carries. Longer than the largest message takes (32 MiB at `switch_bytes_per_s`: 1.7 s),
