@@ -1,7 +1,7 @@
-"""The parts of a broker's runtime, each with the ones that it needs, over whatever disk, network and clock there are.
+"""The parts of a broker's runtime, each with the parts that it needs.
 
-`composition` puts it on RocksDB, gRPC and etcd; the simulation puts the same on fakes. So what is simulated is what
-runs in production, down to which part is told what by which other.
+`composition` puts them on RocksDB, gRPC and etcd. The simulation puts the same parts on fakes of disk, network and
+clock. So the simulator runs what runs in production, also in who tells what to which part.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ from .traffic import Measured, MeasureTraffic, Traffic
 
 LIVE_KEY_RETRY_S = 0.2
 ROOM_PERIOD_S = 0.5
-"""Between two looks at the room on the disk."""
+"""Between two checks of the free space of the disk."""
 LIVE_KEY_RETRY_S_MAX = 5.0
-"""First and longest pause before the live key is written again; each is twice the one before."""
+"""First and longest pause before the broker writes its live key again. Each pause is twice the one before."""
 
 GROUP_LOOK_S = 0.5
-"""Between two looks at the links to the own group."""
+"""Between two checks of the links to the members of the own broker group."""
 
 UNLINKED_S = 5.0
-"""A link that is missing for so long is told. Longer than a live key outlives its process, so that the end of a member
-is not told as a missing link."""
+"""A link that has been missing for so long is reported in the live key. This is longer than a live key outlives its
+process, so the end of a member is not reported as a missing link."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a broker's runtime stands on.
+    """What a broker's runtime uses of its surroundings.
 
     Attributes:
-        chance: Spreads pauses; nothing that must hold depends on it.
-        die: Called once when a step of the core failed; must end the process.
+        chance: Spreads pauses. Nothing that must hold depends on it.
+        die: Called once when a step of the core failed. It must end the process.
         measure: Asks another broker what it took from producers lately.
         remember: Keeps on the disk what was seen of the coordinator.
     """
@@ -85,12 +85,12 @@ class Ground:
 
 
 class Runtime:
-    """A broker but for its servers: everything that a joined process does by itself.
+    """A broker without its gRPC servers: everything that a joined process does by itself.
 
     Args:
         identity: From `membership.join`.
         core: Not started yet.
-        peers: Where others are reached from here, by name, where that differs from what they registered.
+        peers: By broker name, the address at which this broker reaches it, if that is not the registered one.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Runtime:
         self.driver.start(self.links, self.work)
 
     def duties(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """What runs beside the core for as long as the process does, each with its name."""
+        """All tasks that run beside the core until the process ends, each with its name."""
         return [
             ("directory", self.directory.run(self._coordinator)),
             ("lease", self.lease.run()),
@@ -185,7 +185,7 @@ class Runtime:
         ]
 
     async def _watch_room(self) -> None:
-        """Tell the core when the reserve of the disk is reached, and when there is room again."""
+        """Tell the core when the disk has reached its reserve, and when there is room again."""
         is_full = False
         while True:
             if self._storage.is_disk_full() != is_full:
@@ -194,10 +194,10 @@ class Runtime:
             await asyncio.sleep(ROOM_PERIOD_S)
 
     def missing_link(self) -> str:
-        """A live member of the own group that this run was never linked to since it began; empty if there is none.
+        """A live member of the own broker group to which this member run was never linked; empty if there is none.
 
-        Once all of them were linked, or none was live, it stays empty: a link that breaks later says nothing of who is
-        at fault, and the partitions that need it move by themselves.
+        It stays empty once all of them were linked, or once none was live. A link that breaks later does not say which
+        side is at fault, and the partitions that need it move by themselves.
         """
         if not self._has_met_group:
             missing = [run for run in self.directory.live_partners() if not self.links.is_linked_to(run)]
@@ -207,10 +207,10 @@ class Runtime:
         return ""
 
     async def _watch_group(self) -> None:
-        """Keep links to the own group, and have the live key say which of them are missing for long.
+        """Keep links to the own broker group, and report in the live key which of them have been missing for long.
 
-        Rule `unlinked-member` (I12): a member that nobody is linked to cannot take a copy of anything. Its group is not
-        whole, whatever its process says; and without segments that they share, nobody else would dial it.
+        Rule `unlinked-member` (I12): a member to which no other member has a link cannot take a copy of anything. So
+        its broker group is not whole, whatever its process says. If the two share no segment, only this loop dials it.
         """
         since_us: dict[RunId, int] = {}
         while True:
@@ -230,7 +230,7 @@ class Runtime:
                 self._live_key_changed.set()
 
     async def _keep_live_key(self) -> None:
-        """Put the live key under each new lease, and again when what it says has changed."""
+        """Put the live key under each new lease, and again when its content has changed."""
         changed = self._live_key_changed
         self.lease.on_change(lambda _lease: changed.set())
         self.directory.on_change(self._hasten_links)
@@ -255,7 +255,7 @@ class Runtime:
                 pause_s = LIVE_KEY_RETRY_S
 
     def _hasten_links(self) -> None:
-        """To those that have a new run, or have begun to serve in it."""
+        """Connect at once to brokers that have a new member run, or have begun to serve in it."""
         for broker in self.directory.members:
             known = (self.directory.run_of(broker), self.directory.is_live(broker))
             before = self._known_runs.get(broker)

@@ -1,8 +1,8 @@
-"""What the controller does about balance: it looks now and then, or when a person asks, and moves heads.
+"""What the controller does about balance: it measures every `interval_s`, or if a person asks, and moves open segments.
 
-What should move is decided in `core.control.balance`; here is asked what the masters took, whose group is steady, and
-each move is made when its turn comes, if it still means what it meant: one planned switch at a time, so many a second
-at most.
+`core.control.balance` decides what should move. This module asks the masters what they took, finds out which broker
+groups are steady, and makes the moves. It makes one planned switch at a time, at most `moves_per_s`. Before each move
+it checks that the plan still fits.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from .traffic import STALE_S, Measured, MeasureTraffic
 
 MEASURE_DEADLINE_S = 2.0
 FRESH_S = 2.0
-"""When nobody has asked for long, masters are asked twice, so far apart."""
+"""If the last question is too long ago (`STALE_S`), masters are asked twice, and this is the time between."""
 
 MOVE_DEADLINE_S = 3.0
 """A planned switch takes some milliseconds, or is dropped after twice `planned_switch_ms`."""
 
 FAILURES_MAX = 3
-"""Moves that fail in a row: something is wrong that the next look may know of."""
+"""After so many failed moves in a row the rest of the plan is given up. The next scan may know what is wrong."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class BalancerSettings:
-    """When and how fast heads are moved.
+    """When and how fast open segments are moved.
 
     Attributes:
-        interval_s: Between two looks; 0: only when somebody asks.
+        interval_s: Seconds between two scans. 0: only when a person asks.
         moves_per_s: Planned switches a second, at most.
-        threshold: The highest load may be so much above the mean, as a ratio. Moving goes on down to half of it.
-        floor_bytes_per_s: A mean load of a group below this is not worth a move.
-        steady_s: A group gives and takes nothing until for so long none of its members came, went or restarted, and
-            a partition is left where it is until its segment has been open for so long.
+        threshold: By which ratio the highest load may be above the mean. Moves go on until it is half of that.
+        floor_bytes_per_s: If the mean load of a broker group is below this, nothing is moved.
+        steady_s: A broker group gives and takes open segments only if none of its members came, went or restarted for
+            so long. A partition is moved only if its segment has been open for so long.
         move_again_s: A partition that was moved is not moved again for so long.
     """
 
@@ -73,7 +73,7 @@ class BalancerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look found: heads with traffic, the groups that take part, what to move, and if nothing, why."""
+    """What a scan found: open segments with traffic, the broker groups that take part, the moves, and if none, why."""
 
     heads: tuple[Head, ...]
     chains: dict[PartitionId, Chain]
@@ -83,12 +83,12 @@ class Look:
 
     @property
     def after(self) -> list[Head]:
-        """Where the heads stand once the moves are made."""
+        """Where the open segments are when all moves are made."""
         return balance.after(self.heads, self.moves)
 
 
 class Balancer:
-    """A duty of the elected broker, until cancelled; and `look`, for whoever asks there."""
+    """A duty of the elected broker, until cancelled. `look` and `ask` answer people who ask that broker."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class Balancer:
     # ---- the duty ----
 
     async def run(self) -> None:
-        """Look now and then, and carry out what comes of it, or what somebody asked for."""
-        self._known.clear()  # whatever happened before this broker was elected, it has not seen
+        """Scan every `interval_s`, and carry out the moves that follow, or those that a person asked for."""
+        self._known.clear()  # this broker has not seen what happened before it was elected
         self._note_groups()
         self._asked.clear()
         while True:
@@ -147,9 +147,9 @@ class Balancer:
         return moves
 
     async def ask(self, *, run: bool) -> Look:
-        """The plan as a person sees it, who wants balance now: down to the lower limit at once. With `run`, begin."""
+        """The plan for a person who wants balance now: down to half of `threshold` at once. With `run`, begin."""
         if self._is_moving or self._asked.is_set():
-            return Look((), {}, (), (), "heads are being moved at this moment: look again in a while")
+            return Look((), {}, (), (), "open segments are being moved at this moment: look again in a minute")
         threshold = self._settings.threshold
         found = await self.look(Limits(threshold / 2, threshold / 2, self._settings.floor_bytes_per_s))
         if run and found.moves:
@@ -160,7 +160,7 @@ class Balancer:
     # ---- looking ----
 
     async def look(self, limits: Limits) -> Look:
-        """Ask the masters, and plan."""
+        """Ask the masters what they take, and plan."""
         shares, reasons = self._steady_groups()
         measured = await self._measure_all(shares)
         silent = [share for share in shares if any(broker not in measured for broker in share.brokers)]
@@ -179,7 +179,7 @@ class Balancer:
         return Look(tuple(heads), chains, tuple(shares), tuple(moves), reason)
 
     def _note_groups(self) -> None:
-        """Something changed somewhere: of which groups?"""
+        """Note which broker groups changed, and when."""
         now_us = self._clock.monotonic_us()
         groups = self._directory.groups()
         for name, members in groups.items():
@@ -190,7 +190,7 @@ class Balancer:
             del self._known[name]
 
     def _steady_groups(self) -> tuple[list[GroupShare], list[str]]:
-        """The groups that may give and take, and why others may not."""
+        """The broker groups that may give and take, and why the others may not."""
         self._note_groups()
         now_us = self._clock.monotonic_us()
         shares: list[GroupShare] = []
@@ -228,13 +228,13 @@ class Balancer:
         return {broker: answer for broker, answer in zip(brokers, answers, strict=True) if answer is not None}
 
     def _barred(self) -> set[PartitionId]:
-        """Moved not long ago."""
+        """The partitions that were moved within `move_again_s`."""
         before_us = self._clock.monotonic_us() - self._settings.move_again_s * 1e6
         self._moved_us = {partition: at_us for partition, at_us in self._moved_us.items() if at_us > before_us}
         return set(self._moved_us)
 
     async def _chains(self, partitions: list[PartitionId]) -> dict[PartitionId, Chain]:
-        """Where the heads really are; those that cannot be read are left out."""
+        """Where the open segments are, by the coordinator. Partitions that cannot be read are left out."""
         chains: dict[PartitionId, Chain] = {}
         for start in range(0, len(partitions), READS_PER_TXN):
             gets = [Get(self._keys.chain(partition)) for partition in partitions[start : start + READS_PER_TXN]]
@@ -262,12 +262,12 @@ class Balancer:
         if not heads or (weights and sum(head.load for head in heads) / weights <= limits.floor):
             return "; ".join(["there is too little traffic to be worth a move", *reasons])
         found = "all is even enough" if self.excess <= limits.begin else "no move would help"
-        return "; ".join([f"{found}: the busiest group is {self.excess:.0%} above the mean", *reasons])
+        return "; ".join([f"{found}: the busiest broker group is {self.excess:.0%} above the mean", *reasons])
 
     # ---- moving ----
 
     async def _carry_out(self, moves: Iterable[Move]) -> None:
-        """One after another, no faster than allowed; those whose time has passed are left out."""
+        """Make one move after another, at most `moves_per_s`. Moves that do not fit any more are left out."""
         failures = 0
         for move in moves:
             began_us = self._clock.monotonic_us()
@@ -282,11 +282,11 @@ class Balancer:
                 await asyncio.sleep(max(left_s, 0.0))
 
     async def _make(self, move: Move) -> str:
-        """How it ended: `done`, `failed`, or `stale` if it does not mean any more what it meant."""
+        """How the move ended: `done`, `failed`, or `stale` if the plan does not fit any more."""
         partition = move.head.partition
         if not await self._still_meant(move):
             return "stale"
-        self._moved_us[partition] = self._clock.monotonic_us()  # also if it fails: not at once again
+        self._moved_us[partition] = self._clock.monotonic_us()  # also if it fails: it is not tried again at once
         reply = await self._switch(PlanSwitch(0, partition, move.to_group, move.to_master))
         if reply is None or reply.error is not None:
             _log.info("head_not_moved", partition=partition, to=move.to_master, error=str(reply and reply.error))
@@ -295,7 +295,7 @@ class Balancer:
         return "done"
 
     async def _still_meant(self, move: Move) -> bool:
-        """Both groups are steady, and the head is where it was, not opened a moment ago."""
+        """Both broker groups are steady, and the open segment is where it was and older than `steady_s`."""
         steady = {share.name for share in self._steady_groups()[0]}
         if not {move.head.group, move.to_group} <= steady:
             return False
@@ -331,7 +331,7 @@ def _load(batches: int, size_bytes: int, seconds: float) -> float:
 
 
 def _heads(shares: Iterable[GroupShare], measured: dict[str, Measured]) -> list[Head]:
-    """As the masters tell it: a partition that moved meanwhile was counted by two, and stands where it took more."""
+    """As the masters tell it. If a partition moved meanwhile, two masters counted it: it is where it took more."""
     loads: dict[PartitionId, list[Head]] = {}
     for share in shares:
         for broker in share.brokers:
@@ -349,7 +349,7 @@ def _heads(shares: Iterable[GroupShare], measured: dict[str, Measured]) -> list[
 def _heads_of_chains(
     heads: Iterable[Head], chains: dict[PartitionId, Chain], shares: Iterable[GroupShare]
 ) -> list[Head]:
-    """As the chains have it. Members of a group that were replaced, or left out, are no masters of ours."""
+    """As the chains have it. Members that were replaced, or broker groups that were left out, count as no masters."""
     brokers = {share.name: share.brokers for share in shares}
     found: list[Head] = []
     for head in heads:

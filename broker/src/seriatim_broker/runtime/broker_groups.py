@@ -1,7 +1,7 @@
-"""Broker groups, as people and the operator see and change them: what is wanted of them, what still lies on them.
+"""Broker groups, as people and the operator see and change them: intent, weight, and what each broker group holds.
 
-Everything here is one read or one transaction, made by whichever broker was asked; what follows from an intent the
-controller does (`drainer`).
+Each call here is one read or one transaction. The broker that was asked makes it. The controller does what follows from
+an intent (`drainer`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from .operators import Guard, unguarded
 from .records import member_from_record, spec_from_value
 
 ATTEMPTS_MAX = 10
-"""Of a transaction that somebody else's always overtakes."""
+"""Tries of a transaction that other writers overtake each time."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class Count:
-    """What lies on a group: open segments, and all segments of which it holds a copy or a part.
+    """What a broker group holds: open segments, and all segments of which it holds a copy or a part.
 
-    `waits_for`: what keeps something on it though it is to be left, for people; empty if nothing does.
+    `waits_for`: if the broker group is cordoned or drained, what keeps something on it, as a text for people. Empty if
+    nothing does.
     """
 
     heads: int = 0
@@ -44,7 +45,7 @@ class Count:
 
 @dataclass(slots=True)
 class GroupView:
-    """A group as it is now; `members` by slot."""
+    """A broker group as it is now; `members` by slot."""
 
     record: records_pb2.BrokerGroupRecord
     members: list[records_pb2.MemberRecord] = field(default_factory=list)
@@ -52,12 +53,12 @@ class GroupView:
 
 
 def group_in(broker: str) -> str:
-    """The group that a broker's name tells, of one whose record is gone."""
+    """The broker group that the name of a broker tells, if its member record is gone."""
     return broker.rpartition("-")[0]
 
 
 def count_segments(chains: Iterable[Chain], group_of: dict[str, str], counts: dict[str, Count]) -> None:
-    """Add what the chains say to the counts; `group_of` names the group of a broker."""
+    """Add the segments of these chains to the counts. `group_of` has the broker group of each broker."""
     for chain in chains:
         for segment in chain.segments:
             groups = {_group_of(member, group_of) for member in holders(segment)}
@@ -75,10 +76,10 @@ class BrokerGroups:
     """See the module.
 
     Args:
-        coordinator: Where the records are.
+        coordinator: It has the records.
         keys: Of the cluster.
-        is_there: Whether a member is admitted and runs, as far as is known.
-        min_copies: Of a segment.
+        is_there: Whether a member is admitted and runs, as far as this broker knows.
+        min_copies: How many copies a segment should have.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class BrokerGroups:
     # ---- looking ----
 
     async def views(self, *, with_counts: bool) -> list[GroupView]:
-        """All groups by name, as the coordinator has them at this moment."""
+        """All broker groups by name, as the coordinator has them at this moment."""
         members = await self._members()
         specs = {key.rpartition("/")[2]: pair for key, pair in (await self._specs()).items()}
         views = {group: GroupView(record) for group, (_, record) in specs.items()}
@@ -123,7 +124,7 @@ class BrokerGroups:
     async def _counts(
         self, members: dict[str, tuple[KeyValue, records_pb2.MemberRecord]], closed: Mapping[str, Intent]
     ) -> dict[str, Count]:
-        """What lies on each group, and what keeps it on those that are to be left."""
+        """What each broker group holds, and what keeps it on those that are cordoned or drained."""
         records = [record for _, record in members.values()]
         group_of = {record.member.broker: record.group for record in records}
         around = self._around(records, closed, group_of)
@@ -170,15 +171,23 @@ class BrokerGroups:
         weight: float | None,
         guard: Guard = unguarded,
     ) -> GroupView:
-        """Write what is wanted of a group; what is None stays.
+        """Write intent and weight of a broker group. A value of None leaves the old one.
+
+        If the call is cancelled, the write may still be made.
 
         Raises:
-            BadRequestError: There is no such group, or the weight is none.
+            BadRequestError: There is no such broker group, or the weight is not between 0 and 1,000,000.
+            NotServingError: Other writers changed the record at each of 10 tries. Nothing was written.
+            StaleOperatorError: From `guard`: a newer operator was seen. Nothing was written.
         """
         if weight is not None and not 0 < weight < 1e6:
             raise BadRequestError(f"a weight is above 0 and below 1,000,000, not {weight:g}")
         key = self._keys.group_spec(group)
         for _ in range(ATTEMPTS_MAX):
+            # Rule `older-operator`: `guard` refuses an operator that has lost its Lease to a newer one. Without it:
+            # 1. Operator 1 is frozen, and operator 2 takes the Lease over.
+            # 2. Operator 2 cancels the drain of a broker group.
+            # 3. Operator 1 continues, and drains the broker group once more.
             compares = await guard()
             item = (await self._coordinator.txn((), [Get(key)])).responses[0].item
             await self._check_known(group, item)
@@ -192,12 +201,18 @@ class BrokerGroups:
             if item is not None and item.value == value:
                 break
             revision = item.mod_revision if item is not None else 0
+            # Rule `operator-compare`: the transaction compares what `guard` read. Without it: 1. Operator 1 passes the
+            # check, and this broker is frozen. 2. Operator 2 takes the Lease over and changes the broker group. 3. This
+            # broker continues, and writes what operator 1 wanted.
             result = await self._coordinator.txn([*compares, mod_revision_is(key, revision)], [Put(key, value)])
             if result.succeeded:
                 _log.info("broker_group_set", group=group, spec=str(spec_from_value(value)))
                 break
         else:
-            raise NotServingError(f"broker group {group!r} is changed all the time", retry_after_ms=100)
+            raise NotServingError(
+                f"broker group {group!r} was changed by other writers at every try: nothing was written; try again",
+                retry_after_ms=100,
+            )
         return next(view for view in await self.views(with_counts=False) if view.record.group == group)
 
     async def _check_known(self, group: str, item: KeyValue | None) -> None:
@@ -205,10 +220,13 @@ class BrokerGroups:
             raise BadRequestError(f"there is no broker group {group!r}", group=group)
 
     async def remove(self, group: str, guard: Guard = unguarded) -> None:
-        """Forget a group that is drained, and whose brokers do not run; a group that is not there is no error.
+        """Remove a broker group that is drained and whose brokers do not run. If it does not exist, do nothing.
+
+        If the call is cancelled, the removal may still be made.
 
         Raises:
-            PreconditionError: It is not drained, or a broker of it runs.
+            PreconditionError: The broker group is not DRAINING, holds segments, or one of its brokers may run.
+            NotServingError: A record was changed at the same time. Nothing was removed.
         """
         specs = await self._specs()
         members = await self._members()
@@ -238,10 +256,13 @@ class BrokerGroups:
         _log.info("broker_group_removed", group=group, brokers=[record.member.broker for _, record in mine.values()])
 
     async def remove_member(self, broker: str, guard: Guard = unguarded) -> None:
-        """Forget a broker that is certified dead and whose disk nobody needs; one that is not there is no error.
+        """Remove a broker that is certified dead and whose disk no segment needs. If it does not exist, do nothing.
+
+        If the call is cancelled, the removal may still be made.
 
         Raises:
-            PreconditionError: It may run, or its disk holds a segment.
+            PreconditionError: The broker may run, or its disk holds a segment.
+            NotServingError: The member record was changed at the same time. Nothing was removed.
         """
         members = await self._members()
         key = self._keys.member(broker)
@@ -252,6 +273,9 @@ class BrokerGroups:
         await self._check_ended(record, must_be_certified=True)
         async for chain in all_chains(self._coordinator, self._keys, strict=True):
             for segment in chain.segments:
+                # Rule `tails-forgotten` (I13): `holders` counts members with a tail copy, too. Without it: 1. A drained
+                # broker group holds only a tail copy of segment 3. 2. It counts as empty, and is removed. 3. The
+                # record names a disk that never comes back, and segment 3 has one copy of its tail for good.
                 if member in holders(segment):
                     raise PreconditionError(
                         f"the disk of {broker} is needed for segment {segment.no} of partition {chain.partition}",
@@ -277,11 +301,12 @@ class BrokerGroups:
             return
         if must_be_certified or live is not None:
             raise PreconditionError(
-                f"nobody has said that run {run.run} of {run.member.broker} has ended; stop the broker first",
+                f"no certificate says that run {run.run} of {run.member.broker} has ended: nothing was removed; stop the "
+                "broker first",
                 broker=run.member.broker,
                 run=run.run,
             )
 
     async def _change(self, compares: list[Compare], operations: list[Operation], what: str) -> None:
         if not (await self._coordinator.txn(compares, operations)).succeeded:
-            raise NotServingError(f"{what} was changed at the same time", retry_after_ms=100)
+            raise NotServingError(f"{what} was changed at the same time: nothing was removed", retry_after_ms=100)

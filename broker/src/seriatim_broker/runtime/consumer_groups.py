@@ -1,8 +1,9 @@
-"""Consumer groups made before anybody joins, and forgotten when nobody is in them any more.
+"""Consumer groups that are made before a consumer joins, and deleted when no consumer is left.
 
-A group that is forgotten leaves its cursors behind, marked so: what it acknowledged is still on its servers' disks
-under its epoch, and a group of the same name must not take that for its own. Days later the controller removes such
-cursors (`expiry`), and what stays is one floor of epochs for all groups (`group_epochs`).
+A deleted consumer group leaves its cursors, marked as deleted. Its acknowledgements are still on its servers' disks
+under its group epoch, and a new consumer group of the same name must not count them as its own. After `deleted_kept_s`
+(7 days) the controller removes such cursors (`expiry`). What stays is one floor of group epochs for all consumer groups
+(`group_epochs`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from .operators import Guard, unguarded
 from .records import cursor_from_value, cursor_to_value
 
 CURSORS_PER_TXN = 60
-"""Two compares each, below the coordinator's limit of 128."""
+"""Each needs two compares, and the coordinator takes at most 128."""
 
 
 class GroupCursors:
-    """The cursors of one group on a topic, as they were read; each is written over only as long as it stands so."""
+    """The cursors of one consumer group on a topic, as they were read. Each is written only if it has not changed."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys, group: str, guard: Guard = unguarded) -> None:
         self._coordinator = coordinator
@@ -54,19 +55,21 @@ class GroupCursors:
                     self.records[partition] = cursor_from_value(item.value)
 
     def has(self, partition: PartitionId) -> bool:
-        """Whether the group is on that partition."""
+        """Whether the consumer group has a cursor on that partition that is not deleted."""
         return self.standing(partition) is not None
 
     def standing(self, partition: PartitionId) -> CursorRecord | None:
-        """Where the group is on that partition; None if it is not."""
+        """The cursor of the consumer group on that partition; None if there is none, or it is deleted."""
         record = self.records.get(partition)
         return record if record is not None and not record.deleted else None
 
     async def create(self, topic: str, starts: Mapping[PartitionId, tuple[int, int]]) -> bool:
-        """Let the group begin at (segment, index) of each partition.
+        """Have the consumer group begin at (segment, index) of each partition.
+
+        It is made for 60 partitions in each transaction. If the call is cancelled or fails, some may be made.
 
         Returns:
-            False if somebody was quicker somewhere: read again.
+            False if another writer was faster on a partition: read again.
         """
         waiting = list(starts.items())
         for first in range(0, len(waiting), CURSORS_PER_TXN):
@@ -81,22 +84,23 @@ class GroupCursors:
         return True
 
     async def report(self, topic: str, places: Mapping[PartitionId, tuple[int, int]], now_ms: int) -> bool:
-        """Note how far a group without consumers is: at (segment, index) of each partition.
+        """Note how far a consumer group without consumers is: at (segment, index) of each partition.
 
-        A place before the one it had begins a new epoch of the group: within one it goes forward only.
+        A place before the last one begins a new group epoch, because within one a cursor moves only forward.
 
         Returns:
-            False if somebody was quicker somewhere: read again.
+            False if another writer was faster on a partition: read again.
 
         Raises:
-            PreconditionError: The group has consumers somewhere.
+            PreconditionError: The consumer group has consumers on one of the partitions. Nothing was written.
         """
         records: dict[PartitionId, CursorRecord] = {}
         for partition, place in places.items():
             standing, before = self.standing(partition), self.records.get(partition)
             if standing is not None and not standing.external:
                 raise PreconditionError(
-                    f"consumer group {self._group!r} moves by what its consumers acknowledge: report under another name"
+                    f"consumer group {self._group!r} moves by what its consumers acknowledge: nothing was written; "
+                    "report under another name"
                 )
             if standing is not None:
                 goes_back = place < (standing.segment_no, standing.start_index)
@@ -114,10 +118,10 @@ class GroupCursors:
         return True
 
     async def delete(self, now_ms: int) -> None:
-        """Mark all cursors that were read, as deleted at that time.
+        """Mark all cursors that were read as deleted at that time.
 
         Raises:
-            NotServingError: Somebody wrote one meanwhile: look again who is in the group.
+            NotServingError: One was written meanwhile: check again whether the consumer group has consumers.
         """
         waiting = [(partition, record) for partition, record in self.records.items() if not record.deleted]
         for first in range(0, len(waiting), CURSORS_PER_TXN):
@@ -129,7 +133,7 @@ class GroupCursors:
                 raise NotServingError(f"consumer group {self._group!r} moved at the same time", retry_after_ms=50)
 
     async def _write(self, records: Mapping[PartitionId, CursorRecord]) -> bool:
-        """All of them, or none: only where their partitions still are."""
+        """Write all of them or none, and only if their partitions still exist."""
         compares: list[Compare] = list(await self._guard())
         if not all(self._revisions[partition] for partition in records):
             compares.append(self._floor.unchanged(self._keys))

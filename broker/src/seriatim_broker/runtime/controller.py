@@ -1,9 +1,9 @@
-"""The controller: one broker, elected, that looks after the cluster. Never needed for a switch.
+"""The controller: one broker that is elected to look after the cluster. No switch needs it.
 
-It admits incarnations, creates and deletes topics, notices groups of which nobody is left, has sealed segments copied
-that have too few copies, empties groups that are to be left, spreads the heads over the others, finishes publications
-that were decided, and removes what nobody needs any more. Who it is decides `election`; what it does stands in
-`topics`, `caretaker`, `drainer`, `balancer`, `taking_up` and `tidying`.
+It admits incarnations, creates and deletes topics, switches away from broker groups of which no member is left, and has
+sealed segments copied that have too few copies. It empties broker groups that are cordoned or drained, balances open
+segments, finishes publications that were decided, and tidies the coordinator. `election` decides which broker it is.
+Its work is in `topics`, `caretaker`, `drainer`, `balancer`, `taking_up` and `tidying`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Controller:
-    """Runs in every broker; does something in the elected one."""
+    """Runs in every broker, and does its duties in the elected one."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Controller:
         self._taking_up = taking_up
 
     async def run(self) -> None:
-        """Stand for election, and lead while elected, until cancelled."""
+        """Stand for election, and do the duties while elected, until cancelled."""
         await self.election.run(self._lead)
 
     async def _lead(self) -> None:
@@ -68,7 +68,7 @@ class Controller:
             self.topics.end()
 
     async def _persist(self, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """A duty is tried again after the coordinator was away; the loss of the election ends it."""
+        """Run a duty until it ends. It is tried again after an error of the coordinator, until the election is lost."""
         while self.election.is_leader:
             try:
                 await duty()

@@ -1,11 +1,14 @@
-"""The coordinator on behalf of the core: reads gathered into few transactions, writes with an honest outcome.
+"""The coordinator on behalf of the core: reads are gathered into few transactions, writes report a true outcome.
 
-All reads of one turn of the loop go out together, up to `READS_PER_TXN` in a transaction (a transaction of reads alone
-is linearizable), so that a switch of a thousand partitions is ten reads and not a thousand. Chain writes are gathered
-in the same way, up to `CHAINS_PER_TXN` of them: those of one turn, and whatever comes while all slots are busy. Such a
-joint transaction compares what each of its members would compare alone; if one does not hold nothing was written, and
-the members are tried one by one. Cursors are one transaction each. Whatever was not answered in time is reported as
-such and never sent again: the core reads before it does anything else.
+All reads of one turn of the event loop go out together, up to `READS_PER_TXN` (100) in a transaction. A transaction of
+reads alone is linearizable. So a switch of a thousand partitions needs ten reads.
+
+Chain writes are gathered in the same way, up to `CHAINS_PER_TXN` (40): those of one turn, and those that come while all
+slots are busy. Such a joint transaction compares everything that its members would compare alone. If one comparison
+fails, nothing was written, and the members are tried one by one. Each cursor is a transaction of its own.
+
+If a write gets no answer in time, its outcome is reported as unknown. It is never sent again: the core reads the record
+before it does anything else.
 """
 
 from __future__ import annotations
@@ -60,32 +63,32 @@ READS_PER_TXN = 100
 
 READS_IN_FLIGHT_MAX = 16
 WRITES_IN_FLIGHT_MAX = 64
-"""Transactions of one write: of cursors, and of chains whose joint transaction did not hold."""
+"""Transactions of one write each: cursors, and chains whose joint transaction failed its comparison."""
 
 CHAINS_PER_TXN = 40
-"""Members of a joint transaction: enough to make its fixed cost small, few enough to be soon tried one by one."""
+"""Members of a joint transaction: enough to share its fixed cost, and few enough to be tried one by one quickly."""
 
 JOINT_IN_FLIGHT_MAX = 8
-"""Joint transactions at once; what comes while they are under way makes the next ones larger."""
+"""Joint transactions at once. Writes that come while all are under way make the next ones larger."""
 
 JOINT_SIZE_BYTES_MAX = 512 * 1024
-"""Of the values in a joint transaction, a third of the coordinator's limit of a request."""
+"""Of the values in a joint transaction: a third of the coordinator's limit on a request."""
 
 READ_DEADLINE_S = 2.0
-"""Of one transaction of reads; the core tries again at its own pace."""
+"""Of one transaction of reads. The core tries again at its own pace."""
 
 WRITE_DEADLINE_S = 0.7
-"""Of one that writes. A member of etcd that has gone says nothing, and what another one handed to it as the leader is
-lost as silently: the sooner a write counts as unknown, the sooner its record is read, where the others answer. Longer
-than a write takes that shares etcd with those of a thousand partitions."""
+"""Of one transaction that writes. A member of etcd that died says nothing, and a write that another member of etcd
+forwarded to it is lost without a word. If the write counts as unknown early, its record is read early, from a member
+that answers. The deadline is longer than a write takes that shares etcd with the writes of a thousand partitions."""
 
 SAME_REFUSAL_S = 60.0
-"""A write that the coordinator refuses for itself (too large) is logged once in this time, for each key."""
+"""If the coordinator refuses a write for its own content (too large), it is logged once in this time for each key."""
 
 _log = structlog.get_logger(__name__)
 
 _Answer = Callable[[KeyValue | None, bool], Event | None]
-"""Makes the event from what was read; the flag says that nothing was. None: more must be read first."""
+"""Makes the event from the item that was read. The flag says that the read failed. None: more must be read first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,13 @@ class _ChainWrite:
 
 
 class CoordinatorWork:
-    """Carries out the core's reads and writes; `emit` takes the answers.
+    """Carries out the core's reads and writes. `emit` takes the answers.
 
     Args:
-        refused: Told when the coordinator refuses a write as it would refuse any other.
-        counted: Told the outcome of each transaction.
-        failed: Told of a bug here, and ends the process: the core would wait for an answer that never comes.
+        refused: Called when the coordinator refuses a write in the same way as it would refuse any other.
+        counted: Called with the outcome of each transaction.
+        failed: Called with an exception that is a bug here. It must end the process, because the core would wait for an
+            answer that never comes.
     """
 
     def __init__(
@@ -140,11 +144,11 @@ class CoordinatorWork:
 
     @property
     def pending_count(self) -> int:
-        """Transactions that wait or are on their way."""
+        """Transactions that wait or are under way."""
         return len(self._tasks)
 
     async def close(self) -> None:
-        """End everything; nothing is emitted any more."""
+        """End everything. Nothing is emitted any more. Writes that are under way may still be carried out."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -153,7 +157,7 @@ class CoordinatorWork:
     # ---- reads ----
 
     def read_chain(self, effect: ReadChain) -> None:
-        """Answered by `ChainRead`."""
+        """Read a chain record. The answer is the event `ChainRead`."""
 
         def answer(item: KeyValue | None, failed: bool) -> Event | None:
             if item is not None and has_pages(item):
@@ -178,12 +182,12 @@ class CoordinatorWork:
             self._report(event)
 
     def _no_chain(self, effect: ReadChain) -> Event | None:
-        """There is no record: of a partition that had one, because it was deleted, or because that was lost."""
+        """There is no chain record. If there was one, find out whether the partition was deleted or the record lost."""
         if not effect.known:
             return ChainRead(effect.partition, None, 0)
 
         def answer(tombstone: KeyValue | None, failed: bool) -> Event | None:
-            if tombstone is None and not failed:  # a tombstone that is gone has left the id in the ranges
+            if tombstone is None and not failed:  # if the tombstone was removed, the id is in the ranges
                 self._read(self._keys.deleted_partitions, without_tombstone)
                 return None
             return ChainRead(effect.partition, None, 0, failed, deleted=tombstone is not None)
@@ -207,7 +211,7 @@ class CoordinatorWork:
         try:
             chain = self._archive.parse(whole.item.value, revision, whole.pages, whole.numbers)
         except PagesNeededError:
-            self._archive.forget(effect.partition)  # what it held changed meanwhile: the core reads again, all of it
+            self._archive.forget(effect.partition)  # a page that was held has changed: the core reads all of it again
             return ChainRead(effect.partition, None, 0, failed=True)
         except CorruptionError as exc:
             _log.error("chain_unreadable", partition=effect.partition, error=str(exc))
@@ -215,9 +219,10 @@ class CoordinatorWork:
         return ChainRead(effect.partition, chain, revision)
 
     def read_certificate(self, effect: ReadCertificate) -> None:
-        """Answered by `CertificateRead`, of that run or of a later one of the same disk, which proves its end too.
+        """Read the certificate of a member run. The answer is the event `CertificateRead`.
 
-        The certificate of the run itself is gone if there is a later one (`tidying`).
+        The certificate of a later run of the same disk proves the end of this one, too. The certificate of the run
+        itself may have been removed if there is a later one (`tidying`).
         """
 
         def answer(item: KeyValue | None, failed: bool) -> Event | None:
@@ -244,7 +249,7 @@ class CoordinatorWork:
         self._report(CertificateRead(effect.partition, run, found))
 
     def read_cursor(self, effect: ReadCursor) -> None:
-        """Answered by `CursorRead`."""
+        """Read a cursor. The answer is the event `CursorRead`."""
         key = self._keys.cursor(effect.partition, effect.group)
 
         def read(record: CursorRecord | None, revision: int, failed: bool = False) -> CursorRead:
@@ -275,7 +280,7 @@ class CoordinatorWork:
         self._read(key, answer)
 
     def read_writer(self, effect: ReadWriter) -> None:
-        """Answered by `WriterRead`."""
+        """Read the record of a writer. The answer is the event `WriterRead`."""
         key = self._keys.writer(effect.incarnation, effect.writer)
 
         def answer(item: KeyValue | None, failed: bool) -> Event:
@@ -321,14 +326,14 @@ class CoordinatorWork:
     # ---- writes ----
 
     def write_chain(self, effect: WriteChain) -> None:
-        """Answered by `ChainWritten`."""
+        """Write a chain record. The answer is the event `ChainWritten`."""
         self._chain_writes.append(effect)
         if not self._is_gathering:
             self._is_gathering = True
             self._loop.call_soon(self._send_chain_writes)
 
     def _send_chain_writes(self) -> None:
-        """Send what has gathered, as far as there are slots."""
+        """Send the writes that have gathered, as long as there are slots."""
         try:
             self._is_gathering = False
             while self._joint_count < JOINT_IN_FLIGHT_MAX and not self._closed:
@@ -341,9 +346,9 @@ class CoordinatorWork:
             self._failed(exc)
 
     def _next_chain_writes(self) -> list[WriteChain]:
-        """The oldest writes of partitions that have none under way: two of one partition never meet.
+        """The oldest writes, at most one of a partition, and of no partition that has a write under way.
 
-        The later one would lose against the earlier one, and take the others of its transaction with it.
+        Of two writes of one partition the later one would fail, and with it the others of its joint transaction.
         """
         effects: list[WriteChain] = []
         later: list[WriteChain] = []
@@ -368,9 +373,10 @@ class CoordinatorWork:
             self._send_chain_writes()
 
     async def _look_again(self, effects: Sequence[WriteChain]) -> list[WriteChain]:
-        """Fetch what only the record itself can tell, where the core learned its version from another broker.
+        """Read what only the coordinator knows, if the core learned its version of a chain from another broker.
 
-        Returns the writes that can be made; the others are answered: nothing was sent for them.
+        Returns:
+            The writes that can be made. The others are answered here, and nothing was sent for them.
         """
         effects = [effect for effect in effects if not self._is_out_of_date(effect)]
         unseen = [effect for effect in effects if not self._archive.has_seen(effect.partition, effect.revision)]
@@ -406,13 +412,13 @@ class CoordinatorWork:
         return ready
 
     def _is_out_of_date(self, effect: WriteChain) -> bool:
-        """Answer a write whose record was seen to be over while the write waited for its turn: nothing is sent.
+        """Answer a write if its record was seen at a later revision while the write waited. Then nothing is sent.
 
         Rule `out-of-date` (I7). Without it:
           1. A switch of this broker waits behind a write whose outcome is not known yet.
           2. Another broker opens the segment, and acknowledges messages in it.
-          3. An older copy of the coordinator is restored, in which the record stands where the switch read it. The
-             write gets its turn, its compare holds, and the segment is opened a second time.
+          3. An older copy of the coordinator is restored. In it, the record has the revision that the switch read.
+          4. The write gets its turn, its comparison holds, and the segment is opened a second time.
         """
         if not self._archive.has_seen_newer(effect.partition, effect.revision):
             return False
@@ -420,32 +426,44 @@ class CoordinatorWork:
         return True
 
     def _take_up(self, whole: WholeChain) -> None:
-        """Remember how a chain lies in the coordinator."""
+        """Remember the layout of a chain in the coordinator."""
         try:
             self._archive.parse(whole.item.value, whole.item.mod_revision, whole.pages, whole.numbers)
-        except PagesNeededError:  # what was held changed meanwhile: the write does not hold either, and is made anew
+        except PagesNeededError:  # a held page has changed. The write would fail too, and the core makes it anew
             self._archive.forget(partition_of(whole.item.key))
 
     def _prepare(self, effect: WriteChain) -> _ChainWrite:
         key = self._keys.chain(effect.partition)
+        # Rule `chain-compare` (I7). Without it: 1. Switchers 1 and 2 read the chain record at one revision. 2. Switcher
+        # 1 opens segment 2 on broker group B, and a is acknowledged there. 3. Switcher 2 writes over it, and opens
+        # segment 2 on broker group C. a is in no chain.
         compares = [mod_revision_is(key, effect.revision)]
         if effect.certificate is not None:
+            # Rule `certificate-compare` (I7): a segment is opened over only while the certificate is there. Without
+            # it: 1. The switcher has no proof that the master's run has ended. 2. It opens segment 3. 3. The master of
+            # segment 2 is only unreachable, and goes on acknowledging. A message is sent after an acknowledgement in
+            # segment 3, and is placed before it.
             compares.append(present(self._keys.certificate(effect.certificate)))
         if effect.cursors_revision:
+            # Rule `cursors-not-compared` (RETAIN). Without it: 1. Retention reads that all cursors are in segment 7 or
+            # later. 2. A consumer group is rewound to segment 3. 3. Retention takes segment 3 out of the record, and
+            # the cursor names a segment that does not exist.
             compares.append(unchanged_under(self._keys.cursors_of(effect.partition), effect.cursors_revision))
-        if not effect.revision:  # its topic may have been deleted while it was being made: nobody would delete it again
-            # Rule `deleted-for-ever`: nor may it be in the ranges, however late this transaction arrives.
+        if not effect.revision:
+            # The topic may have been deleted while its partition was being made. Then nothing would delete it again.
+            # Rule `deleted-for-ever`: the id may not be in the ranges either. Without it: 1. This broker is frozen for
+            # longer than the tombstone is kept. 2. It continues, and makes the chain of a deleted partition.
             compares.append(absent(self._keys.tombstone(effect.partition)))
             compares.append(mod_revision_is(self._keys.deleted_partitions, self._deleted_revision))
         layout = self._archive.lay_out(effect.chain)
         operations: list[Operation] = [Put(key, layout.record)]
-        for number, value in layout.pages:  # the record's compare stands for them: nobody writes them alone
+        for number, value in layout.pages:  # the comparison of the record covers them: no write changes a page alone
             page = self._keys.page(effect.partition, number)
             operations.append(Delete(page) if value is None else Put(page, value))
         return _ChainWrite(effect, layout, tuple(compares), tuple(operations))
 
     async def _write_jointly(self, writes: Sequence[_ChainWrite]) -> None:
-        """One transaction for all; each of them alone if that did not hold."""
+        """One transaction for all of them. If its comparison fails, each of them alone."""
         if len(writes) > 1:
             compares = tuple(dict.fromkeys(compare for write in writes for compare in write.compares))
             operations = tuple(operation for write in writes for operation in write.operations)
@@ -468,10 +486,10 @@ class CoordinatorWork:
         self._report(ChainWritten(effect.partition, effect.serial, outcome, revision))
 
     def write_cursor(self, effect: WriteCursor) -> None:
-        """Answered by `CursorWritten`. A cursor is only written where its partition exists.
+        """Write a cursor, only if its partition exists. The answer is the event `CursorWritten`.
 
-        One that is made anew begins above the floor (rule `above-the-floor`, `group_epochs`). A transaction that was
-        under way while the group was made, deleted and expired is refused too, because the floor is another one then.
+        A new cursor begins above the floor (rule `above-the-floor` in `group_epochs`). The transaction compares the
+        floor. So it fails if the consumer group was made, deleted and expired while it was under way.
         """
         key = self._keys.cursor(effect.partition, effect.group)
         chain = self._keys.chain(effect.partition)
@@ -484,7 +502,7 @@ class CoordinatorWork:
 
         async def carry_out() -> None:
             outcome, revision = WriteOutcome.CONFLICT, 0
-            if not is_too_low:  # else the floor was raised since the core read: it reads again
+            if not is_too_low:  # otherwise the floor was raised since the core read it, and the core reads again
                 async with self._write_slots:
                     outcome, revision = await self._transact(compares, (put,))
             self._report(CursorWritten(effect.partition, effect.group, effect.serial, outcome, revision))
@@ -502,13 +520,19 @@ class CoordinatorWork:
             result = await self._coordinator.txn(compares, operations, deadline_s=WRITE_DEADLINE_S)
         except UnavailableError as exc:
             _log.warning("coordinator_write_unknown", key=_key_of(operations[0]), count=len(operations), error=str(exc))
+            # Rule `unknown-done` (I7): no answer is no success. Without it: 1. The write of a switcher is lost. 2. It
+            # tells the members to open segment 2, and a is acknowledged there. 3. Another switcher opens another
+            # segment 2. a is in no chain.
             return WriteOutcome.UNKNOWN, 0
         except CoordinatorRefusedError as exc:
-            self._refused(exc)  # it says so in the log, once
+            self._refused(exc)  # this logs it, once
             return WriteOutcome.REFUSED, 0
         except SeriatimError as exc:
             self._log_refusal(_key_of(operations[0]), len(operations), exc)
             return WriteOutcome.REFUSED, 0
+        # Rule `conflict-done` (I5): a failed comparison means that nothing was written. Without it: 1. Switcher 1 seals
+        # segment 1 at 5. 2. The comparison of switcher 2 fails, and it believes that segment 1 is sealed at 4. 3. Its
+        # members truncate to 4, and an acknowledged message is gone.
         return (WriteOutcome.DONE, result.revision) if result.succeeded else (WriteOutcome.CONFLICT, 0)
 
     def _log_refusal(self, key: str, count: int, error: SeriatimError) -> None:
@@ -543,7 +567,7 @@ def _key_of(operation: Operation) -> str:
 
 
 def _joint_transactions(writes: Sequence[_ChainWrite]) -> list[list[_ChainWrite]]:
-    """The writes, in their order, cut where a transaction would grow too large."""
+    """The writes in their order, divided so that no transaction is too large."""
     joint: list[list[_ChainWrite]] = []
     size_bytes = count = 0
     for write in writes:

@@ -1,7 +1,8 @@
-"""Who is in the cluster, how to reach them, what is wanted of their groups: members, live keys, intents, mirrored.
+"""Which brokers are in the cluster, how to reach them, and the intents of their broker groups, mirrored.
 
-What the core learns is `DirectoryChanged`, and only when something changed that it asked for: admitted members by
-group. Addresses, runs and live keys stay here.
+It mirrors members, live keys, certificates and intents. The core is told the admitted members by broker group, their
+runs, the intents, and which forms all brokers understand (`DirectoryChanged`), and only when one of these changed.
+Addresses and live keys stay here.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Directory:
     """Mirrors members, live keys, certificates, tombstones, and the ranges of deleted partitions.
 
     Args:
-        broker: The own name.
-        peers: Where others are reached from here, by name, where that differs from what they registered.
+        broker: The name of this broker.
+        peers: By broker name, the address at which this broker reaches it, if that is not the registered one.
         emit: Takes the core's events.
     """
 
@@ -53,13 +54,13 @@ class Directory:
         self.loaded = asyncio.Event()
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        """Also tell this one when anything changed."""
+        """Also call `changed` when anything changed."""
         self._listeners.append(changed)
 
     # ---- questions ----
 
     def peer_address(self, broker: str) -> str | None:
-        """Where this broker reaches another one."""
+        """The address at which this broker reaches another one; None if it is not known."""
         own = self._own_peers.get(broker)
         if own:
             return own
@@ -69,33 +70,33 @@ class Directory:
         return record.peer_addresses.get(self._broker) or record.address or None
 
     def client_address(self, broker: str) -> str:
-        """Where clients reach a broker; empty if it is not known."""
+        """The address at which clients reach a broker; empty if it is not known."""
         record = self.members.get(broker)
         return record.address if record is not None else ""
 
     def group_address(self, group: str) -> str:
-        """Where clients reach the first live member of a group; empty if there is none."""
+        """The address at which clients reach the first live member of a broker group; empty if there is none."""
         records = sorted((r for r in self.members.values() if r.group == group and r.admitted), key=lambda r: r.slot)
         for record in sorted(records, key=lambda r: not self.is_live(r.member.broker)):
             return str(record.address)
         return ""
 
     def is_admitted(self, member: MemberId) -> bool:
-        """Whether the controller took this disk in."""
+        """Whether the controller has admitted this disk."""
         record = self.members.get(member.broker)
         return record is not None and record.admitted and record.member.incarnation == member.incarnation
 
     def is_live(self, broker: str) -> bool:
-        """Whether the broker's registered run has a live key: a hint."""
+        """Whether the broker's registered run has a live key. This is a hint, never a proof."""
         record = self.members.get(broker)
         return record is not None and self.live_runs.get(broker) == record.run
 
     def unlinked(self, broker: str) -> tuple[str, ...]:
-        """Live members of its own group that a live broker says it has no link to."""
+        """Live members of its own broker group to which a live broker says that it has no link."""
         return self._unlinked.get(broker, ()) if self.is_live(broker) else ()
 
     def live_partners(self) -> list[RunId]:
-        """The last runs of the other admitted members of the own group that are live and not certified to be over."""
+        """The newest runs of the other admitted members of the own broker group that are live and not dismissed."""
         own = self.members.get(self._broker)
         found = []
         for broker, record in sorted(self.members.items()):
@@ -111,23 +112,22 @@ class Directory:
         return RunId(member_from_record(record.member), record.run) if record is not None else None
 
     def is_dismissed(self, run: RunId) -> bool:
-        """Whether the run may not take part any more: it is certified to be over, or its disk has lost its slot.
+        """Whether the run may not take part any more: it is certified to have ended, or its disk has lost its slot.
 
-        The core has the same rule (`BrokerDirectory.is_dismissed`). Here it keeps connections to such a run from being
-        made.
+        The core has the same rule (`BrokerDirectory.is_dismissed`). Here it prevents connections to such a run.
         """
         return self._ended.get(run.member, 0) >= run.run or run.member in self._former
 
     def groups(self) -> dict[str, tuple[MemberId, ...]]:
-        """The admitted members of each group, by slot."""
+        """The admitted members of each broker group, by slot."""
         return dict(self._groups or ())
 
     def spec(self, group: str) -> GroupSpec:
-        """What is wanted of a group."""
+        """Intent and weight of a broker group."""
         return self.specs.get(group, DEFAULT_SPEC)
 
     def placeable(self) -> list[str]:
-        """The groups that new partitions go to, by name."""
+        """The broker groups that take new partitions, by name."""
         return placeable(self.groups(), self.specs)
 
     # ---- mirroring ----
@@ -160,7 +160,7 @@ class Directory:
         runs = tuple(sorted((member_from_record(r.member), r.run) for r in self.members.values()))
         forms = FORMS if self.members else 0
         for record in self.members.values():
-            # A version that does not know the fields keeps those of a run before, and raises `run`.
+            # A version that does not know the fields keeps those of an earlier run, and raises `run`.
             forms &= record.forms if record.forms_run == record.run else 0
         if (found, runs, forms) != (self._groups, self._runs, self._forms):
             self._groups = found
@@ -171,7 +171,7 @@ class Directory:
         self._tell()
 
     def _note_former(self, before: Mapping[str, records_pb2.MemberRecord]) -> None:
-        """Which disks have lost their slot. One that was only removed may come back: its record tells nothing."""
+        """Note which disks have lost their slot. A disk whose record was only removed may come back."""
         for broker, record in self.members.items():
             holder = member_from_record(record.member)
             old = before.get(broker)
@@ -210,7 +210,7 @@ class Directory:
             if run.run > self._ended.get(run.member, 0):
                 self._ended[run.member] = run.run
                 news[run.member] = run
-        for run in news.values():  # the newest says it of all runs before, so a start hears one word of each disk
+        for run in news.values():  # the newest proves the end of all runs before it: one event for each disk
             self._emit(CertificateSeen(run))
         self._tell()
 
@@ -220,7 +220,7 @@ class Directory:
                 self._emit(DropPartitionData(partition_of(key)))
 
     def _deleted_changed(self, values: Mapping[str, bytes], keys: Sequence[str]) -> None:
-        """Tombstones that this broker may never have seen have become ranges."""
+        """Tell the core the ranges. They may name partitions whose tombstones this broker has never seen."""
         value = values.get(self._keys.deleted_partitions)
         if value is not None and keys:
             self._emit(DropDeleted(deleted_partitions_from(value)))

@@ -1,8 +1,8 @@
-"""What the controller does for groups that are cordoned or drained: heads leave, then copies are made elsewhere.
+"""What the controller does for broker groups that are cordoned or drained: open segments leave, then copies.
 
-Chains are looked at only while somebody wants a group to be left. Whoever is asked to move a head or to leave a record
-looks for itself whether it may (`core.control.leaving`), and answers nothing: the next look shows what came of it. A
-partition that did not do what it was asked is asked less and less often.
+It scans chains only while a broker group is not active. A member that is asked to move an open segment, or to leave a
+record, checks by itself whether it may (`core.control.leaving`). It sends no answer: the next scan shows the result. A
+step that had no effect is asked for again after 1, 2, 4 ... 15 s.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from .keys import Keys
 from .listing import all_chains
 
 MOVES_PER_PASS_MAX = 64
-"""As many planned switches as go to the coordinator at once."""
+"""In one scan: as many planned switches as go to the coordinator at once."""
 
 COPIES_PER_PASS_MAX = 64
 PASS_S = 0.5
-"""Between two looks while there is something to do."""
+"""Between two scans while something is left to do."""
 
 IDLE_PASS_S = 10.0
-"""Between two looks when all was done: a failover may have put a head on a cordoned group for want of another."""
+"""Between two scans when all is done. A failover may have put an open segment on a cordoned broker group if there was
+no other one."""
 
 RETRY_US = 1_000_000
 RETRY_US_MAX = 15_000_000
@@ -69,7 +70,7 @@ class Drainer:
         directory.on_change(self._changed.set)
 
     async def run(self) -> None:
-        """Look whenever something changed, and again while something is left to do."""
+        """Scan whenever something changed, and again while something is left to do."""
         while True:
             self._changed.clear()
             if not self._closed():
@@ -86,12 +87,12 @@ class Drainer:
                 await asyncio.wait_for(self._changed.wait(), IDLE_PASS_S)
 
     def _closed(self) -> dict[str, Intent]:
-        """The groups that should have no heads."""
+        """The broker groups that should have no open segments."""
         specs = self._directory.specs
         return {group: spec.intent for group, spec in specs.items() if spec.intent is not Intent.ACTIVE}
 
     async def _pass(self) -> int:
-        """Ask for what is due; returns how much is left to do."""
+        """Ask for the steps that are due. Returns how many are left to do."""
         closed = self._closed()
         drained = {group for group, intent in closed.items() if intent is Intent.DRAINING}
         live = {
@@ -127,6 +128,9 @@ class Drainer:
         def is_leaving(member: MemberId) -> bool:
             return self._group_of(member) in drained
 
+        # Rules `leaves-when-one-stays` and `leaves-when-listed` (LEAVE). The server checks them again before it writes
+        # (`core.control.leaving`). Without them: 1. One whole copy stays, or a listed member that is still copying. 2.
+        # The others leave the record. 3. The disk that stays is lost, and acknowledged messages with it.
         release = plan_release(chain, is_leaving, self._is_there, min_copies=self._min_copies)
         if release is not None:
             yield release
@@ -137,7 +141,7 @@ class Drainer:
         return record.group if record is not None else group_in(member.broker)
 
     def _is_due(self, step: _Step) -> bool:
-        """Whether to ask (again): after a pause that grows while it is asked for in vain."""
+        """Whether to ask (again). The pause doubles each time, from 1 s to 15 s."""
         now_us = self._clock.monotonic_us()
         due_us, pause_us = self._asked.get(step, (0, RETRY_US))
         if now_us < due_us:

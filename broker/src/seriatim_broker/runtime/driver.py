@@ -1,10 +1,11 @@
-"""The owner of a broker's core: takes events one at a time, and does what the core wants done, in its order.
+"""The driver of a broker's core: it takes events one at a time, and carries out the effects in the core's order.
 
-`feed` is synchronous and may be called from anywhere in the event loop: a servicer that hands in a batch gets it into
-the next write and onto the slave's stream within the same turn. Writes of one turn go to the storage as one submit.
-Nothing here decides anything; a step that fails is a bug of ours, and ends the process. So does whatever else fails
-here in a callback of the event loop (a submit, a timer, a word that something is durable): the loop would log it and go
-on, with writes that are never reported and a core that waits for them.
+`feed` is synchronous and may be called from anywhere in the event loop. If a servicer feeds a batch, the batch is in
+the next write and on the slave's stream within the same turn. Writes of one turn go to the storage as one submit.
+
+Nothing here decides anything. A step that fails is a bug of the product, and ends the process. So does every other
+failure in a callback of the event loop: a submit, a timer, a report that writes are durable. Otherwise the loop would
+log it and go on. Then writes would never be reported, and the core would wait for them.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from .coordination import CoordinatorWork
 from .links import Links
 
 READS_IN_FLIGHT_MAX = 32
-"""Reads of the log at once; more wait in order. Each is at most a delivery of two megabytes or a copy of one."""
+"""Reads of the log at once; others wait in order. Each is at most a delivery of 2 MiB or a copy of 1 MiB."""
 
 SLICE_US = 4_000
-"""Posted events are stepped for so long, then everything else in the loop has its turn: a thousand switches at once
-must not hold up a heartbeat or a batch of another partition."""
+"""Posted events are stepped for so long, and then everything else in the event loop has its turn. So a thousand
+switches at once do not hold up a heartbeat or a batch of another partition."""
 
 SLOW_STEP_US = 50_000
-"""A step that took longer is worth a log line: half of a heartbeat's period."""
+"""A step that took longer is logged: half of a heartbeat's period."""
 
 STORY_EVENTS = 20
-"""Events told in the log line when a step fails."""
+"""How many events the log line names when a step fails."""
 
 _log = structlog.get_logger(__name__)
 
@@ -61,13 +62,13 @@ Deliver = Callable[[int, fx.DeliveryEvent], None]
 
 
 class Core(Protocol):
-    """What is driven: `core.broker.BrokerCore`, or a script in tests."""
+    """`core.broker.BrokerCore`, or a script in tests."""
 
     def start(self, now: Moment) -> list[fx.Effect]:
-        """The first effects."""
+        """Start. Returns the first effects."""
 
     def step(self, event: Event, now: Moment) -> list[fx.Effect]:
-        """Advance by one event."""
+        """Take one event. Returns its effects."""
 
     def next_wake_us(self) -> int | None:
         """When to feed a `Tick`, on the monotonic clock."""
@@ -79,9 +80,9 @@ class Driver:
     Args:
         core: Not started yet.
         storage: Recovered already.
-        clock: This process's clocks, which the core is told.
-        counters: What is counted on the way.
-        die: Called once with the error when a step fails; must end the process. Nothing is fed afterwards.
+        clock: This process's clocks. The core is told their times.
+        counters: Take the counts.
+        die: Called once with the error when a step fails. It must end the process. Nothing is fed afterwards.
     """
 
     def __init__(
@@ -125,19 +126,19 @@ class Driver:
     # ---- life ----
 
     def start(self, links: Links, work: CoordinatorWork) -> None:
-        """Let the core begin."""
+        """Start the core, and carry out its first effects."""
         assert not self._perform, "started twice"
         self._perform = self._performers(links, work)
         self._step(None)
-        self._drain()  # what the start itself gave rise to
+        self._drain()  # the events that the start itself caused
 
     @property
     def is_dead(self) -> bool:
-        """Whether a step failed, or it was stopped: nothing is done any more."""
+        """Whether a step failed, or the driver was stopped. Nothing is done any more."""
         return self._dead
 
     async def stop(self) -> None:
-        """Feed nothing more. Writes handed in stay with the storage; replies not given are never given."""
+        """Feed nothing more. Submitted writes stay with the storage. Replies that were not given are never given."""
         self._submit()
         self._dead = True
         if self._timer is not None:
@@ -149,15 +150,15 @@ class Driver:
     # ---- events ----
 
     def feed(self, event: Event) -> None:
-        """Step the core by an event, and do what it wants done."""
+        """Step the core with an event, and carry out its effects."""
         self._queue.append(event)
         if not self._stepping:
             self._drain()
 
     def post(self, event: Event) -> None:
-        """The same for what comes in thousands: in order among themselves, and a slice at a time.
+        """Feed an event of a kind that comes in thousands. These events keep their order among themselves.
 
-        At once while there is little; `feed` overtakes what waits here.
+        It is fed at once unless the slice is used up. Otherwise it waits, and `feed` overtakes it.
         """
         if self._lane or self._slice_us > SLICE_US:
             self._lane.append(event)
@@ -197,7 +198,7 @@ class Driver:
             self.fail(exc)
 
     def _step(self, event: Event | None) -> None:
-        """One step (the start, if there is no event) and its effects. What comes up meanwhile waits in the queue."""
+        """One step with its effects; without an event, the start. Events that come meanwhile wait in the queue."""
         self._stepping = True
         began_us = self._clock.monotonic_us()
         now = Moment(began_us, self._clock.wall_ms())
@@ -217,16 +218,16 @@ class Driver:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """End the process if anything fails in a callback of the loop."""
+        """End the process if anything fails in a callback of the event loop."""
         try:
             yield
         except Exception as exc:
             if self._dead:
-                raise  # by what ends the process
+                raise  # this ends the process
             self.fail(exc)
 
     def fail(self, exc: BaseException) -> None:
-        """End the process, because something that the core stands on failed in a way that nothing expects."""
+        """End the process, because something that the core depends on failed in a way that no code expects."""
         was_dead, self._dead = self._dead, True
         if was_dead:
             return  # it ends, or was stopped, already
@@ -239,7 +240,7 @@ class Driver:
             self._die(exc)
 
     def _end_run(self, effect: fx.EndRun) -> None:
-        """The core says that this run is over: nothing more is written, sent or answered."""
+        """The core says that this member run has ended: nothing more is written, sent or answered."""
         self._dead = True
         _log.critical("run_over", error=str(effect.error))
         self._die(effect.error)
@@ -249,7 +250,7 @@ class Driver:
             return
         wake_us = self._core.next_wake_us()
         if wake_us is None or (self._timer is not None and self._timer_us <= wake_us):
-            return  # an earlier timer asks again
+            return  # the earlier timer comes here again
         if self._timer is not None:
             self._timer.cancel()
         self._timer_us = wake_us
@@ -263,31 +264,31 @@ class Driver:
     # ---- clients ----
 
     def new_request(self, reply: Callable[[Reply], None]) -> int:
-        """A number for a request, and who takes its one reply."""
+        """A number for a request. `reply` is called once, with the reply."""
         self._request += 1
         self._requests[self._request] = reply
         return self._request
 
     def forget_request(self, request: int) -> None:
-        """Nobody waits for this reply any more."""
+        """Drop the reply to this request, if it comes."""
         self._requests.pop(request, None)
 
     def new_stream(self, deliver: Deliver) -> int:
-        """A number for a consumer's stream, and who takes its deliveries."""
+        """A number for a consumer's stream. `deliver` takes its deliveries."""
         self._stream += 1
         self._streams[self._stream] = deliver
         return self._stream
 
     def forget_stream(self, stream: int) -> None:
-        """The stream has ended; what is still delivered to it is dropped."""
+        """The stream has ended. What is still delivered to it is dropped."""
         self._streams.pop(stream, None)
 
     def on_note(self, take: Callable[[fx.Note], None]) -> None:
-        """Also tell this one what the core tells the operator."""
+        """Also call `take` with each note of the core, which are events for people."""
         self._notes.append(take)
 
     def on_fetch(self, fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]]) -> None:
-        """Who gets staged batches, from this disk or other brokers. If it raises, the batch is not to be had now."""
+        """`fetch` gets staged batches, from this disk or other brokers. If it raises, the batch cannot be had now."""
         self._fetch = fetch
 
     # ---- effects ----
@@ -302,7 +303,7 @@ class Driver:
         try:
             if self._fetch is not None:
                 found = await self._fetch(effect)
-        except Exception as exc:  # what other brokers and clients gave led there: not had now
+        except Exception as exc:  # data of other brokers and clients caused it: the batch cannot be had now
             _log.exception("staged_batch_not_fetched", partition=effect.partition, error=str(exc))
         if not self._dead:
             self.feed(found)
@@ -313,7 +314,7 @@ class Driver:
             deliver(effect.subscription, effect.event)
 
     def _performers(self, links: Links, work: CoordinatorWork) -> dict[type, Callable[[Any], None]]:
-        """Who does what the core wants done, by the kind of effect."""
+        """The function for each kind of effect."""
         return {
             fx.Persist: lambda effect: self._persist(effect.token, effect.writes),
             fx.Send: lambda effect: links.send(effect.broker, effect.message),
@@ -355,7 +356,12 @@ class Driver:
         self._token = token
 
     def _submit(self) -> None:
-        """All writes of this turn as one: durable together, in order."""
+        """Submit all writes of this turn as one: they become durable together, in order.
+
+        Rule `durable-early` (I12): a write counts only when the storage has reported it. Without it: 1. The slave tells
+        the master that it has a, from memory. 2. The master answers the producer. 3. The slave loses power, and a is on
+        one disk.
+        """
         if not self._writes:
             return
         with self._ending():
@@ -364,6 +370,11 @@ class Driver:
             self._tickets.append((ticket, self._token, self._clock.monotonic_us()))
 
     def _durable(self, ticket: int) -> None:
+        """The storage has flushed all submits up to this ticket.
+
+        Rule `durable-latest` (I12): later submits do not count. Without it: 1. Batch a is in a submit that is durable,
+        and batch b in the next one. 2. The report about a counts for b, too. 3. b is acknowledged, and power is lost.
+        """
         with self._ending():
             token = 0
             now_us = self._clock.monotonic_us()

@@ -1,7 +1,7 @@
-"""One broker is elected to look after the cluster: a key under its lease, which the rest of the brokers watch.
+"""Elects one broker to look after the cluster: a key under its lease, which the other brokers watch.
 
-Every transaction that the elected one makes compares that key as well, so one that was deposed without noticing changes
-nothing. What it does while it leads is `controller`.
+Every transaction of the elected broker also compares that key. So a broker that lost the election without noticing it
+changes nothing. What it does while it is elected is in `controller`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Election:
-    """Stands for election; its holder leads.
+    """Stands for election. While it is elected it does the duties.
 
     Attributes:
-        is_leader: Whether this broker was elected, as far as it knows.
-        leader: The broker that was elected, as far as this one knows; empty for none.
+        is_leader: Whether this broker is elected, as far as it knows.
+        leader: The broker that is elected, as far as this one knows; empty if none is.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Election:
         self.leader = ""
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Stand for election, and `lead` while elected, until cancelled; `lead` is cancelled when it is over."""
+        """Stand for election, and run `lead` while elected, until cancelled. Losing the election cancels `lead`."""
         while True:
             try:
                 if not self._lease.is_held:
@@ -74,17 +74,17 @@ class Election:
                 self.is_leader = False
 
     async def resign(self) -> None:
-        """Give the office up on the way out."""
+        """Give the office up when the process ends."""
         if self.is_leader:
             with contextlib.suppress(SeriatimError):
                 await self.txn([], [Delete(self._keys.controller)])
             self.is_leader = False
 
     async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
-        """A transaction of the elected controller.
+        """Make a transaction as the elected controller. It also compares the election key.
 
         Raises:
-            NotServingError: It is not elected any more.
+            NotServingError: This broker is not elected any more. Nothing was written.
         """
         if not self._revision:
             raise NotServingError("this broker is not the controller")
@@ -122,11 +122,11 @@ class Election:
         return False
 
     async def _somebody_is_admitted(self) -> bool:
-        await self._directory.loaded.wait()  # for as long as the coordinator is away
+        await self._directory.loaded.wait()  # it waits as long as the coordinator is away
         return bool(self._directory.groups())
 
     async def _wait_for_vacancy(self) -> None:
-        """Until the election key is gone."""
+        """Wait until the election key is gone."""
         key = self._keys.controller
         result = await self._coordinator.txn((), [Get(key)])
         if result.responses[0].item is None:

@@ -1,16 +1,16 @@
-"""Expiry: what the coordinator keeps of what was deleted goes after a while, and leaves something of bounded size.
+"""Expiry: some time after a deletion its records leave the coordinator, and something of bounded size replaces them.
 
-- The cursor of a deleted consumer group goes; what stays is one floor of epochs (`group_epochs`). So does that of a
-  group that reports its progress itself, once it has reported nothing for as long: it holds retention no more.
-- The tombstone of a deleted partition goes; what stays is its id in the ranges of deleted partitions
+- The cursor of a deleted consumer group goes. What stays is one floor of group epochs (`group_epochs`). In the same way
+  the cursor of an external group goes when the group has reported nothing for as long. It holds up retention no more.
+- The tombstone of a deleted partition goes. What stays is its id in the ranges of deleted partitions
   (`core.values.deleted`).
 
-Both say as much as what they replace, in the very transaction that removes it. So nothing depends on how long anything
-was kept, nor on clocks: that is for people who look. Two controllers at once do no harm, because each transaction
-compares the election, what it removes, and the record that it raises.
+The transaction that removes a record also writes what replaces it, and the replacement says as much. So nothing depends
+on how long a record was kept, nor on clocks: the time is only for people who look. Two controllers at once do no harm,
+because each transaction compares the election, the records that it removes, and the record that it raises.
 
-A broker of version 0.2.0 does not read what stays. So nothing goes while such a broker is registered; the transactions
-compare that none has registered since.
+A broker of version 0.2.0 does not read the replacements. So nothing goes while such a broker is registered, and each
+transaction compares that no broker has registered since.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ from .keys import Keys, partition_of
 from .records import cursor_from_value, deleted_partitions_from, put_deleted_partitions
 
 REMOVED_PER_TXN = 100
-"""Cursors or tombstones; below the coordinator's limit of 128 compares and operations, with those of the record."""
+"""Cursors or tombstones. With what else is compared and written it is below the coordinator's limit of 128."""
 
 REMOVED_PER_PASS = 2000
 """Of each kind: 20 transactions."""
 
 PARTITIONS_PER_PASS = 200
-"""Whose cursors are listed in a pass; the next pass goes on behind them. 10,000 partitions take 50 passes."""
+"""Partitions whose cursors are listed in one pass; the next pass goes on with the next ones. 10,000 take 50 passes."""
 
 ITEMS_AT_ONCE = 1000
-"""Cursors that are looked at before others of the event loop have their turn: some milliseconds."""
+"""Cursors that are examined before the event loop has its turn: some milliseconds."""
 
 RANGES_MAX = 50_000
-"""Ranges of deleted partitions, of 10 bytes at most: a third of the largest request. With more, tombstones stay."""
+"""Ranges of deleted partitions, of 10 bytes at most: a third of the largest request. If there are more, tombstones
+stay."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Expiry:
-    """A duty of the elected broker, a pass at a time.
+    """A duty of the elected broker, one pass at a time.
 
     Args:
-        kept_s: How long a deleted cursor and a tombstone stay, by the clocks of those who deleted and of this broker.
+        kept_s: How long a deleted cursor and a tombstone stay. The clocks of the deleting broker and of this one count.
     """
 
     def __init__(self, coordinator: Coordinator, keys: Keys, election: Election, clock: Clock, kept_s: float) -> None:
@@ -70,7 +71,7 @@ class Expiry:
     # ---- deleted cursors ----
 
     async def remove_cursors(self) -> int:
-        """A pass over the cursors of some partitions; returns how many were removed."""
+        """One pass over the cursors of 200 partitions. Returns how many it removed."""
         understood = await self._all_understand()
         if understood is None:
             return 0
@@ -95,7 +96,7 @@ class Expiry:
         return sorted(PartitionId(id_) for record in records for id_ in record.partition_ids)
 
     async def _remove_cursors_of(self, partition: PartitionId, understood: Compare, count_max: int) -> int:
-        """Remove what is due of one partition, until another write comes in between."""
+        """Remove the cursors of one partition that are due, until another writer is faster."""
         listing = await self._coordinator.list(self._keys.cursors_of(partition))
         until_ms = self._until_ms()
         due: list[tuple[KeyValue, int]] = []
@@ -115,12 +116,18 @@ class Expiry:
         for first in range(0, len(due), REMOVED_PER_TXN):
             part = due[first : first + REMOVED_PER_TXN]
             if not await self._remove_some_cursors(part, understood):
-                break  # a group was made again, or the floor was raised: the next pass looks anew
+                break  # a consumer group was made again, or the floor was raised: the next pass reads again
             removed += len(part)
         return removed
 
     async def _remove_some_cursors(self, part: Sequence[tuple[KeyValue, int]], understood: Compare) -> bool:
-        """One transaction: remove them, and raise the floor to the highest of their epochs."""
+        """Remove these cursors and raise the floor to the highest of their group epochs, in one transaction.
+
+        Rule `expires-without-floor` (EPOCH, I1). Without it:
+          1. Consumer group g has acknowledged 100 messages in group epoch 1, and is deleted. Its cursor is removed.
+          2. g is made again, and begins in group epoch 1.
+          3. Its server finds 100 acknowledged messages of g in group epoch 1 on its disk. The new g never gets them.
+        """
         floor = EpochFloor.of(await self._coordinator.get(self._keys.group_epoch))
         highest = max(epoch for _, epoch in part)
         raised = replace(
@@ -139,7 +146,7 @@ class Expiry:
     # ---- tombstones ----
 
     async def remove_tombstones(self) -> int:
-        """A pass over the tombstones; returns how many were removed."""
+        """One pass over the tombstones. Returns how many it removed."""
         understood = await self._all_understand()
         if understood is None:
             return 0
@@ -158,7 +165,13 @@ class Expiry:
         return removed
 
     async def _remove_some_tombstones(self, part: Sequence[KeyValue], understood: Compare) -> bool:
-        """One transaction: remove them, and name their partitions in the ranges."""
+        """Remove these tombstones and add their partitions to the ranges, in one transaction.
+
+        Rule `expires-without-range` (GONE, I13). Without it:
+          1. A broker is away while a topic is deleted, and its tombstones are removed.
+          2. The broker comes back, and finds neither a chain nor a tombstone.
+          3. It keeps the deleted data for ever, and its requests about the topic stay unanswered.
+        """
         found = await self._coordinator.get(self._keys.deleted_partitions)
         known = deleted_partitions_from(found.value if found is not None else None)
         deleted = known.with_ids(partition_of(item.key) for item in part)
@@ -181,11 +194,11 @@ class Expiry:
         return self._clock.wall_ms() - self._kept_s * 1000
 
     async def _all_understand(self) -> Compare | None:
-        """What a transaction compares so that every registered broker reads what stays; None if one does not."""
+        """What a transaction compares so that every registered broker reads the replacements; None if one does not."""
         listing = await self._coordinator.list(self._keys.members)
         for item in listing.items:
             record = records_pb2.MemberRecord.FromString(item.value)
-            # A version that does not know the fields keeps those of a run before, and raises `run`.
+            # A version that does not know the fields keeps those of an earlier run, and raises `run`.
             if record.forms_run != record.run or not record.forms & FORM_EXPIRED:
                 return None
         return unchanged_under(self._keys.members, listing.revision) if listing.items else None

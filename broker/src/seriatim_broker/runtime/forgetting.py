@@ -1,10 +1,10 @@
 """Forgetting: the control records of deleted consumer groups leave this broker's disk.
 
-A broker keeps how far each group has acknowledged. Deleted groups whose cursor the controller has removed (`expiry`)
-never need that again: a group of the same name begins above the floor of epochs. So whenever the floor's record says
-that cursors were removed, and at the start, this duty asks the core for the groups of such epochs, looks up which of
-them have a cursor, and has the core drop the others. It looks at most once in
-`look_s`, because each look reads every cursor of such an epoch.
+A broker keeps how far each consumer group has acknowledged. If the controller has removed the cursor of a deleted
+consumer group (`expiry`), its control records are never needed again, because a consumer group of the same name begins
+above the floor of group epochs. So this duty acts at the start, and whenever the floor's record says that cursors were
+removed. It asks the core for the consumer groups of such epochs, looks up which of them have a cursor, and has the core
+drop the others. It scans at most once in `look_s`, because each scan reads every cursor of such an epoch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .keys import Keys
 from .mirror import mirror
 
 GROUPS_PER_LIST = 2000
-"""Named by the core in one step."""
+"""Consumer groups that the core names in one step."""
 
 LIST_DEADLINE_S = 10.0
-"""The core answers in the step that asks it, unless it has not begun yet."""
+"""The core answers in the step that asks it, unless it has not started yet."""
 
 _log = structlog.get_logger(__name__)
 
@@ -42,10 +42,10 @@ class Forgetting:
         self._keys = keys
         self._driver = driver
         self._look_s = look_s
-        self._removed = asyncio.Event()  # cursors were, since the last look
+        self._removed = asyncio.Event()  # cursors were removed since the last scan
 
     async def run(self) -> None:
-        """Look whenever cursors were removed."""
+        """Scan whenever cursors were removed."""
         async with asyncio.TaskGroup() as group:
             following = mirror(self._coordinator, self._keys.group_epoch, self._floor_changed)
             group.create_task(following, name="floor of group epochs")
@@ -67,7 +67,7 @@ class Forgetting:
             await asyncio.sleep(self._look_s)
 
     async def look(self) -> int:
-        """Drop what is here of groups that are gone; returns how many of them had a control record here."""
+        """Drop the records of consumer groups that are gone. Returns how many of them had a control record here."""
         forgotten = 0
         after = (0, "")
         floor = EpochFloor.of(await self._coordinator.get(self._keys.group_epoch))
@@ -80,7 +80,7 @@ class Forgetting:
         return forgotten
 
     async def _forget(self, groups: Sequence[tuple[PartitionId, str]], floor: EpochFloor) -> int:
-        """Forget those that have no cursor: one that is made from now on has an epoch above the floor."""
+        """Forget those without a cursor. A cursor that is made from now on has an epoch above the floor."""
         gets = [Get(self._keys.cursor(partition, group)) for partition, group in groups]
         result = await self._coordinator.txn((), gets)
         responses = zip(groups, result.responses, strict=True)

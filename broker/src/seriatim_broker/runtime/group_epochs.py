@@ -1,13 +1,17 @@
 """The floor of group epochs: what stays of consumer groups whose deleted cursors were removed.
 
-A deleted cursor keeps the last epoch of its group, because members still have acknowledgements of that epoch on disk. A
-group of the same name begins above it. When the controller removes the cursor (`expiry`), it raises the floor in the
-same transaction, and a group without a cursor begins above the floor. The transaction that makes a cursor compares the
-floor. What would happen without that, rule `above-the-floor`:
+A deleted cursor keeps the last group epoch of its consumer group, because members still have acknowledgements of that
+epoch on their disks. A consumer group of the same name begins above it. When the controller removes the cursor
+(`expiry`), it raises the floor in the same transaction. A consumer group without a cursor begins above the floor. The
+transaction that makes a cursor compares the floor.
 
-    1  Group g has acknowledged 100 messages in epoch 1, and is deleted.
-    2  Its cursor is removed. A group g is made, and begins in epoch 1 again.
-    3  The server finds 100 acknowledged messages of g in epoch 1 on its disk, and the new group never gets them (I1).
+Rule `above-the-floor` (I1). Without it:
+
+    1. Consumer group g has acknowledged 100 messages in group epoch 1, and is deleted.
+    2. Its cursor is removed. g is made again, and begins in group epoch 1.
+    3. Its server finds 100 acknowledged messages of g in group epoch 1 on its disk. The new g never gets them.
+
+Rule `expires-without-floor` (in `expiry`) is the other half: the removal raises the floor.
 """
 
 from __future__ import annotations
@@ -25,9 +29,9 @@ class EpochFloor:
     """The floor as it was read.
 
     Attributes:
-        floor: A group without a cursor begins in a higher epoch.
-        expired: The highest epoch of a cursor that was removed; at most `floor`.
-        count: How many were removed.
+        floor: A consumer group without a cursor begins in a higher group epoch.
+        expired: The highest group epoch of a cursor that was removed; at most `floor`.
+        count: How many cursors were removed.
         revision: The record's revision in the coordinator; 0 if there is no record.
     """
 
@@ -45,11 +49,11 @@ class EpochFloor:
         return cls(record.floor, record.expired, record.count, item.mod_revision)
 
     def unchanged(self, keys: Keys) -> Compare:
-        """That it is still so."""
+        """The comparison that the floor has not changed since it was read."""
         return mod_revision_is(keys.group_epoch, self.revision)
 
     def put(self, keys: Keys) -> Put:
-        """Write it."""
+        """The operation that writes it."""
         assert self.expired <= self.floor, self
         record = records_pb2.GroupEpochRecord(floor=self.floor, expired=self.expired, count=self.count)
         return Put(keys.group_epoch, record.SerializeToString())

@@ -1,8 +1,8 @@
-"""Where things are in the coordinator: one function for each kind of key.
+"""The keys in the coordinator: one function for each kind.
 
-Everything of a cluster lies under `/seriatim/<cluster>/`. Names are legal in a key as they are
-(`seriatim_api.ids.is_legal_name`); partition ids are written as ten digits, so that key order is numeric order and a
-listing can be cut into pages.
+All keys of a cluster begin with `/seriatim/<cluster>/`. Names are legal in a key as they are
+(`seriatim_api.ids.is_legal_name`). Partition ids are written with ten digits. So the order of keys is numeric, and a
+listing can be divided into pages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_name
 _PARTITION_DIGITS = 10  # of a 32-bit counter
 
 CHAINS_PER_PAGE = 1000
-"""A power of ten: partitions whose ids differ in the last three digits only have neighbouring keys. About 1 MB."""
+"""A power of ten: partitions whose ids differ only in the last three digits have neighbouring keys. About 1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Keys:
 
     @property
     def prefix(self) -> str:
-        """What all keys of the cluster begin with."""
+        """The beginning of all keys of the cluster."""
         return f"/seriatim/{self.cluster}/"
 
     @property
@@ -48,7 +48,7 @@ class Keys:
 
     @property
     def group_epoch(self) -> str:
-        """Above which epoch a consumer group without a cursor begins."""
+        """The floor of group epochs: a consumer group without a cursor begins above it."""
         return f"{self.prefix}counters/group-epoch"
 
     @property
@@ -62,11 +62,11 @@ class Keys:
 
     @property
     def group_specs(self) -> str:
-        """Prefix of what is wanted of the broker groups."""
+        """Prefix of the intents and weights of broker groups."""
         return f"{self.prefix}spec/groups/"
 
     def group_spec(self, group: str) -> str:
-        """What is wanted of a broker group."""
+        """Intent and weight of a broker group."""
         return f"{self.group_specs}{group}"
 
     @property
@@ -84,7 +84,7 @@ class Keys:
         return f"{self.lives}{broker}"
 
     def probe(self, broker: str) -> str:
-        """What a broker writes to see whether the coordinator takes writes."""
+        """A broker writes this key to find out whether the coordinator takes writes."""
         return f"{self.prefix}probe/{broker}"
 
     @property
@@ -119,7 +119,7 @@ class Keys:
         return f"{self.chains}{partition:0{_PARTITION_DIGITS}d}"
 
     def chains_page(self, partition: PartitionId) -> str:
-        """Prefix of the chain records of the `CHAINS_PER_PAGE` partitions that `partition` is one of."""
+        """Prefix of the chain records of the `CHAINS_PER_PAGE` partitions around `partition`."""
         return self.chain(partition)[: -len(str(CHAINS_PER_PAGE - 1))]
 
     def pages_of(self, partition: PartitionId) -> str:
@@ -139,7 +139,7 @@ class Keys:
         return f"{self.cursors_of(partition)}{group}"
 
     def lost_disk(self, member: MemberId) -> str:
-        """A person's word that a disk is lost for good."""
+        """A person's declaration that a disk is lost for good."""
         return f"{self.prefix}lost-disks/{member.broker}/{member.incarnation}"
 
     @property
@@ -175,7 +175,7 @@ class Keys:
         return f"{self.prefix}stage/floors/"
 
     def stage_floor(self, partition: PartitionId) -> str:
-        """Below which offset of a partition of the stage topic data may be gone."""
+        """The offset in a partition of the stage topic below which data may be gone."""
         return f"{self.stage_floors}{partition:0{_PARTITION_DIGITS}d}"
 
 

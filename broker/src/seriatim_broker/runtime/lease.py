@@ -1,6 +1,6 @@
-"""The broker's lease at the coordinator: a hint to others that it runs, and what its election hangs on.
+"""The broker's lease at the coordinator: a hint to other brokers that it runs. The election uses it as well.
 
-Nothing that must hold depends on it. A lease that was lost is granted anew; whoever puts keys under it is told.
+Nothing that must hold depends on it. A lease that was lost is granted anew, and the owners of keys under it are told.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
 
 TTL_S = 3
-"""etcd goes no lower than 2."""
+"""etcd's shortest lease is 2 s."""
 
 RENEWALS = 3
 """Keep-alives within a lifetime."""
 
 GRANT_RETRY_S = 0.2
 GRANT_RETRY_S_MAX = 5.0
-"""First and longest pause before a lease is asked for again; it doubles while the coordinator refuses to write."""
+"""First and longest pause before a lease is asked for again. The pause doubles while the coordinator refuses writes."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LeaseKeeper:
-    """Holds one lease for as long as `run` runs.
+    """Holds one lease as long as `run` runs.
 
     Attributes:
         id: The lease, or 0 while there is none.
@@ -43,15 +43,15 @@ class LeaseKeeper:
 
     @property
     def is_held(self) -> bool:
-        """Whether it has certainly not ended yet: counted from before it was last renewed."""
+        """Whether the lease has certainly not ended yet. The time counts from before its last renewal."""
         return self.id != 0 and self._clock.monotonic_us() < self._until_us
 
     def on_change(self, changed: Callable[[int], None]) -> None:
-        """Tell this one each new lease, and 0 when it is lost."""
+        """Call `changed` with each new lease, and with 0 when it is lost."""
         self._changed.append(changed)
 
     async def run(self) -> None:
-        """Grant, renew and grant anew until cancelled."""
+        """Get a lease, renew it, and get another one if it is lost, until cancelled."""
         pause_s = GRANT_RETRY_S
         while True:
             try:
@@ -66,7 +66,7 @@ class LeaseKeeper:
             await asyncio.sleep(TTL_S / RENEWALS if self.id else pause_s)
 
     async def revoke(self) -> None:
-        """Give it back on the way out."""
+        """Give the lease back when the process ends."""
         lease, self.id = self.id, 0
         if lease:
             try:

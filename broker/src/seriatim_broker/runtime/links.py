@@ -1,17 +1,17 @@
-"""One link for each pair of brokers that talk: which connection is used, and when another is made.
+"""One link for each pair of brokers that talk: which connection is used, and when another one is made.
 
-Either side may dial. Both sides come to use the same connection by these rules, applied where a connection is
-complete: at the dialer when the other's hello is here (it then confirms), at the acceptor when the confirmation is.
+Either side may dial. These rules make both sides use the same connection. The dialer applies them when it has the
+peer's hello (then it confirms), and the acceptor when it has the confirmation.
 
-    dialer     has accepted another meanwhile:  keeps that one if the peer's name is lower, else takes its own
+    dialer     has accepted another one meanwhile:  keeps that one if the peer's name is lower, else uses its own
     acceptor   its link was dialed by the same peer:  the newer one is used
                its link was dialed by itself:  kept if its own name is lower and the link is young (the two dials
-               crossed: the peer will take ours by the same rule), else replaced (the peer lost it and dialed anew)
+               crossed: the peer uses ours by the same rule), else replaced (the peer lost it and dialed anew)
 
-A connection of another run of the peer always replaces: the old process is gone. A run that was dismissed (its death is
-certified, or its slot has another disk) is refused by both sides: it would take the place of the process that has the
-slot now. What the core sees is `LinkUp` with
-a session number that grows, messages of that session only, and one `LinkDown`.
+A connection of another run of the peer always replaces the link, because the old process is gone. Both sides refuse a
+run that was dismissed (its end is certified, or its slot has another disk). Otherwise it would take the place of the
+process that has the slot now. The core sees `LinkUp` with a session number that grows, messages of that session only,
+and one `LinkDown`.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ from ..interfaces.link import Connection, Dialer, PeerIdentity, PeerRefusedError
 
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.2
-"""While the peer's address refuses: to be refused costs nothing, and a peer that starts is wanted at once."""
+"""Pauses while the peer's address refuses connections. A refusal costs nothing, and a peer that starts is needed at
+once."""
 
 DIAL_DEADLINE_S = 1.0
-"""For connecting and the hello, at the first try; doubled with each that got no answer."""
+"""Of connecting and the hello, at the first try. It doubles with each try that got no answer."""
 
 DIAL_DEADLINE_S_MAX = 4.0
 SILENT_BACKOFF_S_MAX = 4.0
-"""Between two tries at a peer that does not answer. On a starved machine every try takes time from those who should
-answer it: without this, brokers that found each other silent once kept each other so."""
+"""Between two tries at a peer that does not answer. On a starved machine every try takes time from the processes that
+should answer it. Without this pause, brokers that were silent once kept one another silent."""
 
 POLITE_S = 0.03
-"""How long the higher name waits before its very first dial, so that two that come to want a link rarely cross.
-After a break nobody waits: whether the other one still listens is what everybody wants to know."""
+"""How long the broker with the higher name waits before its very first dial, so that two dials seldom cross. After a
+break neither waits, because both must know whether the other one still listens."""
 
 YOUNG_US = 1_000_000
-"""Two dials that cross are no further apart than a dial takes."""
+"""Two dials that cross are no further apart than this, the time that a dial takes."""
 
 AT_ONCE = (*DATA, Heartbeat, HeartbeatAnswer)
-"""Data frames are bounded by the stream's flow; heartbeats say only that both processes turn."""
+"""Messages that go to the core at once. The stream's flow control bounds data frames, and heartbeats must not wait."""
 
 _log = structlog.get_logger(__name__)
 
 
 class _Peer:
-    """What is known of one other broker. `ended` is set while no connection is used."""
+    """What is known of one other broker. `ended` is set while no connection is in use."""
 
     __slots__ = (
         "answered",
@@ -80,24 +81,25 @@ class _Peer:
         self.ended = asyncio.Event()
         self.ended.set()
         self.wake = asyncio.Event()
-        self.answered = asyncio.Event()  # set at each answered heartbeat, for those who wait for one
-        self.answered_us = -1  # when the newest heartbeat that it answered was sent
+        self.answered = asyncio.Event()  # set at each answered heartbeat, for tasks that wait for one
+        self.answered_us = -1  # when the newest heartbeat that the peer answered was sent
 
 
 class Links:
     """All links of one broker.
 
     Args:
-        broker: The own name.
+        broker: The name of this broker.
         dialer: Makes connections.
-        resolve: Where a broker is reached, or None if that is not known (yet).
-        emit: Takes `LinkUp`, `LinkDown`, and what is `Received` of heartbeats and data, at once.
-        post: Takes what is `Received` otherwise, in order, but perhaps later: a switch of a thousand partitions is
+        resolve: The address of a broker, or None if it is not known (yet).
+        emit: Takes `LinkUp`, `LinkDown`, and `Received` for heartbeats and data, at once.
+        post: Takes `Received` for everything else, in order, but perhaps later. A switch of a thousand partitions is
             thousands of messages, and must not make this broker look silent.
         clock: This process's clocks.
-        chance: Spreads the pauses between attempts.
-        is_dismissed: Whether a run may not take part any more; no link to it is made or kept.
-        failed: Told of a bug here, and ends the process: a link that is not looked after any more is never made anew.
+        chance: Spreads the pauses between tries.
+        is_dismissed: Whether a run may not take part any more. No link to it is made or kept.
+        failed: Called with an exception that is a bug here. It must end the process, because a link whose task has
+            ended is never made anew.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class Links:
             self._failed(error)
 
     def send(self, broker: str, message: Message) -> None:
-        """Send on the current link; dropped if there is none, which is then wanted."""
+        """Send on the current link. If there is none the message is dropped, and a link is made."""
         peer = self._peers.get(broker)
         if peer is None or peer.connection is None:
             self.connect(broker)
@@ -152,13 +154,13 @@ class Links:
         peer.connection.send(message)
 
     def disconnect(self, broker: str, session: int) -> None:
-        """Break the link if it is still of that session; it is made anew if it is wanted."""
+        """Break the link if it still has that session. It is made anew if it is wanted."""
         peer = self._peers.get(broker)
         if peer is not None and peer.connection is not None and peer.session == session:
             self._drop(peer, "silent")
 
     def hasten(self, broker: str) -> None:
-        """It is known anew, or at another address: try at once. A try under way may be at where it was."""
+        """Try to connect at once: the broker is new, or at another address. A try at the old address is given up."""
         peer = self._peers.get(broker)
         if peer is not None:
             peer.wake.set()
@@ -166,22 +168,22 @@ class Links:
                 peer.dial.cancel()
 
     def is_up(self, broker: str) -> bool:
-        """Whether a link stands."""
+        """Whether there is a link to this broker."""
         peer = self._peers.get(broker)
         return peer is not None and peer.connection is not None
 
     def is_linked_to(self, run: RunId) -> bool:
-        """Whether a link to that very run stands."""
+        """Whether there is a link to exactly that run."""
         peer = self._peers.get(run.member.broker)
         connection = peer.connection if peer is not None else None
         return connection is not None and RunId(connection.peer.member, connection.peer.run) == run
 
     async def is_alive(self, run: RunId, deadline_s: float) -> bool:
-        """Whether that very run is linked, and answers a heartbeat that is sent now or keeps its link to the deadline.
+        """Whether exactly that run is linked, and answers a heartbeat or keeps its link until the deadline.
 
-        A link that stands does not prove that its process lives: what a process sent before its end may not be read
-        yet. An answer to a heartbeat that was sent after this call does. False at once if no link to that run stands,
-        or as soon as it ends; a process that is silent for `silence_us` loses its link.
+        A link does not prove that the process lives, because data that it sent before its end may not be read yet. An
+        answer to a heartbeat that is sent after this call proves it. The result is False at once if there is no link
+        to that run, or as soon as the link ends. A process that is silent for `silence_us` loses its link.
         """
         peer = self._peers.get(run.member.broker)
         connection = peer.connection if peer is not None else None
@@ -198,13 +200,13 @@ class Links:
 
     @property
     def up_count(self) -> int:
-        """Links that stand."""
+        """Number of links."""
         return sum(1 for peer in self._peers.values() if peer.connection is not None)
 
     # ---- connections ----
 
     async def carry_accepted(self, connection: Connection) -> str:
-        """Use a confirmed connection that a peer dialed until it ends; returns why. Owned by the caller's task."""
+        """Use a confirmed connection that a peer dialed, in the caller's task, until it ends. Returns why it ended."""
         if self._closing:
             connection.close("this broker is going")
             return "this broker is going"
@@ -267,7 +269,7 @@ class Links:
         self._emit(LinkUp(peer.broker, who.member, who.run, peer.session, who.forms))
 
     def _drop(self, peer: _Peer, reason: str) -> None:
-        """The connection in use is used no more; the core is told at once."""
+        """Stop using the connection, and tell the core at once."""
         assert peer.connection is not None
         connection, peer.connection = peer.connection, None
         peer.ended.set()
@@ -280,6 +282,7 @@ class Links:
         session = peer.session
 
         def receive(message: Message) -> None:
+            # A message of a connection that was replaced is dropped here (rule `old-acks` in the core, I12).
             if peer.connection is connection:
                 if isinstance(message, HeartbeatAnswer):
                     peer.answered_us = max(peer.answered_us, message.sent_us)
@@ -287,7 +290,7 @@ class Links:
                 take = self._emit if isinstance(message, AT_ONCE) else self._post
                 take(Received(peer.broker, session, message))
 
-        reason = "the call was cancelled"  # how gRPC tells an acceptor that its peer has gone
+        reason = "the call was cancelled"  # gRPC cancels the acceptor's call if its peer has gone
         try:
             reason = await connection.run(receive)
         except AssertionError as exc:
@@ -328,13 +331,13 @@ class Links:
                 backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(peer.wake.wait(), pause_s)
-                backoff_s, silent_count = BACKOFF_S_MIN, 0  # hastened: what failed was there, or then
+                backoff_s, silent_count = BACKOFF_S_MIN, 0  # hastened: the failures were at the old address or time
 
     async def _dial(self, peer: _Peer, deadline_s: float) -> bool:
-        """One try; True if a link stands afterwards.
+        """Try to connect once. Returns whether there is a link afterwards.
 
         Raises:
-            PeerSilentError: No answer in time.
+            PeerSilentError: No answer in time, or the peer's run was dismissed.
         """
         address = self._resolve(peer.broker)
         if address is None:

@@ -1,6 +1,6 @@
-"""All chains of the cluster, for whoever must look at each: page by page, and giving way to everything else.
+"""All chains of the cluster, page by page. Everything else in the event loop has its turn in between.
 
-Partition ids are counted, and keys begin with their leading digits: a page is all partitions that share those.
+Partition ids are counted, and keys begin with their leading digits. A page is all partitions that share these digits.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .pages import read_all_whole, read_whole
 from .records import parse_chain
 
 CHAINS_PER_READ = 250
-"""Chains listed at a time: a record has some hundred bytes as a rule, and 30 KB where a chain is long."""
+"""Chains in one listing. Most records have some hundred bytes; that of a long chain has 30 KB."""
 
 _log = structlog.get_logger(__name__)
 
 
 async def all_chains(coordinator: Coordinator, keys: Keys, *, strict: bool = False) -> AsyncIterator[Chain]:
-    """Every chain, linearizable each for itself.
+    """Every chain. Each is read linearizably, and not all at one revision.
 
     Args:
-        coordinator: Where they are.
+        coordinator: It has the chains.
         keys: Of the cluster.
-        strict: What cannot be read is an error, where it otherwise is left out: for who must have seen all.
+        strict: For callers that must see all chains: an unreadable record is an error. Otherwise it is left out.
 
     Raises:
-        CorruptionError: A record that cannot be read, if `strict`.
+        CorruptionError: A record cannot be read, if `strict`.
     """
     counter = await coordinator.get(keys.partition_counter)
     if counter is None:
@@ -52,14 +52,15 @@ async def all_chains(coordinator: Coordinator, keys: Keys, *, strict: bool = Fal
                     raise
                 _log.error("chain_unreadable", key=item.key, error=str(exc))
             if number % 50 == 49:
-                await asyncio.sleep(0)  # a long list must not hold up the loop
+                await asyncio.sleep(0)  # a long list must not hold up the event loop
 
 
 async def one_chain(coordinator: Coordinator, keys: Keys, partition: PartitionId) -> Chain | None:
-    """The chain of a partition, linearizable; None if there is none.
+    """The chain of a partition, read linearizably; None if there is none.
 
     Raises:
-        CorruptionError: It cannot be read. CoordinatorUnavailableError: No answer, or it changes all the time.
+        CorruptionError: The record cannot be read.
+        CoordinatorUnavailableError: No answer, or the record changed at each of 20 tries.
     """
     item = await coordinator.get(keys.chain(partition))
     whole = await read_whole(coordinator, keys, item, deadline_s=2.0) if item is not None else None

@@ -1,11 +1,12 @@
 """Looking back: whether the coordinator still has what it had.
 
-An older copy of the coordinator comes with an outage of it, with a revision that falls, or with member records that
-fall. This duty asks for the broker's own record every few seconds, and looks at all three. A record below the run that
-the broker is in, and a revision below the highest that was seen, prove that the coordinator went back, unless it was
-rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew with it. The core is
-told of that too, for it may not have noticed that anything was lost. The disk keeps the highest revision, noted rarely.
-After an outage the core compares the chain records of its partitions as well.
+An older copy of the coordinator shows by an outage, by a lower revision, or by older member records. So this duty reads
+the broker's own record every 2 s and looks at all three. Two things prove that the coordinator went back: a record
+below the broker's own run, and a revision below the highest that was seen. They prove nothing if the coordinator was
+rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew.
+
+The core is told of a rebuild too, because it may not have noticed that anything was lost. The disk keeps the highest
+revision, noted once a minute. After an outage the core also compares the chain records of its partitions.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from .membership import Identity, Seen
 
 LOOK_S = 2.0
 LOOK_DEADLINE_S = 2.0
-"""A look that is not answered within this counts as an outage."""
+"""If a read gets no answer within this time, it counts as an outage."""
 
 NOTE_LOOKS = 30
-"""The highest revision is noted on the disk with every so many looks, if it has grown: once a minute."""
+"""After so many reads the highest revision is noted on the disk, if it has grown: once a minute."""
 
 Remember = Callable[[Seen], Awaitable[None]]
 """`remember(seen)`: keep it on the disk. Raises `StorageError` if that fails."""
@@ -37,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LookingBack:
-    """One broker's look at the coordinator."""
+    """The duty of one broker."""
 
     def __init__(
         self,
@@ -60,17 +61,17 @@ class LookingBack:
 
     @property
     def seen(self) -> Seen:
-        """What was seen of the coordinator until now; `Seen.revision` is the highest of all looks since a rebuild."""
+        """What was seen of the coordinator until now. `Seen.revision` is the highest since a rebuild."""
         return self._seen
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Read every 2 s until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Ask once."""
+        """Read once, and tell the core what changed."""
         try:
             result = await self._coordinator.txn(
                 (), [Get(self._key), Get(self._cluster_key)], deadline_s=LOOK_DEADLINE_S
@@ -101,8 +102,8 @@ class LookingBack:
     def _fall(self, revision: int, rebuilt_at_ms: int) -> str:
         """How the coordinator's revision contradicts what was seen of it; empty if it does not.
 
-        Rule `revision-floor`: decisions without a chain record (cursors, topics, certificates) are lost as well when an
-        older copy is restored, and nothing but the revision tells.
+        Rule `revision-floor` (ALARM). Without it: 1. An older copy of the coordinator is restored. 2. No chain record
+        changed in between, but cursors, topics and certificates did. 3. Only the revision tells that they are lost.
         """
         seen = self._seen
         if rebuilt_at_ms < seen.rebuilt_at_ms:
@@ -121,7 +122,7 @@ class LookingBack:
         try:
             await self._remember(self._seen)
         except StorageError as exc:
-            _log.warning("coordinator_revision_not_noted", error=str(exc))  # an older floor proves less, never wrongly
+            _log.warning("coordinator_revision_not_noted", error=str(exc))  # an older floor proves less, nothing wrong
             return
         self._noted = self._seen
 

@@ -12,7 +12,7 @@ from seriatim_api.errors import CompactedError, SeriatimError
 from ..interfaces.coordinator import Coordinator, EventKind
 
 RETRY_S = 0.2
-"""After a listing that failed: the coordinator is away, and nobody waits for this."""
+"""Pause after a listing that failed. The coordinator is away, and no request waits for this."""
 
 _log = structlog.get_logger(__name__)
 
@@ -21,10 +21,14 @@ Changed = Callable[[Mapping[str, bytes], Sequence[str]], None]
 
 
 async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_per_call_max: int | None = None) -> None:
-    """Keep a copy until cancelled, over outages of the coordinator and compactions of its history.
+    """Keep a copy until cancelled, also over outages of the coordinator and compactions of its history.
 
-    The first call of `changed` names every key there is, also when that is none; or the first ones, where so many keys
-    are told at a time, and in between others have their turn.
+    Args:
+        coordinator: It has the keys.
+        prefix: Of the keys.
+        changed: Called with the copy and the keys that changed. The first call names every key, also if there is none.
+        keys_per_call_max: So many keys are named in one call; everything else has its turn between calls. None: no
+            limit.
     """
     values: dict[str, bytes] = {}
     first = True

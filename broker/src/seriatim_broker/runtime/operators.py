@@ -1,8 +1,8 @@
-"""Operators: of two that think they are in charge, only the one with the newer Lease changes anything.
+"""Operators: if two operators act at once, only the one with the newer Lease changes anything.
 
-An operator names the epoch of its Lease with each call. The highest one that was seen stands in the coordinator; a
-lower one is refused, a higher one is written there first. Each transaction that the call makes compares that record,
-so a call that was overtaken on its way changes nothing either.
+An operator names the epoch of its Lease with each call. The coordinator has the highest epoch that was seen. A call
+with a lower one is refused. A higher one is written there before anything else. Each transaction of the call compares that
+record. So a call that was overtaken on its way changes nothing either (rules `older-operator` and `operator-compare`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ..interfaces.coordinator import Compare, Coordinator, Put, mod_revision_is
 from .keys import Keys
 
 Guard = Callable[[], Awaitable[Sequence[Compare]]]
-"""What a transaction must compare so that an older operator changes nothing; asked anew for each attempt.
+"""What a transaction must compare so that an older operator changes nothing. It is asked again for each try.
 
-Raises `StaleOperatorError` for an older one.
+Raises `StaleOperatorError` if a newer operator was seen.
 """
 
 
 async def unguarded() -> Sequence[Compare]:
-    """Of calls that no operator makes."""
+    """The guard of calls that no operator makes: it compares nothing."""
     return ()
 
 
 def guard_of(coordinator: Coordinator, keys: Keys, epoch: int) -> Guard:
-    """The guard of a call that names this epoch."""
+    """The guard of a call that names this epoch. The rule that it keeps is `older-operator` (OPERATOR)."""
 
     async def compares() -> Sequence[Compare]:
         while True:

@@ -1,7 +1,8 @@
-"""Reading chains whose older segments lie in pages (`runtime.archive` says how they lie there).
+"""Reads chains whose older segments are in pages (`runtime.archive` tells about the layout).
 
-The record comes first, and says which pages there are; they are read in transactions that read the record as well. If
-it still has the revision it had, all of it belongs together; else everything is read anew from there.
+The record is read first, and says which pages there are. Each transaction that reads pages also reads the record. If
+the record still has its revision, all of it belongs together. Otherwise everything is read again, from the newer
+record.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PAGES_PER_READ = 16
 """In one transaction: about 1.3 MB."""
 
 READ_ATTEMPTS_MAX = 20
-"""A chain is written when a broker dies, not twenty times while it is read."""
+"""A chain is written when a broker dies, and not twenty times while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class WholeChain:
 
 
 def has_pages(item: KeyValue) -> bool:
-    """Whether a chain's record is not all of it. What does not parse has none: whoever reads it will say so."""
+    """Whether a part of the chain is in pages. False if the record cannot be parsed: its parser says so."""
     try:
         return bool(parse_record(item.value).page_count)
     except CorruptionError:
@@ -55,13 +56,18 @@ async def read_whole(
     deadline_s: float | None = None,
     unread: Callable[[bytes], Sequence[int] | None] = lambda _value: None,
 ) -> WholeChain | None:
-    """The chain whose record is, or was, `item`: that version or a later one; None if it was deleted meanwhile.
+    """The chain with this record, or a later version of it; None if it was deleted meanwhile.
 
-    The deadline is for each transaction. `unread` says of a record which of its pages the caller does not hold; None:
-    it needs all of them.
+    Args:
+        coordinator: It has the chain.
+        keys: Of the cluster.
+        item: The record as it is, or was.
+        deadline_s: Of each transaction.
+        unread: Says of a record which of its pages the caller does not hold; None: it needs all of them.
 
     Raises:
-        CorruptionError: A page is missing. CoordinatorUnavailableError: No answer, or it changes all the time.
+        CorruptionError: A page is missing.
+        CoordinatorUnavailableError: No answer, or the record changed at each of 20 tries.
     """
     for _ in range(READ_ATTEMPTS_MAX):
         whole, later = await _read_pages(coordinator, keys, item, deadline_s, unread(item.value))
@@ -79,7 +85,7 @@ async def read_all_whole(
     deadline_s: float | None = None,
     unread: Callable[[bytes], Sequence[int] | None] = lambda _value: None,
 ) -> list[WholeChain]:
-    """Several of them, in their order; those that were deleted meanwhile are left out. Errors as of `read_whole`."""
+    """Several chains, in their order. Those that were deleted meanwhile are left out. Raises as `read_whole` does."""
     found: list[WholeChain] = []
     for item in items:
         whole = WholeChain(item)
@@ -90,14 +96,14 @@ async def read_all_whole(
             whole = read
         found.append(whole)
         if len(found) % 50 == 0:
-            await asyncio.sleep(0)  # a long list must not hold up the loop
+            await asyncio.sleep(0)  # a long list must not hold up the event loop
     return found
 
 
 async def _read_pages(
     coordinator: Coordinator, keys: Keys, item: KeyValue, deadline_s: float | None, unread: Sequence[int] | None
 ) -> tuple[WholeChain | None, KeyValue | None]:
-    """The whole of `item`, or None and the record as it is by now."""
+    """The whole chain of `item`, or None and the record as it is now."""
     record = parse_record(item.value)
     partition = PartitionId(record.partition_id)
     numbers = page_numbers(record) if unread is None else unread
