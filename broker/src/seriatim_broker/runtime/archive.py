@@ -1,21 +1,22 @@
-"""How chains lie in the coordinator: the newest segments in the record, older ones in pages, nothing lost on the way.
+"""The layout of chains in the coordinator: the newest segments are in the record, older ones in pages.
 
-The core keeps whole chains; a coordinator takes no value over 1.5 MB. So the record holds the newest segments, between
-`RECORD_SEGMENTS_MIN` and `RECORD_SEGMENTS_MAX` of them: when it would grow past that, the oldest go to pages, several
-at a time so that not every switch of a long chain writes a page. They never come back.
+The core keeps whole chains, and the coordinator takes no value over 1.5 MB. So the record holds between
+`RECORD_SEGMENTS_MIN` (64) and `RECORD_SEGMENTS_MAX` (80) of the newest segments. When it would grow over that, the
+oldest go to pages, several at a time, so that a switch of a long chain seldom writes a page. They never come back.
 
-A page is written only in a transaction that compares the record's revision and writes the record too. So the record's
-revision stands for all of them: who has read pages at that revision knows the chain, and who lost the compare wrote
-nothing anywhere. That is also why an UNSETTLED segment may lie in a page like any other: settling it writes its page,
-and those behind whose positions are known now, in one transaction with the record. (Kept in the record, it would hold
-all behind it there, and the record could grow over the limit, the very thing that pages are for.)
+A page is written only in a transaction that compares the record's revision and also writes the record. So the record's
+revision covers all pages: a broker that has read the pages at that revision knows the chain, and a broker whose
+comparison failed wrote nothing anywhere. Therefore an UNSETTLED segment may be in a page like any other. Its settlement
+writes its page, and the segments behind it whose positions are known now, in one transaction with the record. (If an
+UNSETTLED segment had to stay in the record, all segments behind it would stay too, and the record could grow over the
+limit.)
 
-`ChainArchive` remembers from the last reading or writing of a partition what the core's chain does not tell: which
-segments lie in pages, and messages with fields of a newer version. For a short chain of this version that is nothing
-but the revision.
+`ChainArchive` remembers from the last read or write of a partition what the core's chain does not have: which segments
+are in pages, and messages with fields of a newer version. For a short chain of this version it remembers only the
+revision.
 
-The record also says a digest of each page. What was read or written here before, and has that digest, is not read
-again: so a read of a long chain is that of its record, and now and then of one page.
+The record also has a digest of each page. A page that was read or written here before, and still has that digest, is
+not read again. So most reads of a long chain read only its record.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ RECORD_SEGMENTS_MIN = 64
 """Segments that stay in the record when others leave it."""
 
 RECORD_SEGMENTS_MAX = 80
-"""In one record: about 30 KB, so that a hundred of them are read in one transaction."""
+"""In one record: about 30 KB. So a hundred records can be read in one transaction."""
 
 MOVED_SEGMENTS_MAX = 1024
-"""That leave a record at once: what an older version left in one record goes in steps that fit into a transaction."""
+"""Segments that leave a record at once. If an older version left more in one record, they go in several steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A chain as it is to be written over the one last seen.
+    """A chain as it is to be written in place of the version that was seen last.
 
     Attributes:
         record: The value of its key.
-        pages: Values of the pages that changed, by number; None for one that goes.
-        paged: The segments that lie in pages then.
-        digests: Of the segments in each page then.
+        pages: Values of the pages that change, by number; None for a page that is deleted.
+        paged: The segments that are in pages afterwards.
+        digests: Of the segments in each page, afterwards.
     """
 
     partition: PartitionId
@@ -73,13 +74,13 @@ class Layout:
 
     @property
     def size_bytes(self) -> int:
-        """Of all its values."""
+        """Size of all its values."""
         return len(self.record) + sum(len(value) for _, value in self.pages if value is not None)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What the core's chain does not tell. Messages are kept for their unknown fields, those of segments by number."""
+    """What the core's chain does not have. Messages are kept for their unknown fields; those of segments by number."""
 
     paged: tuple[Segment, ...] = ()
     digests: Mapping[int, int] = field(default_factory=dict)
@@ -92,14 +93,14 @@ _NOTHING_KEPT = _Kept()
 
 
 class PagesNeededError(Exception):
-    """A page that was left out is not held here (any more): read all of them."""
+    """A page that was left out is not held here (any more): all pages must be read."""
 
 
 class ChainArchive:
-    """Chains to and from the coordinator's values.
+    """Converts chains from and to the coordinator's values.
 
-    It remembers at which revision it last saw each record; one that somebody else wrote since must be read again before
-    it is written over.
+    It remembers the revision at which it last saw each record. If another writer has written the record since, it must
+    be read again before it is written over.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class ChainArchive:
         self._revisions: dict[PartitionId, int] = {}
 
     def unread(self, value: bytes) -> tuple[int, ...] | None:
-        """Which pages of a record are not held here; None: all must be read.
+        """Which pages of a record are not held here; None: all pages must be read.
 
         Raises:
             CorruptionError: The value is no chain record.
@@ -122,13 +123,13 @@ class ChainArchive:
     def parse(
         self, value: bytes, revision: int, pages: Sequence[bytes] = (), numbers: Sequence[int] | None = None
     ) -> Chain:
-        """The chain in `value` and its `pages` at `revision`, remembering what `lay_out` must keep.
+        """The chain in `value` and its `pages` at `revision`. Remembers what `lay_out` must keep.
 
         Args:
             value: The record.
-            revision: Of its key.
+            revision: The revision of its key.
             pages: Values of pages.
-            numbers: Which pages these are: those that `unread` said; None: all.
+            numbers: The numbers of these pages, as `unread` told them; None: all pages.
 
         Raises:
             CorruptionError: The value is no chain record, or these are not its pages.
@@ -153,7 +154,7 @@ class ChainArchive:
         return chain
 
     def _parse_part(self, value: bytes, revision: int, read: Mapping[int, records_pb2.ChainPage]) -> Chain:
-        """`parse` of a record with the pages that are not held here."""
+        """Do the same for a record with only those pages that are not held here."""
         record = parse_record(value)
         partition = PartitionId(record.partition_id)
         kept, digests = self._kept.get(partition, _NOTHING_KEPT), _digests_in(record)
@@ -179,15 +180,21 @@ class ChainArchive:
         return chain
 
     def has_seen(self, partition: PartitionId, revision: int) -> bool:
-        """Whether `lay_out` knows all of the record that stands at `revision` (0: there is none)."""
+        """Whether `lay_out` knows all of the record that has `revision` (0: there is no record)."""
         return revision == 0 or self._revisions.get(partition) == revision
 
     def has_seen_newer(self, partition: PartitionId, revision: int) -> bool:
-        """Whether the record last seen stands at a higher revision: one that compares this one is out of date."""
+        """Whether the record was last seen at a higher revision. Then a write that compares this one is out of date."""
         return 0 < revision < self._revisions.get(partition, 0)
 
     def lay_out(self, chain: Chain) -> Layout:
-        """What to write over the record last seen."""
+        """The values to write in place of the version that was seen last.
+
+        Rule `old-pages-stay` (CORE): a page that changed is written together with the record. Without it:
+          1. Segment 3 is UNSETTLED and in a page. It is settled.
+          2. The record is written, and says that the chain goes on. The page still says UNSETTLED.
+          3. A broker that reads both holds a chain that never existed.
+        """
         kept = self._kept.get(chain.partition, _NOTHING_KEPT)
         count = _paged_count(chain, kept.paged)
         paged = chain.parts[:count]
@@ -209,7 +216,7 @@ class ChainArchive:
         return Layout(chain.partition, record.SerializeToString(), tuple(changed), paged, digests)
 
     def written(self, layout: Layout, revision: int) -> None:
-        """What was laid out stands at `revision` now."""
+        """The coordinator has this layout at `revision` now."""
         self._revisions[layout.partition] = revision
         kept = self._kept.get(layout.partition)
         if kept is not None:
@@ -218,13 +225,13 @@ class ChainArchive:
             self._kept[layout.partition] = _Kept(layout.paged, layout.digests)
 
     def forget(self, partition: PartitionId) -> None:
-        """The partition is no more."""
+        """The partition does not exist any more."""
         self._kept.pop(partition, None)
         self._revisions.pop(partition, None)
 
 
 def _paged_count(chain: Chain, paged: Sequence[Segment]) -> int:
-    """How many of the oldest segments lie in pages after this write."""
+    """How many of the oldest segments are in pages after this write."""
     count = chain.parts.place(paged[-1].no + 1) if paged else 0
     assert count < len(chain.segments), "the open segment is in the record"
     in_record = len(chain.segments) - count
@@ -234,7 +241,7 @@ def _paged_count(chain: Chain, paged: Sequence[Segment]) -> int:
 
 
 def _digests_in(record: records_pb2.ChainRecord) -> dict[int, int] | None:
-    """What a record says of its pages, by their numbers; None if its writer did not know these fields."""
+    """The digests in a record, by page number; None if its writer did not know these fields."""
     numbers = page_numbers(record)
     if record.page_digests_at != record.epoch or len(record.page_digests) != len(numbers):
         return None
@@ -256,7 +263,7 @@ def _page_value(partition: PartitionId, number: int, segments: Iterable[Segment]
 
 
 def _keep_messages(kept: _Kept, joined: records_pb2.ChainRecord, pages: Sequence[bytes]) -> None:
-    """Set those aside that have unknown fields, each without the segments in it."""
+    """Keep the messages that have unknown fields, each without the segments in it."""
     kept.segments = {segment.no: segment for segment in joined.segments if has_unknown_fields(segment)}
     shell = records_pb2.ChainRecord()
     shell.CopyFrom(joined)

@@ -301,8 +301,8 @@ class BrokerGroups:
             return
         if must_be_certified or live is not None:
             raise PreconditionError(
-                f"no certificate says that run {run.run} of {run.member.broker} has ended: nothing was removed; stop the "
-                "broker first",
+                f"no certificate says that run {run.run} of {run.member.broker} has ended: nothing was removed; "
+                "stop the broker first",
                 broker=run.member.broker,
                 run=run.run,
             )

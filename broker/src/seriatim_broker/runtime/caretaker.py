@@ -1,7 +1,7 @@
-"""What the controller does about members: admit them, leave groups that are gone, have lost copies made good.
+"""What the controller does about members: it admits them, switches away from lost broker groups, and has copies made.
 
-Chains are looked at only when something happened: a group was lost, a member has been away for `heal_after`; there is
-no round over all partitions on a timer.
+It scans chains only when something happened: a broker group was lost, or a member was away for `heal_after_s`. It never
+scans all partitions on a timer.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ from .records import member_from_record
 
 HEALS_PER_PASS_MAX = 64
 HEAL_PASS_S = 0.5
-"""Between two looks while there is something to heal."""
+"""Between two scans while there is something to heal."""
 
 HEAL_IDLE_S = 5.0
-"""Between two looks at who has been away for too long; a new disk is noticed at once."""
+"""Between two checks which members were away for too long. A new disk is noticed at once."""
 
 ADMITTED_LOOKS = 20
 ADMITTED_LOOK_S = 0.1
 
 LIVE_GRACE_S = 1.0
-"""A live key that has gone counts after this: the holder may have lost its lease only, and be writing a new one."""
+"""A missing live key counts after this time, because the broker may only have lost its lease and write a new one."""
 
 SWITCH_AWAY_AGAIN_S = 2.0
-"""While a group stays lost, its partitions are looked up again after this: a switch may have failed otherwise."""
+"""While a broker group stays lost, its partitions are scanned again after this time, because a switch may have
+failed."""
 
 _log = structlog.get_logger(__name__)
 
@@ -60,11 +61,11 @@ class CaretakerSettings:
     """Times of the controller.
 
     Attributes:
-        heal_after_s: A member that was away for so long is taken for gone: its sealed segments are copied.
+        heal_after_s: If a member was away for so long, its sealed segments are copied to another broker.
         min_copies: Copies that a sealed segment should have.
         deleted_kept_s: How long the cursors of a deleted consumer group, and the tombstones of a deleted topic, stay.
         tidy_s: Between two passes of `tidying`.
-        forget_s: Between two looks of `forgetting`, which every broker does.
+        forget_s: Between two scans of `forgetting`, which every broker makes.
     """
 
     heal_after_s: float = 600.0
@@ -105,7 +106,7 @@ class Caretaker:
         directory.on_change(self._heal_changed.set)
 
     async def watch_members(self) -> None:
-        """Admit whoever registered, and switch away from groups that are gone."""
+        """Admit brokers that registered, and switch away from broker groups that are lost."""
         while True:
             self._changed.clear()
             await self._admit()
@@ -132,7 +133,7 @@ class Caretaker:
                 _log.info("admitted", member=str(member_from_record(written.member)), group=written.group)
 
     def is_there(self, member: MemberId) -> bool:
-        """Whether a member is admitted and runs, as far as is known here: its run is not certified to have ended."""
+        """Whether a member is admitted and runs, as far as this broker knows, and its run is not certified dead."""
         run = self._directory.run_of(member.broker)
         is_certified = run is not None and run in self._directory.certified
         return self._directory.is_admitted(member) and self._lives(member.broker) and not is_certified
@@ -157,7 +158,7 @@ class Caretaker:
         return views
 
     async def _switch_away_from_lost_groups(self) -> float | None:
-        """Returns after how many seconds to look again; None if only a change can bring anything."""
+        """Returns after how many seconds to scan again; None if only a change makes a scan necessary."""
         views = self._views()
         lost = lost_groups(views)
         if lost:
@@ -176,10 +177,10 @@ class Caretaker:
     # ---- healing ----
 
     async def heal(self) -> None:
-        """Have sealed segments copied whose members were away for longer than `heal_after`, or have lost their slot."""
+        """Have sealed segments copied if a member was away for longer than `heal_after_s`, or has lost its slot."""
         looked_at: tuple[frozenset[MemberId], frozenset[MemberId]] | None = None
         while True:
-            await self._admit_all()  # first, so that a new disk in the group of the lost one is the one that is filled
+            await self._admit_all()  # first, so that the copies go to the new disk in the slot of the lost one
             self._views()
             dead, registered = self._dead(), self._registered()
             began_us = self._clock.monotonic_us()
@@ -192,7 +193,7 @@ class Caretaker:
                 await asyncio.wait_for(self._until_registered(registered), pause_s)
 
     async def _admit_all(self) -> None:
-        """Admit whoever registered, and wait a moment until that is known here too."""
+        """Admit brokers that registered, and wait up to 2 s until this broker knows of it too."""
         for _ in range(ADMITTED_LOOKS):
             await self._admit()
             if all(record.admitted or not record.member.incarnation for record in self._directory.members.values()):
@@ -200,7 +201,7 @@ class Caretaker:
             await asyncio.sleep(ADMITTED_LOOK_S)
 
     async def _until_registered(self, known: frozenset[MemberId]) -> None:
-        """Until a disk came that was not there, or one went."""
+        """Wait until a disk is registered that was not, or one is no longer."""
         while self._registered() == known:
             self._heal_changed.clear()
             await self._heal_changed.wait()
@@ -209,14 +210,14 @@ class Caretaker:
         return frozenset(member_from_record(record.member) for record in self._directory.members.values())
 
     def _dead(self) -> frozenset[MemberId]:
-        """Members that were away for longer than `heal_after`."""
+        """Members that were away for longer than `heal_after_s`."""
         until_us = self._clock.monotonic_us() - self._settings.heal_after_s * 1e6
         return frozenset(member for member, since_us in self._away_since.items() if since_us <= until_us)
 
     async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
-        """Begin some copies; returns how many segments want one, or will once their length is known.
+        """Begin up to 64 copies. Returns how many segments need one, now or when their length is known.
 
-        A disk that lost its slot to another one will not come back: it counts as dead at once.
+        A disk that lost its slot to another one never comes back, so it counts as dead at once.
         """
         live: dict[str, list[MemberId]] = {}
         for view in self._views():
@@ -228,7 +229,7 @@ class Caretaker:
         async for chain in self._chains():
             replaced = {member for segment in chain.segments for member in holders(segment)} - registered
             gone = dead | replaced
-            # Also what cannot be begun yet: nothing else would tell that a segment was sealed, or a member is back.
+            # Segments that cannot be copied yet count too: nothing else tells that one was sealed or a member is back.
             wanted += sum(wants_copies(segment, gone, self._settings.min_copies) for segment in chain.segments)
             for heal in plan_heals(chain, gone, live, min_copies=self._settings.min_copies):
                 begun += 1

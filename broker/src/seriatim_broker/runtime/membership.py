@@ -1,12 +1,13 @@
-"""How a broker joins its cluster: who it is, which disk it has, and in which run.
+"""How a broker joins its cluster: its identity, its disk, and its member run.
 
-    1  the cluster's record is read, or written by the first broker
-    2  the disk is opened and judged against the slot's record: another's, an older copy, or an emptied one is refused
-    3  the address in the record is asked: a process that answers as the newest run of this disk has the directory too
-    4  the run number is raised in the directory, then in the coordinator, with a nonce of this start
-    5  earlier runs of this disk get their death certificates: this run knows that they have ended
+    1  The cluster's record is read. The first broker writes it.
+    2  The disk is opened and compared with the slot's record. A foreign disk, an older copy and an emptied disk are
+       refused.
+    3  The address in the record is asked. If a process answers as the newest run of this disk, it has the directory.
+    4  The run number is raised in the directory, then in the coordinator, with a nonce of this start.
+    5  Earlier runs of this disk get their death certificates, because this run knows that they have ended.
 
-Nothing is answered to anybody before all five are done. Admission is the controller's, afterwards.
+The broker answers no request before all five steps are done. The controller admits it afterwards.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from .records import member_from_record, member_to_record
 
 FORMAT_LEVEL = 1
 PROTOCOL_MIN = PROTOCOL_MAX = 1
-"""Of clients and peers, as registered."""
+"""Protocol versions for clients and peers, as registered."""
 
 ISSUER_LATER_RUN = "later-run"
 CERTIFIED_RUNS_MAX = 1000
-"""Earlier runs that are certified at a start; older ones were certified by those."""
+"""Earlier runs that are certified at a start. Those runs certified older ones."""
 
 RETRY_S = 0.2
 
@@ -54,12 +55,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a disk keeps of the coordinator, to know it again if an older copy of it is restored.
+    """What a disk keeps of the coordinator, to recognise an older copy of it that was restored.
 
     Attributes:
         registered_run: The newest run of the disk that the coordinator confirmed.
-        revision: The highest that was seen since that rebuild, as of the last note.
-        rebuilt_at_ms: `ClusterRecord.rebuilt_at_ms`, 0: never rebuilt.
+        revision: The highest revision that was seen since that rebuild, when it was last noted.
+        rebuilt_at_ms: `ClusterRecord.rebuilt_at_ms`; 0: never rebuilt.
     """
 
     registered_run: int = 0
@@ -72,11 +73,11 @@ class Seen:
 
 
 NEVER_SEEN = Seen()
-"""Of a new disk, and of one that an older version wrote."""
+"""For a new disk, and for one that an older version wrote."""
 
 
 class Disk(Protocol):
-    """The data directory with its passport, locked and judged."""
+    """The data directory with its passport, locked and checked."""
 
     @property
     def member(self) -> MemberId:
@@ -88,7 +89,7 @@ class Disk(Protocol):
 
     @property
     def suspect_before_run(self) -> int:
-        """The run that followed the last one that did not end in order; or 0."""
+        """The run that followed the last run that did not end in order; 0: each ended in order."""
 
     @property
     def has_data(self) -> bool:
@@ -99,10 +100,10 @@ class Disk(Protocol):
         """What it keeps of the coordinator."""
 
     def raise_run(self) -> int:
-        """Begin a run: write the next number durably, without the clean mark; returns it."""
+        """Begin a run: write the next number durably, without the clean mark. Returns the number."""
 
     def note_seen(self, seen: Seen) -> None:
-        """Keep that durably."""
+        """Write `seen` durably."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,11 @@ class KnownDisk:
 class Place:
     """What a broker is told about itself.
 
-    `advertise` is where clients reach it; peers as well, unless they have maps of their own. `replace_disk`: an empty
-    directory may take the slot of whatever disk has it; `replace_disk_of`: only of that one, so that a start that was
-    meant once does no harm when it is repeated.
+    Attributes:
+        advertise: The address at which clients reach it. Peers use it too, unless they have maps of their own.
+        replace_disk: An empty directory may take the slot of any disk.
+        replace_disk_of: An empty directory may take the slot of only this disk. So it does no harm if a start that was
+            meant to happen once is repeated.
     """
 
     cluster: str
@@ -142,7 +145,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a broker knows of itself once it has joined."""
+    """What a broker knows about itself when it has joined."""
 
     cluster_id: str
     member: MemberId
@@ -159,14 +162,14 @@ class Identity:
 
 
 OpenDisk = Callable[[str, KnownDisk | None, bool], Disk]
-"""`open(cluster_id, known, may_replace)`: the directory as that of this broker, or a `StorageError` that says why not.
+"""`open(cluster_id, known, may_replace)`: the directory of this broker, or a `StorageError` that says why not.
 
-An empty directory becomes a new disk if nothing is known of the slot, or if the operator said that it may replace it.
+An empty directory becomes a new disk if the slot is not known, or if a person said that it may replace the known disk.
 """
 
 
 IsRunning = Callable[[str, str, RunId], Awaitable[bool]]
-"""`is_running(cluster_id, address, run)`: whether a process answers at the address, and says that it is that run."""
+"""`is_running(cluster_id, address, run)`: whether a process at the address answers that it is that run."""
 
 
 async def _nothing_runs(_cluster_id: str, _address: str, _run: RunId) -> bool:
@@ -185,10 +188,12 @@ async def join(
 ) -> Identity:
     """Join the cluster.
 
+    If the call is cancelled or fails, the run number may be raised already. The next start raises it again.
+
     Raises:
         DirectoryInUseError: Another process runs, or starts, with a copy of this directory.
         StorageError: The disk cannot be used; subclass and text say why, and what to do.
-        PreconditionError: Somebody else is registered in this slot right now; start again.
+        PreconditionError: Another broker registered in this slot at the same time. Start again.
         TimeoutError: No answer within the deadline.
     """
     async with asyncio.timeout(deadline_s):
@@ -214,6 +219,10 @@ async def join(
             )
         if record is not None:
             await _refuse_a_copy(coordinator, keys, cluster_id, record, disk.member, is_running)
+        # Rule `run-raised` (I6, ALARM): each start is a new member run. Without it:
+        # 1. A master of segment 1 restarts in the run that the record names.
+        # 2. It goes on with segment 1, although it has lost what it had not flushed.
+        # 3. No certificate can ever tell this process from the one before it.
         run = disk.raise_run()
         is_same = record is not None and record.member.incarnation == disk.member.incarnation
         mine = _make_record(record, disk.member, place, run, boot_id)
@@ -224,7 +233,7 @@ async def join(
             disk.note_seen(Seen(run, revision, max(cluster.rebuilt_at_ms, disk.seen.rebuilt_at_ms)))
         await _insist(lambda: _certify_earlier_runs(coordinator, keys, RunId(disk.member, run)))
         if record is not None and record.member.incarnation != disk.member.incarnation:
-            # who started with the explicit word vouches that the old process is gone
+            # a person started this disk with the explicit setting, and so vouches that the old process has ended
             old = RunId(member_from_record(record.member), record.run)
             evidence = "its slot was given to another disk"
             await _insist(lambda: certify_death(coordinator, keys, old, "replaced", evidence))
@@ -245,12 +254,15 @@ async def _refuse_a_copy(
 ) -> None:
     """Refuse to start with a copy of a directory whose process lives.
 
-    Rule `ask-the-address`: the lock of a directory does not keep out a copy of it, and a copy made within a run has the
-    run's number. Without the question:
-      1. g0-0 runs, in run 7; its directory is copied, and a second process starts with the copy;
-      2. it raises the copy's number to 8, registers, and certifies that run 7 has ended, which still acknowledges;
-      3. a switcher that reaches no member opens over run 7's segment: what it acknowledges from then on is lost (I1).
-    A process that is frozen or cut off does not answer. It ends when it reads the later run in its own record.
+    Rule `ask-the-address` (CERT, I1): the lock of a directory does not keep out a copy of it, and a copy that was made
+    within a run has the run's number. Without it:
+      1. g0-0 is in run 7. Its directory is copied, and a second process starts with the copy.
+      2. The second process raises the number to 8, registers, and certifies that run 7 has ended. Run 7 goes on
+         acknowledging.
+      3. A switcher that reaches no member opens over run 7's segment. Messages that run 7 acknowledges then are lost.
+
+    A process that is frozen or cut off does not answer. It ends when it reads the later run in its own record (rule
+    `later-run` in the core).
     """
     run = RunId(member_from_record(record.member), record.run)
     if run.member != member or record.clean_shutdown:
@@ -281,7 +293,7 @@ def _open_as(place: Place, cluster_id: str, known: KnownDisk | None, open_disk: 
 
 
 async def _insist(ask: Callable[[], Awaitable[_T]]) -> _T:
-    """Ask until the coordinator answers; the caller's deadline ends it. What is asked may be done twice."""
+    """Ask until the coordinator answers; the caller's deadline ends it. So a request may be carried out twice."""
     while True:
         try:
             return await ask()
@@ -291,7 +303,7 @@ async def _insist(ask: Callable[[], Awaitable[_T]]) -> _T:
 
 
 async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
-    """Say in the member's record that this run ended in order."""
+    """Write into the member's record that this run ended in order."""
     key = keys.member(run.member.broker)
     item = await coordinator.get(key, deadline_s=1.0)
     if item is None:
@@ -308,7 +320,7 @@ async def mark_clean(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
 async def declare_lost_disks(
     coordinator: Coordinator, keys: Keys, members: Sequence[MemberId], issuer: str, evidence: str
 ) -> None:
-    """Refuse these disks for ever. The caller knows that they are gone, and that no process runs on them."""
+    """Refuse these disks for ever. The caller knows that they are gone and that no process runs on them."""
     for member in members:
         record = records_pb2.LostDiskRecord(
             member=member_to_record(member),
@@ -329,10 +341,11 @@ async def certify_death(
     guard: Guard = unguarded,
     deadline_s: float = 2.0,
 ) -> bool:
-    """Write a death certificate; False if there is one already. The caller knows that the run has ended.
+    """Write a death certificate. Returns False if there is one already. The caller knows that the run has ended.
 
     Raises:
-        StaleOperatorError: By the guard. NotServingError: What the guard compares was changed at the same time.
+        StaleOperatorError: From `guard`: a newer operator was seen. Nothing was written.
+        NotServingError: The record that `guard` compares was changed at the same time. Nothing was written.
     """
     record = records_pb2.DeathCertificate(
         member=member_to_record(run.member),
@@ -346,7 +359,7 @@ async def certify_death(
         [*await guard(), absent(key)], [Put(key, record.SerializeToString())], [Get(key)], deadline_s=deadline_s
     )
     if not result.succeeded and result.responses[0].item is None:
-        raise NotServingError("another operator has just come", retry_after_ms=50)
+        raise NotServingError("a newer operator came at the same time: no certificate was written", retry_after_ms=50)
     return result.succeeded
 
 
@@ -393,11 +406,15 @@ def _make_record(
 async def _register(
     coordinator: Coordinator, keys: Keys, item: KeyValue | None, record: records_pb2.MemberRecord, seen: Seen
 ) -> bool:
-    """Write the record over what was read; returns False, and writes nothing, if that is proof of a loss.
+    """Write the record in place of the one that was read. Returns False, and writes nothing, if that one proves a loss.
 
-    Rule `not-registered-again`: the record below this run is what the broker says that the coordinator lost decisions
-    by (`looking_back`), at each start, until a rebuild asks it and writes its record. So it is judged before each try:
-    an older copy of the coordinator may come back between the read and the write.
+    Rule `not-registered-again` (ALARM). Without it:
+      1. An older copy of the coordinator is restored. It has this disk in run 3, and run 5 was confirmed.
+      2. The broker starts and writes its record with run 6.
+      3. The only proof that the coordinator has lost decisions is gone, and no broker raises the alarm.
+
+    `looking_back` reports the loss until a rebuild asks the broker and writes its record. The record is judged before
+    each try, because an older copy may come back between the read and the write.
     """
     key = keys.member(record.member.broker)
     below = records_pb2.MemberRecord.FromString(item.value) if item else None
@@ -411,7 +428,8 @@ async def _register(
     current = await coordinator.get(key)
     theirs = records_pb2.MemberRecord.FromString(current.value) if current else records_pb2.MemberRecord()
     if (theirs.member.incarnation, theirs.run) == (record.member.incarnation, record.run):
-        # Rule `join-nonce`: two starts with copies of one directory raise it to the same run. Only one may be it.
+        # Rule `join-nonce` (TWO): two starts with copies of one directory raise it to the same run. Without it: 1. Each
+        # of them reads its own incarnation and run in the record. 2. Both believe that they wrote it, and join.
         if theirs.join_nonce == record.join_nonce:
             return True  # our own write, whose answer was lost
         raise DirectoryInUseError(
@@ -420,15 +438,20 @@ async def _register(
             run=record.run,
         )
     if theirs.member.incarnation == record.member.incarnation and theirs.run < record.run:
-        record.admitted = theirs.admitted  # only the admission came in between, or an older copy: judged again
+        record.admitted = theirs.admitted  # only the admission was written, or an older copy is back: judged again
         return await _register(coordinator, keys, current, record, seen)
-    raise PreconditionError(f"somebody else registered as {record.member.broker} just now")
+    raise PreconditionError(f"another broker registered as {record.member.broker} at the same time: start again")
 
 
 async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId) -> None:
-    """Only the last one can lack a certificate, unless starts failed in between.
+    """Certify the earlier runs of this disk. As a rule only the last one lacks a certificate.
 
-    What is older than the newest certificate needs none: that one says that all runs before have ended.
+    A run that is older than the newest certificate needs none, because that one says that all runs before it have
+    ended.
+
+    Rule `own-certificate` (CERT): a start certifies the runs before it, not its own. Without it: 1. The certificate
+    names this run, which acknowledges. 2. A switcher that reaches no member opens over its segment. 3. Messages that
+    this run acknowledges then are lost (I1).
     """
     listing = await coordinator.list(keys.certificates_of(run.member))
     newest = max((int(item.key.rpartition("/")[2]) for item in listing.items), default=0)
@@ -437,6 +460,6 @@ async def _certify_earlier_runs(coordinator: Coordinator, keys: Keys, run: RunId
 
 
 def live_record(identity: Identity, unlinked: Sequence[str] = ()) -> bytes:
-    """The value of a broker's live key; `unlinked` members of its group are live, and it has no link to them."""
+    """The value of a broker's live key. `unlinked`: live members of its broker group to which it has no link."""
     record = records_pb2.LiveRecord(member=member_to_record(identity.member), run=identity.run, unlinked=unlinked)
     return record.SerializeToString()

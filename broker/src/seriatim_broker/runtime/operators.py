@@ -1,8 +1,9 @@
 """Operators: if two operators act at once, only the one with the newer Lease changes anything.
 
 An operator names the epoch of its Lease with each call. The coordinator has the highest epoch that was seen. A call
-with a lower one is refused. A higher one is written there before anything else. Each transaction of the call compares that
-record. So a call that was overtaken on its way changes nothing either (rules `older-operator` and `operator-compare`).
+with a lower one is refused. A higher one is written there before anything else. Each transaction of the call compares
+that record. So a call that was overtaken on its way changes nothing either (rules `older-operator` and
+`operator-compare`).
 """
 
 from __future__ import annotations

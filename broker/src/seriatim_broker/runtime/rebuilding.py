@@ -1,7 +1,7 @@
-"""Rebuilding the coordinator's records from what the brokers told: reads what is there, plans, writes.
+"""Rebuilds the coordinator's records from what the brokers told: it reads what is there, plans, and writes.
 
 `core.control.rebuild` decides about chains and cursors. Each record is written by compare-and-swap on the revision that
-was read, so that what is written meanwhile is not written over; a rebuild may be repeated until it finds nothing to do.
+was read, so newer writes are not overwritten. A rebuild may be repeated until it finds nothing to do.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the brokers that were asked said.
+    """The answers of the brokers that were asked.
 
     Attributes:
-        told: Those that answered; at least one.
-        silent: Why the others did not, by name.
+        told: Of the brokers that answered; at least one.
+        silent: By broker name, why the others did not answer.
     """
 
     told: tuple[Told, ...]
@@ -58,7 +58,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One record to be written, and what to tell people of it."""
+    """One record that is to be written, and the text about it for people."""
 
     text: str
     compares: tuple[Compare, ...]
@@ -71,7 +71,7 @@ class Plan:
 
     Attributes:
         steps: In the order in which they are written.
-        conflicts: What it leaves alone, because brokers contradict each other: a person decides.
+        conflicts: What it does not write, because brokers contradict each other. A person must decide.
         silent: Which known brokers did not tell anything, why, and what that may cost.
         unknown: What was perhaps lost, and cannot be known.
         refusals: Why the plan must not be written.
@@ -90,14 +90,14 @@ async def make_plan(
     """Compare what the coordinator has with what the brokers told.
 
     Args:
-        coordinator: What lost decisions.
+        coordinator: The one that lost decisions.
         keys: Of the cluster.
         answers: Of its brokers.
         without_groups: Broker groups of which no member has to answer.
 
     Raises:
         PreconditionError: The brokers are of different clusters.
-        BadRequestError: A member of a group of `without_groups` did answer, or there is no such group.
+        BadRequestError: A member of a broker group in `without_groups` did answer, or there is no such broker group.
         SeriatimError: The coordinator did not answer.
     """
     told = answers.told
@@ -124,7 +124,7 @@ async def make_plan(
 
 
 async def carry_out(coordinator: Coordinator, plan: Plan) -> list[str]:
-    """Write the plan, record by record; returns what was not written because it has changed meanwhile."""
+    """Write the plan record by record. Returns the texts of steps that were not written: the record had changed."""
     changed: list[str] = []
     for step in plan.steps:
         result = await coordinator.txn(step.compares, step.operations, deadline_s=DEADLINE_S)
@@ -154,28 +154,32 @@ def _plan_cluster(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], cluster
 
 
 def _plan_lower_revision(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
-    """Last of all, have the brokers accept a revision below the highest that they have seen.
+    """Plan the last write: it makes the brokers accept a revision below the highest that they have seen.
 
-    A coordinator that was restored counts from where its copy was. So brokers that keep the highest revision would say
-    for ever that it went back. The time of the rebuild tells them that it is repaired, and revisions begin anew.
+    A restored coordinator counts revisions from those of its copy. So brokers that keep the highest revision would say
+    for ever that it went back. The time of the rebuild tells them that it is repaired and that revisions begin anew.
     """
     key = keys.cluster_record
     if key not in items or not (plan.steps or any(one.behind for one in told)):
         return
     record = records_pb2.ClusterRecord.FromString(items[key].value)
     if record.id != told[0].cluster_id:
-        return  # it is written anew, with the time
+        return  # the step before writes this record anew, with the time
     record.rebuilt_at_ms = max(_now_ms(), record.rebuilt_at_ms + 1)
     _put(plan, items, key, record.SerializeToString(), "the time of this rebuild: brokers accept its revision")
 
 
 def _plan_epoch_floor(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
-    """After decisions were lost, have groups without a cursor begin above every epoch that may have been used.
+    """If decisions were lost, have consumer groups without a cursor begin above every epoch that may have been used.
 
-    Rule `floor-of-a-rebuild`: the floor went back with the coordinator, and disks that were not asked may have
-    acknowledgements of higher epochs. An epoch grows by one with a write of a cursor, so none is as high as the time
-    in milliseconds, and a later rebuild gives a higher floor than this one. `expired` stays: what a disk that is asked
-    later has of a group may be all that is left of it.
+    Rule `floor-of-a-rebuild` (I1). Without it:
+      1. The coordinator goes back, and the floor of group epochs with it.
+      2. A disk that was not asked has acknowledgements of consumer group g in a higher group epoch.
+      3. g is made again and reaches that epoch. Its server counts the old acknowledgements, and g never gets messages.
+
+    A group epoch grows by one with a write of a cursor. So no epoch is as high as the time in milliseconds, and a later
+    rebuild sets a higher floor than this one. `expired` stays, because the control records on a disk that is asked
+    later may be all that is left of a consumer group.
     """
     if not (plan.steps or any(one.behind for one in told)):
         return
@@ -210,7 +214,7 @@ def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: To
 
 
 def _plan_silent_members(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
-    """Members that were not asked, and whose records are gone: without one their disks would be refused at a start."""
+    """Plan records for members that were not asked and have none, because a start refuses a disk without a record."""
     names = {one.name for one in told}
     newest: dict[str, tuple[int, MemberId, str]] = {}
     runs: dict[MemberId, int] = {}
@@ -252,7 +256,7 @@ async def _read_chains(coordinator: Coordinator, keys: Keys, items: Mapping[str,
 def _plan_chains(
     plan: Plan, keys: Keys, items: Mapping[str, KeyValue], chains: _Chains, told: Sequence[Told]
 ) -> dict[str, dict[int, Chain]]:
-    """Chains and cursors; returns the partitions of each topic, by number."""
+    """Plan chains and cursors. Returns the chains of each topic, by partition number."""
     current = chains.by_partition
     tombstones = (partition_of(name) for name in items if name.startswith(keys.tombstones))
     ranges = items.get(keys.deleted_partitions)
@@ -340,7 +344,7 @@ def _plan_topics(
 def _known_brokers(
     keys: Keys, items: Mapping[str, KeyValue], chains: _Chains, told: Sequence[Told]
 ) -> dict[str, set[str]]:
-    """All brokers that are registered, or that a chain names as holding a copy, by broker group."""
+    """All brokers that are registered, or that a chain names as a holder, by broker group."""
     names = {name.removeprefix(keys.members) for name in items if name.startswith(keys.members)}
     names |= {one.name for one in told}
     for chain in (*chains.by_partition.values(), *(chain for one in told for chain in one.chains.values())):
@@ -355,14 +359,14 @@ def _known_brokers(
 def _tell_silence(
     plan: Plan, groups: Mapping[str, set[str]], answers: Answers, without_groups: Collection[str]
 ) -> None:
-    """Say which brokers told nothing, and refuse to write if a whole group did not.
+    """Say which brokers told nothing, and refuse to write if no member of a broker group told anything.
 
-    Each member of a segment has its chain record on its disk before a message of it. So with one answer from each group
-    every segment with acknowledged messages is known. What would happen without an answer from group B:
+    Each member of a segment has its chain record on its disk before a message of it. So if one member of each broker
+    group answers, every segment with acknowledged messages is known. Without an answer from broker group B:
 
-        1  Segment 2 is open on B, and messages are acknowledged there, when the coordinator goes back to segment 1.
-        2  No other broker has learned of segment 2, and B does not answer: the rebuild finds nothing to write.
-        3  The partition goes on from segment 1 with another segment 2 (I7), and readers never get what B has (I1).
+        1. Segment 2 is open on B, and messages are acknowledged there, when the coordinator goes back to segment 1.
+        2. No other broker has learned of segment 2, and B does not answer. The rebuild finds nothing to write.
+        3. The partition goes on from segment 1 with another segment 2 (I7). Readers never get the messages on B (I1).
     """
     speakers = {one.name for one in answers.told}
     without_answer = {group: names for group, names in sorted(groups.items()) if not names & speakers}

@@ -1,10 +1,11 @@
-"""The core's values as records of the coordinator, and back.
+"""Converts the core's values to records of the coordinator, and back.
 
-A record that a newer broker wrote may hold fields that this build does not know: each `..._to_record` takes the message
-that was read before and changes it, so that they survive. Who remembers that message, and which segments of a long
-chain lie in pages, is `runtime.archive`'s business.
+A record that a newer broker wrote may have fields that this version does not know. So each `..._to_record` takes the
+message that was read before and changes it, and the fields survive. `runtime.archive` remembers that message, and which
+segments of a long chain are in pages.
 
-Thousands of idle partitions name the same few members, groups and topics: what is read here shares one object for each.
+Thousands of idle partitions name the same few members, broker groups and topics. What is read here shares one object
+for each.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     RepeatedMembers: TypeAlias = RepeatedCompositeFieldContainer[common_pb2.Member]
 
 PAGE_SEGMENTS = 256
-"""A segment that left its chain's record lies in page `no // PAGE_SEGMENTS`, for ever. A full page has about 80 KB."""
+"""A segment that left its chain's record is in page `no // PAGE_SEGMENTS`, for ever. A full page has about 80 KB."""
 
 _BEGINNINGS = (records_pb2.GROUP_OPERATION_REWIND, records_pb2.GROUP_OPERATION_SKIP)
 
@@ -59,7 +60,7 @@ def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def has_unknown_fields(message: Message) -> bool:
-    """Whether a newer version wrote something into it, at whatever depth, that this build does not know."""
+    """Whether it has fields, at any depth, that a newer version wrote and this one does not know."""
     known = type(message)()
     known.CopyFrom(message)
     known.DiscardUnknownFields()
@@ -73,9 +74,10 @@ def chain_to_record(
     *,
     paged_count: int = 0,
 ) -> records_pb2.ChainRecord:
-    """A chain as a record, the oldest `paged_count` segments left out.
+    """A chain as a record, without the oldest `paged_count` segments.
 
-    With `over` that record is changed, with `segments_over` the segments of those numbers, their unknown fields kept.
+    With `over`, that record is changed, and with `segments_over`, the segments of those numbers. Their unknown fields
+    stay.
     """
     record = records_pb2.ChainRecord()
     if over is not None:
@@ -97,7 +99,7 @@ def chain_to_record(
 def segments_to_record(
     field: RepeatedSegments, segments: Iterable[Segment], over: Mapping[int, records_pb2.SegmentRecord]
 ) -> None:
-    """Append segments to a record or a page; those that `over` has are changed, their unknown fields kept."""
+    """Append segments to a record or a page. A segment that is in `over` is changed there; its unknown fields stay."""
     for segment in segments:
         written = field.add()
         if segment.no in over:
@@ -106,12 +108,12 @@ def segments_to_record(
 
 
 def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:
-    """The pages of a chain: the last ones before the oldest segment of the record, unless it says which.
+    """The pages of a chain: the last ones before the oldest segment of the record, unless the record names them.
 
-    Where many segments were folded, a page would be empty: it is not written.
+    If many segments were folded, a page may be empty. An empty page is not written.
 
     Raises:
-        CorruptionError: A record that counts pages which cannot be.
+        CorruptionError: The record counts pages that are impossible.
     """
     if not record.page_count:
         return range(0)
@@ -126,7 +128,7 @@ def page_numbers(record: records_pb2.ChainRecord) -> Sequence[int]:
 
 
 def put_page_numbers(record: records_pb2.ChainRecord, numbers: Sequence[int]) -> None:
-    """Say which pages the record has. The record has its segments, and `page_digests_at`."""
+    """Write the numbers of the pages into the record, which has its segments and `page_digests_at` already."""
     record.page_count = len(numbers)
     del record.page_numbers[:]
     if numbers and list(numbers) != list(page_numbers(record)):
@@ -134,10 +136,10 @@ def put_page_numbers(record: records_pb2.ChainRecord, numbers: Sequence[int]) ->
 
 
 def join_pages(value: bytes, pages: Sequence[bytes]) -> records_pb2.ChainRecord:
-    """The record with the segments of its pages as if it had never had any.
+    """The record with the segments of its pages, as if it never had pages.
 
     Raises:
-        CorruptionError: Something does not parse, or these are not the record's pages.
+        CorruptionError: A value cannot be parsed, or these are not the record's pages.
     """
     record = parse_record(value)
     numbers = page_numbers(record)
@@ -162,7 +164,7 @@ def chain_from_record(record: records_pb2.ChainRecord) -> Chain:
     """The chain of a record.
 
     Raises:
-        CorruptionError: A segment state that this build does not know, or no segment at all.
+        CorruptionError: It has a segment state that this version does not know, or no segment at all.
     """
     if not record.segments:
         raise CorruptionError(f"the chain record of partition {record.partition_id} has no segment")
@@ -182,13 +184,13 @@ def segments_from_record(records: Iterable[records_pb2.SegmentRecord]) -> tuple[
     """The segments of a record or a page.
 
     Raises:
-        CorruptionError: A segment state that this build does not know.
+        CorruptionError: A segment has a state that this version does not know.
     """
     return tuple(map(read_segment, records))
 
 
 def parse_record(value: bytes) -> records_pb2.ChainRecord:
-    """A chain's record as it is written, without its pages.
+    """A chain's record as it was written, without its pages.
 
     Raises:
         CorruptionError: The value is no chain record.
@@ -206,7 +208,7 @@ def parse_page(value: bytes) -> records_pb2.ChainPage:
 
 
 def parse_chain(value: bytes, pages: Sequence[bytes] = ()) -> Chain:
-    """The chain in a coordinator's value and those of all its pages.
+    """The chain in a coordinator's value and in those of all its pages.
 
     Raises:
         CorruptionError: The value is no chain record, or these are not its pages.
@@ -215,12 +217,12 @@ def parse_chain(value: bytes, pages: Sequence[bytes] = ()) -> Chain:
 
 
 def operation_to_number(operation: GroupOperation | None) -> records_pb2.GroupOperation.ValueType:
-    """An operation as records and clients read it; None is unspecified."""
+    """An operation as records and clients have it. None is unspecified."""
     return records_pb2.GroupOperation.ValueType(operation or 0)
 
 
 def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
-    """A consumer group's cursor as a coordinator's value; with `over`, that value changed."""
+    """A consumer group's cursor as a coordinator's value. With `over`, that value is changed."""
     written = records_pb2.CursorRecord.FromString(over) if over else records_pb2.CursorRecord()
     written.segment = record.segment_no
     written.group_epoch = record.group_epoch
@@ -264,7 +266,7 @@ def cursor_from_value(value: bytes) -> CursorRecord:
 
 
 def manifest_place_from(reference: records_pb2.ManifestReference) -> ManifestPlace:
-    """Where a manifest is staged, from the form that records and calls have."""
+    """The place of a staged manifest, from the message of records and calls."""
     return ManifestPlace(
         PartitionId(reference.stage_partition_id),
         tuple(reference.offsets),
@@ -275,14 +277,14 @@ def manifest_place_from(reference: records_pb2.ManifestReference) -> ManifestPla
 
 
 def manifest_place_to(place: ManifestPlace) -> records_pb2.ManifestReference:
-    """That form."""
+    """The message of records and calls for that place."""
     return records_pb2.ManifestReference(
         stage_partition_id=place.partition, offsets=place.offsets, length=place.length, crc=place.crc, id=place.id
     )
 
 
 def writer_to_record(record: WriterRecord, over: bytes | None = None) -> records_pb2.WriterRecord:
-    """A writer as a record; with `over`, that value changed, so that fields of a newer version stay."""
+    """A writer as a record. With `over`, that value is changed, so that fields of a newer version stay."""
     written = records_pb2.WriterRecord.FromString(over) if over else records_pb2.WriterRecord()
     written.producer = record.producer
     written.topic = record.topic
@@ -305,7 +307,7 @@ def writer_from_value(value: bytes) -> WriterRecord:
     """The writer in a coordinator's value.
 
     Raises:
-        CorruptionError: The value is no writer record, or one in a state that this build does not know.
+        CorruptionError: The value is no writer record, or has a state that this version does not know.
     """
     record = _parse(records_pb2.WriterRecord, value)
     try:
@@ -345,14 +347,14 @@ def deleted_partitions_from(value: bytes | None) -> DeletedPartitions:
 
 
 def put_deleted_partitions(keys: Keys, deleted: DeletedPartitions) -> Put:
-    """Write the ranges: as counts of ids that are not deleted, and that are, in turn."""
+    """The operation that writes the ranges: counts of ids that are not deleted and that are, in turn."""
     ends = [0, *(end for pair in deleted.ranges for end in pair)]
     record = records_pb2.DeletedPartitionsRecord(steps=[end - before for before, end in pairwise(ends)])
     return Put(keys.deleted_partitions, record.SerializeToString())
 
 
 def spec_from_value(value: bytes) -> GroupSpec:
-    """What is wanted of a group, from a coordinator's value. What a newer version wants is taken for a cordon."""
+    """Intent and weight of a broker group. An intent that this version does not know counts as CORDONED."""
     record = _parse(records_pb2.BrokerGroupRecord, value)
     return GroupSpec(_INTENT_FROM_RECORD.get(record.intent, Intent.CORDONED), record.weight or 1.0)
 

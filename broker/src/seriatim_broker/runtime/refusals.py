@@ -1,10 +1,11 @@
-"""Whether the coordinator takes writes: seen from the writes it refuses, and probed until it takes them again.
+"""Whether the coordinator takes writes. The broker learns it from refused writes, and probes until one is taken again.
 
-A coordinator that reads and refuses to write (etcd over its quota, a right that was taken away) refuses the next write
-too, until a person acts. So the first refusal of that kind is logged once, the core is told to hold its writes back,
-and one small key of this broker is written now and then. The first probe that is taken ends it.
+If a coordinator answers reads and refuses writes (etcd over its quota, a right that was taken away), it refuses the
+next write too, until a person acts. So the first such refusal is logged once, and the core is told to hold its writes
+back.
+Then the broker writes one small key of its own every 0.5 to 5 s. The first write that is taken ends this.
 
-A write that is refused for itself alone (too large) does not come here: it says nothing of other writes.
+A write that is refused for its own content (too large) does not come here, because it says nothing about other writes.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from ..interfaces.coordinator import Coordinator, Put
 
 PROBE_S = 0.5
 PROBE_S_MAX = 5.0
-"""First and longest pause between two probes; each is twice the one before."""
+"""First and longest pause between two probes. Each pause is twice the one before."""
 
 REMIND_S = 600.0
-"""While the coordinator refuses, the log says so again this often."""
+"""While the coordinator refuses, the log says so again after this time."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Refusals:
-    """What this broker knows of the coordinator's readiness to write.
+    """What this broker knows about the coordinator and writes.
 
     Args:
-        key: Written by probes.
-        tell: Told True when the coordinator begins to refuse, and False when it takes writes again.
+        key: The key that probes write.
+        tell: Called with True when the coordinator begins to refuse, and with False when it takes writes again.
     """
 
     def __init__(self, coordinator: Coordinator, key: str, tell: Callable[[bool], None], clock: Clock) -> None:
@@ -47,12 +48,12 @@ class Refusals:
 
     @property
     def is_refusing(self) -> bool:
-        """Whether the last word of the coordinator on writes was a refusal."""
+        """Whether the coordinator's last answer to a write was a refusal."""
         return bool(self._text)
 
     @property
     def warning(self) -> str:
-        """For people: that it refuses, for how long, and why; empty if it does not."""
+        """A text for people: that it refuses, for how long, and why. Empty if it does not."""
         if not self._text:
             return ""
         for_s = (self._clock.monotonic_us() - self._since_us) // 1_000_000
@@ -62,7 +63,7 @@ class Refusals:
         )
 
     def refused(self, error: CoordinatorRefusedError) -> None:
-        """A write was refused."""
+        """The coordinator refused a write."""
         if self._text:
             return
         self._text = str(error)

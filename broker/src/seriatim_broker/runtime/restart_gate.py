@@ -1,8 +1,8 @@
-"""The gate before a restart: reads which segments a broker is part of, asks who else has them, and says what is safe.
+"""The gate before a restart: it finds the segments of a broker, asks which other members have them, and judges.
 
-Whoever stops brokers one by one asks here before each, again and again until it may. Any broker can find out; nothing
-is changed by it. To say yes, all chains are read; to say no again, the one that decided last time: a roll that waits
-for a copy does not read the whole cluster at each question.
+A program that stops brokers one by one asks here before each of them, again and again until the answer is yes. Any
+broker can answer. The gate changes nothing. A yes comes from all chains. After a no, only the chain that decided it is
+read again. So a rolling restart that waits for a copy does not read the whole cluster with each question.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .keys import Keys
 from .listing import all_chains, one_chain
 
 SEGMENTS_PER_QUESTION = 500
-"""Asked of one member at once: an answer of a few kilobytes."""
+"""In one question to a member: an answer of a few kilobytes."""
 
 QUESTIONS_AT_ONCE = 8
 ANSWER_S = 0.3
-"""For one answer; the question is put again after it, for a link may have had to be made first."""
+"""Time for one answer. Then the question is asked again, because the link may have had to be made first."""
 
 LOOK_AGAIN_S = 0.5
-"""For what decided last time. The look at all has the rest of the time, also if somebody is silent here."""
+"""Time for the partition that decided last. The check of all partitions has the rest, also if a member is silent."""
 
 AGAIN_S = 0.1
-"""After an answer that leaves something open: a head may have moved between the reading and the asking."""
+"""Pause after an answer that does not decide: an open segment may have moved between the read and the question."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateAnswer:
-    """Whether a broker may be stopped now, what decided that, and how many segments were looked at."""
+    """Whether a broker may be stopped now, which finding decided that, and how many segments were checked."""
 
     verdict: Verdict
     text: str
@@ -49,24 +49,24 @@ class GateAnswer:
 
 
 class RestartGate:
-    """Answers for any broker of the cluster."""
+    """Answers about any broker of the cluster."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys, driver: Driver, directory: Directory) -> None:
         self._coordinator = coordinator
         self._keys = keys
         self._driver = driver
         self._directory = directory
-        self._held_up: dict[str, PartitionId] = {}  # by broker, of which there are few: what was against it last
+        self._held_up: dict[str, PartitionId] = {}  # by broker (there are few): the partition that decided a no
 
     async def check(self, broker: str, deadline_s: float) -> GateAnswer:
         """Whether the broker may be stopped without leaving anything on one disk only.
 
-        While what was found against it last time still is, that is the answer, whoever asked then and whatever else
-        there may be: the verdict is that of one partition, as is the number of segments.
+        While the partition that decided the last no is still a reason for a no, it decides this answer too, whoever
+        asked then. Verdict and number of segments are then those of one partition, and other partitions may be worse.
 
         Raises:
             BadRequestError: There is no such broker.
-            SeriatimError: The coordinator does not answer, or a chain cannot be read: that is not safe either.
+            SeriatimError: The coordinator does not answer, or a chain cannot be read. Then the stop is not safe.
         """
         run = self._directory.run_of(broker)
         if run is None:
@@ -76,11 +76,11 @@ class RestartGate:
         while True:
             answer = await self._look_again(run.member, until_s) or await self._look(run.member, until_s)
             if answer.verdict is not Verdict.UNKNOWN or loop.time() + AGAIN_S + ANSWER_S > until_s:
-                return answer  # a look without the time for an answer would only name the first segment there is
+                return answer  # with too little time for answers, another try would only name the first segment
             await asyncio.sleep(AGAIN_S)
 
     async def _look_again(self, member: MemberId, until_s: float) -> GateAnswer | None:
-        """What the partition that decided last says now; None if it is no longer known to stand against it."""
+        """The answer of the partition that decided last; None if it is not known to be a reason for a no any more."""
         partition = self._held_up.get(member.broker)
         if partition is None:
             return None
@@ -141,7 +141,12 @@ class RestartGate:
     async def _ask(
         self, member: MemberId, without: MemberId, segments: Sequence[tuple[PartitionId, int]], until_s: float
     ) -> tuple[CopyReport, ...]:
-        """What a member says; nothing if it did not answer in time."""
+        """The reports of a member; empty if it did not answer in time.
+
+        Rule `gate-asks-nobody` (GATE): the members say what they have, the record does not. Without it: 1. A member
+        comes back after a switch, is listed, and is still copying. 2. The gate says that the other member may be
+        stopped. 3. No member serves what the first one has not copied yet.
+        """
         loop = asyncio.get_running_loop()
         while loop.time() < until_s:
             answer: asyncio.Future[Reply] = loop.create_future()
@@ -165,7 +170,7 @@ class RestartGate:
 
 
 def _is_no(answer: GateAnswer) -> bool:
-    """Whether something is known to stand against it. That nobody says is no ground to ask nobody else."""
+    """Whether there is a known reason for a no. If only answers are missing, other partitions may decide."""
     return answer.verdict not in (Verdict.SAFE, Verdict.UNKNOWN)
 
 

@@ -1,13 +1,14 @@
-"""Retention: the duty of each broker to drop what is old or too much in the partitions that it leads.
+"""Retention: the duty of each broker to drop old or excess messages in the partitions whose open segment it leads.
 
-Every `look_s`, and six times in what a topic keeps, it asks the core which partitions these are, compares their records
-with what their topics say, and finds the first message that is kept: a look at the record, and a binary search in the
-open segment. A partition where nothing is old enough costs no disk: of its first batch this remembers where it is and
-how old. Only where something is to be dropped, or to be tidied, it reads the cursors of the partition's consumer
-groups. `core.control.retention` decides and writes; here is what needs the disk, the coordinator and a clock.
+It scans every `look_s` (60 s). If a topic keeps less than six minutes, it scans its partitions six times within that
+time. It asks the core which partitions these are, compares their chain records with the settings of their topics, and
+finds the first message that is kept. That takes the record, and in the open segment a binary search. A partition in
+which nothing is old enough costs no disk read, because the place and age of its first batch are remembered here. Only
+if something is to be dropped or tidied, it reads the cursors of the partition's consumer groups.
+`core.control.retention` decides and writes. This module does what needs the disk, the coordinator and a clock.
 
-A partition is trimmed when it is beyond a limit by 5 %. So the record of a partition that keeps three days is written
-every four hours at most, and that of one that keeps a minute at every look.
+A partition is trimmed when it exceeds a limit by 5 %. So the record of a partition that keeps three days is written
+every four hours at most, and that of one that keeps a minute at every scan.
 """
 
 from __future__ import annotations
@@ -42,29 +43,29 @@ from .stage_floors import StageFloors
 from .unread import WARN_RATIO, Figures, Nearness, figures_of, nearness, retained
 
 LED_PER_LIST: Final = 200
-"""Partitions named by the core in one step."""
+"""Partitions that the core names in one step."""
 
 ANSWER_DEADLINE_S: Final = 10.0
-"""Of the core, and of a planned switch."""
+"""For an answer of the core, and for a planned switch."""
 
 SLACK: Final = 0.05
-"""A partition is trimmed when it is beyond a limit by this share."""
+"""A partition is trimmed when it exceeds a limit by this share."""
 
 LOOKS_BEFORE_END: Final = 10
-"""An open segment of which only old messages are left is ended when it has been open for so many looks."""
+"""If an open segment has only messages that are too old, it is ended when it has been open for so many scans."""
 
 LOOKS_PER_AGE: Final = 6
-"""A topic that keeps a minute is looked at every ten seconds, so that its disks hold little more than two minutes: the
-open segment, a minute behind it, and this."""
+"""A topic that keeps a minute is scanned every ten seconds. So its disks hold little more than two minutes: the open
+segment, a minute behind it, and these ten seconds."""
 
 LOOK_S_MIN: Final = 5.0
-"""But not more often than this, however little a topic keeps."""
+"""The shortest time between two scans, however little a topic keeps."""
 
 LOOKS_PER_MEASURE: Final = 5
-"""In one of so many looks the cursors of each partition's groups are read, to tell how near retention is to them."""
+"""One of so many scans reads the cursors of each partition's consumer groups, to tell how near retention is to them."""
 
 PASSED_PER_LOOK: Final = 100
-"""Groups of one partition that are moved on in one look: each costs a transaction."""
+"""Consumer groups of one partition that are moved on in one scan. Each costs a transaction."""
 
 _EARLY_US: Final = 500_000
 
@@ -73,7 +74,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """When a partition is looked at next (monotonic µs), and how many times it was."""
+    """When a partition is scanned next (monotonic µs), and how often it was."""
 
     due_us: int
     looks: int
@@ -84,11 +85,11 @@ class RetentionSettings:
     """Times and sizes of retention.
 
     Attributes:
-        look_s: Between two looks at each partition that this broker leads; less if its topic keeps less than six times
-            that.
-        segment_age_s_max: An open segment of a topic with retention is ended when it is so old, and another one begins:
-            what is sealed goes as a whole.
-        segment_size_bytes_max: Likewise, when it has so many bytes.
+        look_s: Seconds between two scans of each partition that this broker leads. If its topic keeps less than six
+            times that, the scans are more frequent.
+        segment_age_s_max: An open segment of a topic with retention is ended when it is so old, because a sealed
+            segment can be dropped as a whole. Another one begins.
+        segment_size_bytes_max: The same for its size.
     """
 
     look_s: float = 60.0
@@ -125,7 +126,7 @@ class Retention:
         self._by_topic: dict[str, tuple[PartitionId, ...]] = {}
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Scan until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(mirror(self._coordinator, self._keys.topics, self._topics_changed), name="topics' limits")
             group.create_task(self._look_again(), name="retention")
@@ -157,12 +158,12 @@ class Retention:
                 _log.warning("retention_waits", error=str(exc))
 
     def _pace_s(self, policy: Policy) -> float:
-        """Between two looks at a partition of such a topic."""
+        """Seconds between two scans of a partition of such a topic."""
         age_s = policy.limits.age_ms / 1000 or math.inf
         return min(self._settings.look_s, max(age_s / LOOKS_PER_AGE, LOOK_S_MIN))
 
     async def look(self) -> None:
-        """Look at every partition that this broker leads and whose time has come."""
+        """Scan every partition that this broker leads and that is due."""
         after, seen = PartitionId(0), set[PartitionId]()
         while self._policies and (led := await self._list(after)):
             for partition in led:
@@ -174,7 +175,7 @@ class Retention:
                 looked = self._looked.get(partition.partition, _Looked(now_us, 0))
                 if now_us < looked.due_us:
                     continue
-                # Half a second early is due: looks never come quite at the time.
+                # Half a second early counts as due, because scans never come exactly in time.
                 due_us = now_us + round(self._pace_s(policy) * 1e6) - _EARLY_US
                 self._looked[partition.partition] = _Looked(due_us, looked.looks + 1)
                 try:
@@ -191,7 +192,7 @@ class Retention:
     # ---- what people are told ----
 
     async def _measure(self, led: Led, policy: Policy, *, measures_unread: bool) -> None:
-        """How much is kept, and how near retention is to what a group has not read."""
+        """Find how much is kept, and how near retention is to messages that a consumer group has not read."""
 
         async def find(index: int) -> BatchPlace | None:
             return await self._find(led, Measure.INDEX, index)
@@ -242,7 +243,7 @@ class Retention:
         await self._roll_if_long(led, policy)
 
     async def _first_kept(self, led: Led, limits: Limits) -> tuple[int, Start | None]:
-        """The segment of the first message that is kept, and where that segment is to begin if it is the open one."""
+        """The segment of the first message that is kept. If it is the open one, also its new start."""
         now_ms = self._clock.wall_ms()
         no = rules.limited_by_tables(led.chain, rules.first_segment(led.chain, limits, now_ms, led.size_bytes))
         segment = led.chain.open_segment
@@ -263,7 +264,7 @@ class Retention:
     async def _spare_unread(
         self, led: Led, policy: Policy, readers: Sequence[Reader], no: int, start: Start | None
     ) -> tuple[int, Start | None]:
-        """The same, or an earlier place: nothing goes that a group has not read, unless it is beyond the cap."""
+        """The same place, or an earlier one: what a consumer group has not read stays, within its own limits."""
         segment = led.chain.open_segment
         wanted = make_offset(no, start.first if start is not None else 0)
         unread = rules.first_unread(readers, wanted)
@@ -292,7 +293,7 @@ class Retention:
         return found
 
     async def _readers(self, led: Led) -> tuple[list[Reader], int]:
-        """Where the groups stand, and as of which revision of the coordinator."""
+        """Where the consumer groups are, and at which revision of the coordinator this was read."""
         listing = await self._coordinator.list(self._keys.cursors_of(led.partition))
         acked = {group: (epoch, no, index) for group, epoch, no, index in led.acked}
         readers: list[Reader] = []
@@ -301,7 +302,7 @@ class Retention:
             try:
                 record = cursor_from_value(item.value)
             except CorruptionError as exc:
-                raise CorruptionError(f"{item.key}: {exc.message}: nothing is dropped before it can be read") from exc
+                raise CorruptionError(f"{item.key}: {exc.message}: nothing is dropped until it can be read") from exc
             if record.deleted:
                 continue
             offset = make_offset(record.segment_no, record.start_index)
@@ -314,9 +315,10 @@ class Retention:
     # ---- a long open segment ----
 
     async def _roll_if_long(self, led: Led, policy: Policy) -> None:
-        """End the open segment if it is long, or holds nothing but a rest that is too old; another one begins.
+        """End the open segment if it is long, or if all its messages are too old. Another one begins.
 
-        A planned switch does it: nothing is refused or repeated. To the next group, or to another master of this one.
+        A planned switch does it, so nothing is refused or repeated. The next broker group takes the segment, or another
+        master of this one.
         """
         segment = led.chain.open_segment
         if led.flushed <= segment.start:
@@ -361,7 +363,7 @@ class Retention:
 
 
 def policy_of(settings: records_pb2.TopicSettings) -> Policy | None:
-    """What a topic says of retention; None if everything is kept, or if it was made before brokers acted on it."""
+    """The retention of a topic; None if everything is kept, or if brokers must not act on it yet (`retention_acts`)."""
     limits = Limits(settings.retention_ms, settings.retention_bytes)
     if not settings.retention_acts or not limits.any:
         return None
@@ -369,7 +371,7 @@ def policy_of(settings: records_pb2.TopicSettings) -> Policy | None:
 
 
 def _start_of(segment: Segment, place: BatchPlace | None) -> Start | None:
-    """Where the segment begins then; None if it begins there already."""
+    """The new start of the segment; None if it begins there already."""
     if place is None or place.index <= segment.start:
         return None
     return Start(place.index, place.previous_checksum, place.bytes_before)

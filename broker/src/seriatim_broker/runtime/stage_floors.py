@@ -1,8 +1,11 @@
-"""Retention of what is staged: a floor is raised first, then what is decided is waited for, and only then is dropped.
+"""Retention of staged data: the floor is raised first, then decided publications are looked for, then data is dropped.
 
-Rule `floor-first` (P6). Without it: (1) retention finds no record that is DECIDED; (2) a publisher, which has found all
-that it needs, decides; (3) retention drops what the record names. With it the publisher's transaction compares the
-floors, so either it fails, or this look finds it decided.
+Rule `floor-first` (KEPT-STAGE). Without it:
+  1. Retention finds no record that is DECIDED.
+  2. A publisher that has found all staged data decides.
+  3. Retention drops the data that the record names.
+
+The publisher's transaction compares the floors. So it fails, or this check finds its decision.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from .records import writer_from_value
 ReadManifest = Callable[[ManifestPlace], Awaitable[Manifest]]
 
 RECORDS_PER_TURN = 1000
-"""Records that are looked at in one go: some milliseconds."""
+"""Records that are examined before the event loop has its turn: some milliseconds."""
 
 _log = structlog.get_logger(__name__)
 
 
 class StageFloors:
-    """Asked by whoever leads a stage partition, before anything of it is dropped."""
+    """The master of a stage partition asks it before anything of the partition is dropped."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys) -> None:
         self._coordinator = coordinator
@@ -38,15 +41,19 @@ class StageFloors:
         self._read_manifest: ReadManifest | None = None
 
     def on_read(self, read_manifest: ReadManifest) -> None:
-        """Who reads manifests."""
+        """`read_manifest` reads manifests."""
         self._read_manifest = read_manifest
 
     async def may_drop(self, partition: PartitionId, offset: int) -> bool:
-        """Whether what lies below that offset of a stage partition is needed by nobody, and will not be."""
+        """Whether no publication needs the data below that offset of a stage partition, now or later."""
         return await self._raise(partition, offset) and not await self._is_needed(partition, offset)
 
     async def _raise(self, partition: PartitionId, offset: int) -> bool:
-        """Rule `floor-first`: nothing new is decided of what lies below; False: the next look tries again."""
+        """Raise the floor, so that nothing below it can be decided any more (rule `floor-first`).
+
+        Returns:
+            False if another writer was faster: nothing may be dropped, and the next scan tries again.
+        """
         key = self._keys.stage_floor(partition)
         item = await self._coordinator.get(key)
         floor = records_pb2.StageFloorRecord.FromString(item.value).offset if item is not None else 0
@@ -57,10 +64,14 @@ class StageFloors:
         return True
 
     async def _is_needed(self, partition: PartitionId, offset: int) -> bool:
-        """Whether something that is decided and not done needs what lies below, or may."""
+        """Whether a publication that is decided and not done needs data below that offset, or may need it.
+
+        Rule `waits-for-decided` (KEPT-STAGE). Without it: 1. A publication is decided, and a broker group is down. 2.
+        Retention drops its staged data. 3. The broker group is back, and no disk has the rows that its masters need.
+        """
         for number, written in enumerate((await self._coordinator.list(self._keys.writers)).items, 1):
             if not number % RECORDS_PER_TURN:
-                await asyncio.sleep(0)  # this broker has others to answer
+                await asyncio.sleep(0)  # requests to this broker have their turn
             try:
                 record = writer_from_value(written.value)
             except CorruptionError as exc:
@@ -72,7 +83,7 @@ class StageFloors:
         return False
 
     async def _reaches_below(self, place: ManifestPlace, partition: PartitionId, offset: int) -> bool:
-        """Whether a publication needs something below; one whose manifest cannot be read may."""
+        """Whether a publication needs data below that offset. If its manifest cannot be read, it may."""
         if place.partition == partition and min(place.offsets, default=0) < offset:
             return True
         try:

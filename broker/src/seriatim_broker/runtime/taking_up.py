@@ -1,11 +1,15 @@
-"""What is decided is finished without whoever decided it (P8): the controller takes up what has been DECIDED for 2 s.
+"""The controller finishes a publication that was decided, if its publisher has not finished it within 2 s.
 
-Rule `taken-up`. Without it: (1) a program publishes, and is killed right after the decision; (2) half of the partitions
-have their rows, the others never get them, and nobody else may publish under this writer.
+Rule `taken-up` (I13). Without it:
+  1. A program publishes, and is killed right after the decision.
+  2. Half of the partitions have their rows, and the others never get them.
+  3. No program may publish under this writer any more.
 
-It also asks partitions again that are done, because nobody remembers which are: so their masters know the writer still
-(rule `entry-stays` in `core.writing.carrying`). Records go that nobody needs any more: of unnamed jobs, a day
-after they are done, and of writers that were opened and published nothing, after a month.
+The controller also asks partitions again that are done, because no broker remembers which ones are. So their masters
+still know the writer (rule `entry-stays` in `core.writing.carrying`).
+
+It also removes records that are not needed any more: records of unnamed jobs a day after they are done, and records of
+writers that were opened and published nothing after a month.
 """
 
 from __future__ import annotations
@@ -27,31 +31,31 @@ from .records import writer_from_value
 LOOK_S = 0.5
 
 DECIDED_S = 2.0
-"""So long the publisher that decided it has it for itself: it finishes nearly every publication in less."""
+"""For so long only the publisher that decided it tries. It finishes nearly every publication in less."""
 
 AGAIN_S = 2.0
 AGAIN_S_MAX = 30.0
-"""Between two tries for one publication; twice as long each time."""
+"""First and longest pause between two tries of one publication. Each pause is twice the one before."""
 
 AT_ONCE_MAX = 16
-"""Publications that are tried at once: those that were tried least often come first, because the others wait for
-something that is away."""
+"""Publications that are tried at once. Those that were tried least often come first, because the others wait for a disk
+that is away."""
 
 RECORDS_PER_TURN = 1000
-"""That are read in one go when there are many: some milliseconds."""
+"""Records that are read before the event loop has its turn: some milliseconds."""
 
 FORGET_LOOK_S = 60.0
-"""Between two looks for records that nobody needs any more."""
+"""Between two searches for records that are not needed any more."""
 
 Finish = Callable[[str, str], Awaitable[None]]
-"""Have the publication finished that this writer (incarnation of its topic, name) has decided, if it has."""
+"""`finish(incarnation, writer)`: finish what this writer of that topic has decided, if there is something."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Decided:
-    """A publication that is DECIDED: its number, since when (wall), when it is looked at next, and how soon again."""
+    """A publication that is DECIDED: its sequence, since when (wall clock), when it is tried next, and the pause."""
 
     sequence: int
     decided_at_ms: int
@@ -60,7 +64,7 @@ class _Decided:
 
 
 def is_to_finish(record: WriterRecord) -> bool:
-    """Rule `taken-up`: whether somebody has to finish what this record says, whatever became of who decided it."""
+    """Whether the publication of this record must be finished, whatever became of its publisher (rule `taken-up`)."""
     return record.state is WriterState.DECIDED
 
 
@@ -77,7 +81,7 @@ class TakingUp:
         self._tries: dict[str, asyncio.Task[None]] = {}
 
     def on_finish(self, finish: Finish) -> None:
-        """Who finishes publications."""
+        """`finish` finishes publications."""
         self._finish = finish
 
     @property
@@ -87,12 +91,12 @@ class TakingUp:
 
     @property
     def waiting_s(self) -> float:
-        """For how long the oldest of them has been decided, in seconds; 0: there is none."""
+        """Seconds since the oldest of them was decided; 0: there is none."""
         oldest_ms = min((known.decided_at_ms for known in self._decided.values()), default=None)
         return max(0.0, (self._clock.wall_ms() - oldest_ms) / 1000) if oldest_ms is not None else 0.0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow the writers' records, try what is due and remove what is not needed, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 records = mirror(self._coordinator, self._keys.writers, self._changed, RECORDS_PER_TURN)
@@ -132,7 +136,7 @@ class TakingUp:
             await self.look()
 
     async def look(self) -> None:
-        """Begin to try what is due, some at once."""
+        """Begin to try publications that are due, up to 16 at once."""
         now_us = self._clock.monotonic_us()
         due = [key for key, known in self._decided.items() if known.due_us <= now_us and key not in self._tries]
         due.sort(key=lambda key: (self._decided[key].pause_s, self._decided[key].due_us))
@@ -145,7 +149,7 @@ class TakingUp:
             await asyncio.sleep(FORGET_LOOK_S)
 
     async def forget(self) -> None:
-        """Forget records that are not needed, one after another; nothing else waits for it."""
+        """Remove records that are not needed, one after another. Nothing else waits for this."""
         now_ms = self._clock.wall_ms()
         for key in [key for key, goes_ms in self._passing.items() if goes_ms < now_ms]:
             await self._remove(key, now_ms)
@@ -166,7 +170,7 @@ class TakingUp:
         known.pause_s = min(2 * known.pause_s, AGAIN_S_MAX)
 
     async def _remove(self, key: str, now_ms: int) -> None:
-        """Forget a record, if it may go as it is now."""
+        """Remove a record, if it may still go."""
         try:
             item = await self._coordinator.get(key)
             goes_ms = writer_from_value(item.value).goes_at_ms if item is not None else None

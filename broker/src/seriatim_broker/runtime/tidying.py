@@ -1,14 +1,14 @@
-"""Tidying: the controller removes what the coordinator holds and nothing can need any more.
+"""Tidying: the controller removes records from the coordinator that nothing can need any more.
 
-**Death certificates.** A certificate of run R of a disk says that R has ended, and so have all runs of that disk before
-it: a run begins only when the one before has ended. So a certificate can go when there is one of a later run of the
-same disk. A switch that asks for R's certificate takes the later one. What stays is one certificate for each disk that
-ever was. People may want to read the newest ones: a certificate is kept for `CERTIFICATE_KEPT_S` in any case.
+**Death certificates.** A certificate of run R of a disk says that R and all runs of that disk before it have ended,
+because a run begins only when the one before has ended. So a certificate can go if there is one of a later run of the
+same disk. A switch that asks for R's certificate accepts the later one. In the end one certificate stays for each disk
+that there ever was. People may want to read the newest ones, so each is kept for at least `CERTIFICATE_KEPT_S` (1 h).
 
-A pass looks at all certificates and removes at most `REMOVED_AT_ONCE_MAX` of them. Each transaction compares the
-certificate that makes the others removable, and the election.
+A pass examines all certificates and removes at most `REMOVED_AT_ONCE_MAX` (100). Each transaction compares the
+certificate that makes the others superfluous, and the election.
 
-**Deleted cursors and tombstones** go after a while too: see `expiry`.
+**Deleted cursors and tombstones** go after `deleted_kept_s`: see `expiry`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .expiry import Expiry
 from .keys import Keys
 
 CERTIFICATE_KEPT_S = 3600.0
-"""How long a certificate is kept after it was issued, by the issuer's clock."""
+"""How long a certificate is kept after its issue, by the issuer's clock."""
 
 REMOVED_AT_ONCE_MAX = 100
-"""Keys that a pass removes, in one transaction for each disk; below the coordinator's limit of 128 operations."""
+"""Keys that a pass removes, with one transaction for each disk; below the coordinator's limit of 128 operations."""
 
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class Tidying:
         self._expiry = Expiry(coordinator, keys, election, clock, settings.deleted_kept_s)
 
     async def run(self) -> None:
-        """A pass now and then."""
+        """Make a pass every `tidy_s` until cancelled."""
         while True:
             await asyncio.sleep(self._tidy_s)
             await self.remove_certificates()
@@ -59,7 +59,7 @@ class Tidying:
             await self._expiry.remove_tombstones()
 
     async def remove_certificates(self) -> int:
-        """One pass over the death certificates; returns how many were removed."""
+        """Make one pass over the death certificates. Returns how many were removed."""
         removed = 0
         listing = await self._coordinator.list(self._keys.certificates)
         for _, of_disk in groupby(listing.items, key=lambda item: item.key.rpartition("/")[0]):
@@ -77,7 +77,7 @@ class Tidying:
         return removed
 
     def _removable(self, items: Iterable[KeyValue]) -> Iterable[str]:
-        """Of certificates that a later one makes superfluous, those that are old enough."""
+        """Of the certificates that a later one makes superfluous, those that are old enough."""
         until_ms = self._clock.wall_ms() - CERTIFICATE_KEPT_S * 1000
         for item in items:
             try:

@@ -1,8 +1,8 @@
-"""What there is of topics and chains, for whoever watches all of them: first everything, then what changes.
+"""Topics and chains for programs that watch all of them: first everything, then what changes.
 
-There is one watch on topics and one on chains, and only while somebody watches; all watchers share them. What a watcher
-has not taken yet is kept as names, not as events: one that is slow finds the newest version of what changed, once, and
-costs no more than that.
+There is one watch on topics and one on chains, and only while there is a watcher. All watchers share them. For each
+watcher the feed keeps the names of what changed, not a queue of events. So a slow watcher gets the newest version of
+each change once, and its backlog is never longer than the list of topics.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .pages import read_whole
 from .records import join_pages
 
 WATCHERS_MAX = 64
-"""Watchers are operators and consoles, of which there are few."""
+"""Watchers are operators and consoles. There are few of them."""
 
 CHAINS_PER_TAKE_MAX = 2000
 """About 200 KB."""
 
 TOPICS_PER_TAKE_MAX = 500
 RETRY_S = 0.2
-"""After a listing that failed: the coordinator is away."""
+"""Pause after a listing that failed, because the coordinator is away."""
 
 _SETTLED = (records_pb2.SEGMENT_STATE_SEALED, records_pb2.SEGMENT_STATE_LOST)
 
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TopicFeed:
-    """Gives out watchers, and follows the coordinator while there are any."""
+    """Makes watchers, and follows the coordinator while there is one."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys) -> None:
         self._coordinator = coordinator
@@ -48,10 +48,10 @@ class TopicFeed:
 
     @contextlib.asynccontextmanager
     async def watch(self) -> AsyncIterator[TopicWatcher]:
-        """Watch until the block is left.
+        """Watch until the block ends.
 
         Raises:
-            OverloadedError: Too many do.
+            OverloadedError: There are 64 watchers already.
         """
         if self._mirror is None:
             self._mirror = WatchedTopics(self._coordinator, self._keys)
@@ -75,14 +75,14 @@ class TopicWatcher:
     def __init__(self) -> None:
         self._changed: dict[str, set[int]] = {}  # topics -> partition ids of the chains that changed
         self._deleted: set[str] = set()
-        self._first: set[str] | None = None  # of what was there when the watch began, what is still to be taken
+        self._first: set[str] | None = None  # of the topics that were there at first, those that are still to be taken
         self._is_whole = False
         self._news = asyncio.Event()
         self._topics: dict[str, records_pb2.TopicRecord] = {}
         self._chains: dict[int, broker_pb2.ChainSummary] = {}
 
     async def take(self) -> broker_pb2.WatchTopicsResponse:
-        """Wait until there is something, and take it, or a part of it. If cancelled, nothing was taken."""
+        """Wait until something changed, and take all or a part of it. If the call is cancelled, nothing was taken."""
         while self._first is None or not (self._changed or self._deleted or (not self._first and not self._is_whole)):
             self._news.clear()
             await self._news.wait()
@@ -98,7 +98,7 @@ class TopicWatcher:
         return response
 
     def _take_topic(self, name: str, summary: broker_pb2.TopicSummary, count_max: int) -> int:
-        """Fill in a topic with at most so many chains; what is left over is taken the next time."""
+        """Fill in a topic with at most `count_max` chains. The others are taken by the next call."""
         assert self._first is not None
         record = self._topics[name]
         summary.topic.CopyFrom(record)
@@ -115,21 +115,21 @@ class TopicWatcher:
     # ---- told by the mirror ----
 
     def begin(self, topics: dict[str, records_pb2.TopicRecord], chains: dict[int, broker_pb2.ChainSummary]) -> None:
-        """Everything has been listed; the two are kept current by the mirror."""
+        """Everything has been listed. The mirror keeps the two dictionaries current."""
         self._topics, self._chains = topics, chains
         self._changed = {name: set(record.partition_ids) for name, record in topics.items()}
         self._first = set(topics)
         self._news.set()
 
     def topic_changed(self, name: str, chains: Iterable[int]) -> None:
-        """A topic's record, or some of its chains."""
+        """A topic's record or some of its chains changed."""
         if self._first is not None:
             self._deleted.discard(name)
             self._changed.setdefault(name, set()).update(chains)
             self._news.set()
 
     def topic_deleted(self, name: str) -> None:
-        """It is no more."""
+        """The topic does not exist any more."""
         if self._first is not None:
             self._changed.pop(name, None)
             self._first.discard(name)
@@ -151,10 +151,10 @@ class WatchedTopics:
         self._is_listed = False
 
     def add_watcher(self) -> TopicWatcher:
-        """One more that is told.
+        """Add a watcher.
 
         Raises:
-            OverloadedError: There are too many.
+            OverloadedError: There are 64 already.
         """
         if len(self.watchers) >= WATCHERS_MAX:
             raise OverloadedError(f"{WATCHERS_MAX} watch the topics already", retry_after_ms=1000)
@@ -165,7 +165,7 @@ class WatchedTopics:
         return watcher
 
     async def run(self) -> None:
-        """List and follow, over outages of the coordinator and compactions of its history."""
+        """List and follow until cancelled, also over outages of the coordinator and compactions of its history."""
         while True:
             pause_s = RETRY_S
             try:
@@ -180,7 +180,7 @@ class WatchedTopics:
     # ---- everything ----
 
     async def _list(self) -> int:
-        """Read all there is; returns a revision up to which nothing is missing."""
+        """Read everything. Returns a revision up to which nothing is missing."""
         listing = await self._coordinator.list(self._keys.topics)
         for item in listing.items:
             self._put_topic(item)
@@ -193,7 +193,7 @@ class WatchedTopics:
                 found.add(partition_of(item.key))
                 await self._put_chain(item)
                 if number % 50 == 49:
-                    await asyncio.sleep(0)  # a long list must not hold up the loop
+                    await asyncio.sleep(0)  # a long list must not hold up the event loop
         for name in self._topics.keys() - {item.key.removeprefix(self._keys.topics) for item in listing.items}:
             self._drop_topic(name)
         for partition in self._chains.keys() - found:
@@ -269,7 +269,7 @@ class WatchedTopics:
         try:
             whole = await read_whole(self._coordinator, self._keys, item)
             if whole is None:
-                return  # deleted meanwhile: the watch says so
+                return  # it was deleted meanwhile, and the watch says so
             summary = summary_of(join_pages(whole.item.value, whole.pages))
         except CorruptionError as exc:
             _log.error("chain_unreadable", key=item.key, error=str(exc))
@@ -282,13 +282,13 @@ class WatchedTopics:
                 watcher.topic_changed(owner, (partition,))
 
     def _drop_chain(self, partition: int) -> None:
-        """Its topic is being deleted, and says so itself."""
+        """Do not tell watchers: the topic is being deleted, and its own event says so."""
         self._chains.pop(partition, None)
         self._revisions.pop(partition, None)
 
 
 def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
-    """A chain in short."""
+    """The short form of a chain."""
     if not record.segments:
         raise CorruptionError(f"the chain record of partition {record.partition_id} has no segment")
     states = [segment.state for segment in record.segments]

@@ -1,8 +1,8 @@
-"""What the controller does about topics: make them with all their partitions, let them grow, and delete them.
+"""What the controller does about topics: it makes them with all their partitions, lets them grow, and deletes them.
 
-A topic is written as CREATING, its partitions are made by switches to their first segments, and then it is READY. One
-that grows stays READY: the ids of its new partitions are set aside in its record until all of them accept messages.
-Whatever one controller leaves half done, the next one finishes.
+A topic is written as CREATING, its partitions are made by switches to their first segments, and then it is READY. A
+topic that grows stays READY: the ids of its new partitions are set aside in its record until all of them accept
+messages. If one controller leaves something half done, the next one finishes it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .keys import Keys
 from .operators import Guard, unguarded
 
 CREATES_IN_FLIGHT_MAX = 64
-"""Partitions that are being made at once: as many transactions as go to the coordinator at once."""
+"""Partitions that are made at once: as many as transactions go to the coordinator at once."""
 
 CREATE_DEADLINE_S = 10.0
 CREATE_RETRIES = 20
@@ -81,11 +81,11 @@ class Topics:
         self._creates = asyncio.Semaphore(CREATES_IN_FLIGHT_MAX)
 
     def begin(self, group: asyncio.TaskGroup) -> None:
-        """Take requests from now on; what they begin is finished by tasks of `group`."""
+        """Take requests from now on. Tasks of `group` finish what they begin."""
         self._group = group
 
     def end(self) -> None:
-        """Take no more."""
+        """Take no more requests."""
         self._group = None
 
     async def create(
@@ -97,14 +97,23 @@ class Topics:
         incarnation: str = "",
         guard: Guard = unguarded,
     ) -> records_pb2.TopicRecord:
-        """Make a topic with all its partitions; returns its record when it is READY.
+        """Make a topic with all its partitions. Returns its record when it is READY.
 
-        With the incarnation of a topic that is there, this is the same request again: it is waited for. The guard is
-        compared where the topic is begun; the rest is the controller's.
+        If there is a topic with this incarnation, the call is the same request again, and waits for that topic. If the
+        call is cancelled, the controller still makes a topic that was begun.
+
+        Args:
+            name: Of the topic.
+            partition_count: How many partitions it gets.
+            settings: Of the topic.
+            deadline_s: How long to wait for the partitions.
+            incarnation: A new id, which makes a repeated request the same; empty: this broker draws one.
+            guard: Compared where the topic is begun. The controller does the rest, whichever operator asked.
 
         Raises:
-            TopicExistsError: There is one of that name. NotServingError: This broker is not the controller.
-            DeadlineExceededError: It is not done yet; the controller goes on with it.
+            TopicExistsError: There is another topic with that name.
+            NotServingError: This broker is not the controller.
+            DeadlineExceededError: The topic is not complete yet. The controller goes on with it.
         """
         record = await self._begin_topic(name, partition_count, settings, incarnation or uuid.uuid4().hex, guard)
         return await self._finished(record, deadline_s)
@@ -118,27 +127,30 @@ class Topics:
         deadline_s: float,
         guard: Guard = unguarded,
     ) -> records_pb2.TopicRecord:
-        """Add partitions, change settings, or both; returns the record when all partitions accept messages.
+        """Add partitions, change settings, or both. Returns the record when all partitions accept messages.
 
-        The same request sent again changes nothing, and is waited for.
+        If the same request comes again, it changes nothing and waits. If the call is cancelled, partitions that were
+        begun are still made.
 
         Args:
             name: Of the topic.
-            incarnation: Of the topic that is meant; empty: whichever has the name.
+            incarnation: Of the topic that is meant; empty: the one that has the name now.
             partition_count: How many there should be; 0: as many as there are.
             change: Changes the settings in place.
             deadline_s: How long to wait for new partitions.
             guard: Compared where the change is written.
 
         Raises:
-            UnknownTopicError: There is none. PreconditionError: It is another one, or would have to shrink, or
-            `change` refused. NotServingError: This broker is not the controller, or the topic is being made.
-            DeadlineExceededError: It is not done yet; the controller goes on with it.
+            UnknownTopicError: There is no such topic.
+            PreconditionError: Another incarnation has the name, or `change` refused.
+            BadRequestError: The topic has more partitions already.
+            NotServingError: This broker is not the controller, or the topic is being made.
+            DeadlineExceededError: The partitions are not complete yet. The controller goes on with them.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         record = await self._write_update(name, incarnation, partition_count, change, guard)
-        while record.growing_partition_ids:  # again if it was finished just before these were set aside
+        while record.growing_partition_ids:  # once more, if the task had finished just before these were set aside
             record = await self._finished(record, until_s - loop.time())
             item = await self._coordinator.get(self._keys.topic(name))
             if item is None:
@@ -164,7 +176,7 @@ class Topics:
     def _begin_finishing(
         self, record: records_pb2.TopicRecord
     ) -> asyncio.Task[records_pb2.TopicRecord | SeriatimError]:
-        """The rest of a topic's making is the controller's, not the caller's: it outlives the caller's patience."""
+        """Start the task that makes the rest of a topic. It goes on if the caller does not wait any more."""
         if self._group is None:
             raise NotServingError("this broker is not the controller")
 
@@ -181,13 +193,20 @@ class Topics:
         return task
 
     async def delete(self, name: str, guard: Guard = unguarded, incarnation: str = "") -> None:
-        """Delete a topic and all its data. The guard is compared where that is decided.
+        """Delete a topic and all its data.
 
-        A deletion that was begun and failed half way is gone on with. So is a topic whose creation failed half way, or
-        is under way: no partition of it is made any more, because that compares its tombstone.
+        A deletion that failed half way is continued. A topic whose creation failed half way, or is under way, is
+        deleted too: no more partitions of it are made, because the transaction that makes one compares its tombstone.
+        If the call is cancelled after the record says DELETING, the next controller goes on.
+
+        Args:
+            name: Of the topic.
+            guard: Compared where the deletion is decided.
+            incarnation: Of the topic that is meant; empty: the one that has the name now.
 
         Raises:
-            UnknownTopicError: There is none. NotServingError: This broker is not the controller.
+            UnknownTopicError: There is no such topic.
+            NotServingError: This broker is not the controller, or the topic was changed at the same time.
             PreconditionError: Another incarnation than the one that is meant has the name.
         """
         key = self._keys.topic(name)
@@ -285,7 +304,7 @@ class Topics:
                 return record
 
     async def _finish_topic(self, record: records_pb2.TopicRecord) -> records_pb2.TopicRecord:
-        """Make the partitions that are missing, and again while it grew meanwhile; then say so in its record."""
+        """Make the partitions that are missing, also those that are added meanwhile. Then write the record as READY."""
         while True:
             await self._create_partitions(record)
             item = await self._coordinator.get(self._keys.topic(record.name))
@@ -298,7 +317,7 @@ class Topics:
             ):
                 raise UnknownTopicError(f"topic {record.name!r} was deleted", topic=record.name)
             if written.state == records_pb2.TOPIC_STATE_READY and not written.growing_partition_ids:
-                return written  # by the same request, sent before
+                return written  # the same request, sent earlier, has finished it
             if _all_ids(written) == _all_ids(record):
                 written.state = records_pb2.TOPIC_STATE_READY
                 written.partition_ids.extend(written.growing_partition_ids)
@@ -310,7 +329,7 @@ class Topics:
             record = written
 
     async def _create_partitions(self, record: records_pb2.TopicRecord) -> None:
-        """Make whatever partitions of a topic there are not yet."""
+        """Make the partitions of a topic that do not exist yet."""
         groups = self._directory.placeable()
         weights = weights_of(self._directory.specs)
         if not groups:
@@ -330,7 +349,7 @@ class Topics:
     async def _create_partition(
         self, record: records_pb2.TopicRecord, number: int, partition: PartitionId, chain: tuple[str, ...]
     ) -> None:
-        """Have the core make a partition; one that is there already is no error."""
+        """Have the core make a partition, unless it exists already."""
         width = record.settings.chain_width or CHAIN_WIDTH_DEFAULT
         async with self._creates:
             for attempt in range(CREATE_RETRIES):
@@ -367,7 +386,7 @@ class Topics:
         return reply
 
     async def finish_topics(self) -> None:
-        """Whatever an earlier controller left half done."""
+        """Finish what an earlier controller left half done."""
         for item in (await self._coordinator.list(self._keys.topics)).items:
             record = records_pb2.TopicRecord.FromString(item.value)
             try:
@@ -379,9 +398,9 @@ class Topics:
                 _log.warning("topic_not_finished", topic=record.name, error=str(exc))
 
     async def _remove_topic(self, record: records_pb2.TopicRecord, revision: int) -> None:
-        """Tombstones before the chains, in the same transaction; the topic's own key last.
+        """Write tombstones and delete chains in the same transactions. Delete the topic's own key last.
 
-        That key is removed only as it was at `revision`: if another request was first, it may be a new topic's.
+        That key is deleted only if it is as it was at `revision`, because it may be a new topic's already.
         """
         partitions = _all_ids(record)
         for start in range(0, len(partitions), DELETES_PER_TXN):
@@ -407,7 +426,7 @@ class Topics:
 
 
 def _all_ids(record: records_pb2.TopicRecord) -> list[PartitionId]:
-    """The partitions by number, those that are being added last."""
+    """The ids of the partitions by number, those that are being added last."""
     return [PartitionId(partition) for partition in (*record.partition_ids, *record.growing_partition_ids)]
 
 
@@ -431,7 +450,7 @@ def _check_incarnation(record: records_pb2.TopicRecord, incarnation: str) -> Non
 
 
 def _missing_count(record: records_pb2.TopicRecord, partition_count: int) -> int:
-    """How many partitions are to be added, besides those that are being added."""
+    """How many partitions must be added, besides those that are being added."""
     if partition_count == 0:
         return 0
     if partition_count < len(record.partition_ids):
@@ -444,7 +463,7 @@ def _missing_count(record: records_pb2.TopicRecord, partition_count: int) -> int
 
 
 async def _all_of(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of them at once; the first failure ends the others and is raised."""
+    """Run all of them at once. The first failure ends the others and is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)

@@ -1,7 +1,7 @@
-"""What this broker takes from producers, counted by partition, for whoever wants to know what it took lately.
+"""Counts what this broker takes from producers, by partition. Balance asks for it.
 
-The hot path adds two numbers; a partition without traffic has no entry. Counting goes on in windows that change when
-somebody asks, so nothing happens on a timer, and what was counted long ago is forgotten.
+For each batch the hot path adds two numbers. A partition without traffic has no entry. A question ends a counting
+window that is at least 10 s old. So nothing runs on a timer, and old counts are forgotten.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from seriatim_api.ids import PartitionId
 from ..interfaces.clock import Clock
 
 WINDOW_S = 10.0
-"""A window that is younger goes on when somebody asks: who asks often gets figures of up to twice this."""
+"""A younger window is not ended by a question. So frequent questions get figures over up to twice this time."""
 
 STALE_S = 120.0
-"""A window that was counted for longer says nothing of lately: nobody has asked, and it is given out once only."""
+"""A window that was counted for longer says nothing about the present: it is given out once, and then forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Batches and bytes by partition, and for how many seconds they were counted."""
+    """Batches and bytes by partition, and the seconds over which they were counted."""
 
     seconds: float
     partitions: dict[PartitionId, tuple[int, int]]
 
 
 MeasureTraffic = Callable[[str, float], Awaitable[Measured]]
-"""Asks a broker what it took lately, within so many seconds.
+"""`measure(broker, deadline_s)`: ask a broker what it took lately.
 
 Raises (when awaited):
     SeriatimError: It did not answer.
@@ -46,7 +46,7 @@ class Traffic:
         self._began_us = self._before_began_us = clock.monotonic_us()
 
     def add(self, partition: PartitionId, size_bytes: int) -> None:
-        """A batch has come."""
+        """Count a batch."""
         counted = self._now.get(partition)
         if counted is None:
             self._now[partition] = [1, size_bytes]
@@ -55,7 +55,7 @@ class Traffic:
             counted[1] += size_bytes
 
     def measure(self) -> Measured:
-        """What was counted in the window before this one and in this one."""
+        """The counts of this window and the one before."""
         now_us = self._clock.monotonic_us()
         partitions = {partition: (batches, size) for partition, (batches, size) in self._before.items()}
         for partition, (batches, size) in self._now.items():

@@ -1,6 +1,6 @@
-"""How near retention is to what a consumer group has not read: a figure for people, nothing is decided by it.
+"""How near retention is to messages that a consumer group has not read. It is a figure for people; no decision uses it.
 
-Of the groups of a partition only the one that is furthest behind counts: what it has not read goes first.
+Of the consumer groups of a partition only the one that is furthest behind counts, because its unread messages go first.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ..core.values.effects import Led
 from ..core.values.positions import BatchPlace, Place, first_kept
 
 WARN_RATIO: Final = 0.8
-"""A group whose oldest unread message has used so much of its time, or of the room, is named in the log."""
+"""A consumer group is named in the log if its oldest unread message has used so much of its time, or of the room."""
 
 NO_END_S: Final = float("inf")
-"""No message that a group has not read goes by its age."""
+"""No unread message goes by its age."""
 
 FindIndex = Callable[[int], Awaitable[BatchPlace | None]]
 """The batch of the open segment with that index."""
 
 
 class Nearness(NamedTuple):
-    """How near the oldest message that a group has not read is to being dropped.
+    """How near the oldest message that a consumer group has not read is to being dropped.
 
     Attributes:
-        group: The group that is furthest behind.
-        ratio: 1 when it goes: its age as a part of the limit, or the bytes behind it, whichever is more.
-        left_s: Seconds until it goes by its age; infinite without such a limit, below 0 when it is due.
+        group: The consumer group that is furthest behind.
+        ratio: 1 when the message is dropped: its age as a part of the limit, or the bytes behind it, whichever is more.
+        left_s: Seconds until its age drops it; infinite without such a limit, below 0 when it is due.
     """
 
     group: str
@@ -41,12 +41,12 @@ class Nearness(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Of all partitions with retention that this broker leads, as of the last look.
+    """Figures over all partitions with retention that this broker leads, as of the last scan.
 
     Attributes:
-        retained_bytes: Kept, on one disk; segments that a version before retention sealed count as 0.
-        retained_s: Age of the oldest message that is kept, in seconds, of the partition where it is oldest.
-        unread_ratio: The highest `Nearness.ratio`; 0 if every group has read everything.
+        retained_bytes: Kept bytes, on one disk. Segments that a version before retention sealed count as 0.
+        retained_s: The highest age, in seconds, of an oldest kept message.
+        unread_ratio: The highest `Nearness.ratio`; 0 if every consumer group has read everything.
         unread_s: The lowest `Nearness.left_s`.
     """
 
@@ -59,7 +59,7 @@ class Figures(NamedTuple):
 def figures_of(
     retained: Sequence[tuple[int, float]], near: Sequence[Nearness]
 ) -> Figures:  # fmt: skip
-    """Sum up bytes and ages of partitions, and how near retention is to what is not read."""
+    """Sum up bytes, ages, and how near retention is to unread messages, over partitions."""
     return Figures(
         sum(size_bytes for size_bytes, _ in retained),
         max((age_s for _, age_s in retained), default=0.0),
@@ -69,7 +69,7 @@ def figures_of(
 
 
 async def retained(led: Led, now_ms: int, find: FindIndex) -> tuple[int, float]:
-    """Bytes that are kept of a partition, and the age of the oldest message in seconds; 0 if there is none."""
+    """Kept bytes of a partition, and the age of the oldest kept message in seconds; 0 if there is none."""
     chain = led.chain
     size_bytes = _later_bytes(led, chain.segments)
     segment = chain.segment(first_kept(chain).segment_no)
@@ -83,14 +83,14 @@ async def retained(led: Led, now_ms: int, find: FindIndex) -> tuple[int, float]:
 async def nearness(
     led: Led, policy: Policy, readers: Sequence[Reader], now_ms: int, find: FindIndex
 ) -> Nearness | None:  # fmt: skip
-    """How near retention is to the oldest message that a group has not read; None: nothing of it goes by itself."""
+    """How near retention is to the oldest unread message of a consumer group; None: nothing unread goes by itself."""
     limits = policy.unread_limits if policy.keeps_unread else policy.limits
     if not limits.any or not readers:
         return None
     chain = led.chain
     reader = min(readers, key=lambda one: one.acked)
     if reader.segment_no > chain.open_segment.no:
-        return None  # cursors are read after the chain: it was switched, and all groups have gone on
+        return None  # cursors are read after the chain: it was switched, and all consumer groups have gone on
     place = _first_unread(chain, max(Place(*split_offset(reader.acked)), first_kept(chain)))
     segment = chain.segment(place.segment_no)
     assert segment is not None
@@ -100,7 +100,7 @@ async def nearness(
             return None
         goes_ms, behind_bytes = found.append_time_ms, led.size_bytes - found.bytes_before
     elif segment.state is SegmentState.SEALED:
-        # It goes as a whole: when its last message is old enough, or when there is enough without it.
+        # It goes as a whole: when its last message is old enough, or when the bytes behind it reach the limit.
         behind = chain.segments[chain.parts.place(segment.no) + 1 :]
         goes_ms, behind_bytes = segment.sealed_at_ms, _later_bytes(led, behind)
     else:
@@ -115,7 +115,7 @@ async def nearness(
 
 
 def _first_unread(chain: Chain, place: Place) -> Place:
-    """From the end of a settled segment to the next one that has a message, or is not settled."""
+    """From the end of a settled segment, the place in the next one that has a message or is not settled."""
     segment = chain.from_no(place.segment_no)
     assert segment is not None
     index = place.index if segment.no == place.segment_no else segment.start
