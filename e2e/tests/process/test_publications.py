@@ -126,7 +126,7 @@ async def test_a_plain_program_publishes_all_rows_once_however_often_it_runs(clu
         # Operators see the stage topic, and give up a segment of it: only then does what waits for it go on.
         assert (await admin.describe_topic("_stage")).topic.name == "_stage"
         chain = await admin.describe_chain("_stage", 0)
-        with pytest.raises(errors.PreconditionError, match="nobody has said"):
+        with pytest.raises(errors.PreconditionError, match="no certificate says"):
             await admin.declare_gap("_stage", 0, chain.segments[-1].no, "me")
         await admin.delete_writer("pub-plain", "nightly")
         assert await admin.list_writers("pub-plain") == []

@@ -1,7 +1,7 @@
-"""Administration: answered by any broker, passed on to whoever must do it.
+"""Administration: any broker answers, and passes a call on to the broker that must do it.
 
-Topics are made and deleted by the controller, a group is described by the servers of its heads, a planned switch is
-run by the master. A call that was passed on once is answered where it arrived, so it never circles.
+The controller makes and deletes topics, the servers of its cursor segments describe a consumer group, and the master
+runs a planned switch. A call is passed on once at most, so it never circles.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from .outbound import is_forwarded, operator_epoch
 from .services import abort, guard_of_call, remaining_s, typed_errors
 
 EVIDENCE_LENGTH_MAX = 1000
-"""Characters of what somebody knows a death by."""
+"""Characters of the evidence in a death certificate."""
 
 ALIVE_S_MAX = 3.0
-"""Of a question whether a run answers; a process that is frozen loses its link before, by its silence."""
+"""Time for the question whether a run answers. A frozen process loses its link earlier, because it is silent."""
 
 SCRUB_READ_BYTES = 4 << 20
 SCRUB_BYTES_MAX = 256 << 20
 SCRUB_LOGS_MAX = 500
 SCRUB_S = 5.0
-"""What one call of a scrub reads at most; the caller goes on from where it ended."""
+"""Limits of one call of a scrub. The next call goes on where it ended."""
 
 
 class AdminServicer(GroupOperations):
-    """Serves `seriatim.v1.Admin`; what is about topics and groups stands in `topic_admin` and `group_admin`."""
+    """Serves `seriatim.v1.Admin`. The calls about topics and consumer groups are in `topic_admin` and `group_admin`."""
 
     # ---- chains ----
 
@@ -72,7 +72,7 @@ class AdminServicer(GroupOperations):
     async def WatchChain(  # noqa: N802
         self, request: broker_pb2.DescribeChainRequest, context: Any
     ) -> AsyncIterator[records_pb2.ChainRecord]:
-        """The chain record, and each later version as it is written."""
+        """Send the chain record, and each later version when it is written."""
         try:
             key = await self._chain_key(request)
             while True:
@@ -90,7 +90,7 @@ class AdminServicer(GroupOperations):
             await abort(context, exc)
 
     async def _later_versions(self, key: str, revision: int) -> AsyncIterator[records_pb2.ChainRecord]:
-        """Until the chain is deleted. Versions overtaken while the pages of a long chain were read are left out."""
+        """The later versions, until the chain is deleted. While the pages of a long chain are read, some are missed."""
         told = 0
         async with contextlib.aclosing(self._services.coordinator.watch(key, start_revision=revision)) as batches:
             async for batch in batches:
@@ -119,8 +119,8 @@ class AdminServicer(GroupOperations):
     async def SwitchPartition(  # noqa: N802
         self, request: broker_pb2.SwitchPartitionRequest, context: Any
     ) -> common_pb2.Route:
-        """A planned switch, run by the master of the open segment."""
-        # A fence cannot be taken back, so this is compared before the switch begins, not in its transaction.
+        """Have the master of the open segment run a planned switch."""
+        # The operator's epoch is compared before the switch begins, because there is no way back after its fence.
         await guard_of_call(self._services, context)()
         chains = await self._services.chains([request.partition_id])
         if not chains:
@@ -151,7 +151,7 @@ class AdminServicer(GroupOperations):
     async def DescribeCluster(  # noqa: N802
         self, _request: broker_pb2.DescribeClusterRequest, _context: Any
     ) -> broker_pb2.DescribeClusterResponse:
-        """All members, the controller, and whose live key stands."""
+        """All members, the controller, and which members have a live key."""
         directory = self._services.directory
         item = await self._services.coordinator.get(self._services.keys.controller)
         controller = records_pb2.ControllerRecord.FromString(item.value).broker if item else ""
@@ -173,18 +173,18 @@ class AdminServicer(GroupOperations):
     async def DeclareDead(  # noqa: N802
         self, request: broker_pb2.DeclareDeadRequest, context: Any
     ) -> broker_pb2.DeclareDeadResponse:
-        """Write a death certificate, on the word of a caller who knows that the run has ended.
+        """Write a death certificate. The caller vouches that the run has ended.
 
-        A run that answers this broker is not certified (`RunAliveError`): a switcher that reaches none of the segment's
-        members would open over it while it acknowledges. That no link stands proves nothing; the word of the caller
-        does.
+        A run that answers this broker is not certified (`RunAliveError`). Otherwise a switcher that reaches no member
+        of a segment would open over it, while this run goes on acknowledging. A missing link proves nothing; the
+        caller's word does.
         """
         services = self._services
         known = services.directory.run_of(request.broker)
         if known is None:
             raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
         if not request.issuer:
-            raise BadRequestError("a death certificate names who issued it")
+            raise BadRequestError("a death certificate names its issuer: set `issuer`")
         meant = MemberId(known.member.broker, request.incarnation or known.member.incarnation)
         number = request.run
         if meant == known.member:
@@ -192,7 +192,9 @@ class AdminServicer(GroupOperations):
             if number > known.run:
                 raise PreconditionError(f"run {number} of {request.broker} has not begun: {known.run} is the last one")
         elif not number:
-            raise BadRequestError(f"which run of the earlier disk {meant.incarnation} has ended?", broker=meant.broker)
+            raise BadRequestError(
+                f"name the run of the earlier disk {meant.incarnation} that has ended", broker=meant.broker
+            )
         run = RunId(meant, number)
         await self._check_not_alive(run, remaining_s(context))
         evidence = f"declared through {services.identity.member.broker} at {time.time_ns() // 1_000_000} ms"
@@ -222,7 +224,7 @@ class AdminServicer(GroupOperations):
     async def Scrub(  # noqa: N802
         self, request: broker_pb2.ScrubRequest, context: Any
     ) -> broker_pb2.ScrubResponse:
-        """Read a part of what a broker holds; what is damaged is reported, and its repair begins."""
+        """Read a part of what a broker holds. Damage is reported, and its repair begins."""
         services = self._services
         if request.broker != services.identity.member.broker:
             if services.directory.run_of(request.broker) is None:
@@ -251,7 +253,7 @@ class AdminServicer(GroupOperations):
     async def ReadQuarantined(  # noqa: N802
         self, request: broker_pb2.ReadQuarantinedRequest, context: Any
     ) -> broker_pb2.ReadQuarantinedResponse:
-        """Some of what a broker keeps above the length that the chain decided. Reads, and changes nothing."""
+        """Read some messages that a broker keeps above the length that the chain decided. Nothing is changed."""
         services = self._services
         if request.broker != services.identity.member.broker:
             if services.directory.run_of(request.broker) is None:
@@ -292,7 +294,7 @@ class AdminServicer(GroupOperations):
                 services.driver.feed(FoundDamage(partition, segment))
                 return
             if not batches:
-                return  # cut or dropped meanwhile
+                return  # the log was cut or dropped meanwhile
             answer.read_bytes += sum(batch.size_bytes for batch in batches)
             index = batches[-1].header.end_index
 
@@ -300,10 +302,10 @@ class AdminServicer(GroupOperations):
     async def DeclareGap(  # noqa: N802
         self, request: broker_pb2.DeclareGapRequest, context: Any
     ) -> broker_pb2.DeclareGapResponse:
-        """Give a segment up, on somebody's word that all its disks are lost for good."""
+        """Declare a segment lost. The caller vouches that all its disks are lost for good."""
         services = self._services
         if not request.issuer:
-            raise BadRequestError("a declared gap names who declared it")
+            raise BadRequestError("a declared gap names its issuer: set `issuer`")
         topic = await services.topic(request.topic, or_stage=True)
         if request.partition >= len(topic.partition_ids):
             raise PartitionOutOfRangeError(
@@ -334,7 +336,7 @@ class AdminServicer(GroupOperations):
         run = self._services.directory.run_of(member.broker)
         if run is not None and run.member == member and run not in self._services.directory.certified:
             raise PreconditionError(
-                f"nobody has said that run {run.run} of {member.broker} has ended. If its disk is lost for good: "
+                f"no certificate says that run {run.run} of {member.broker} has ended. If its disk is lost for good: "
                 f"seriatim member declare-dead {member.broker} --run {run.run}",
                 broker=member.broker,
             )

@@ -1,7 +1,7 @@
-"""How many rows an Arrow record batch has, read from its metadata alone.
+"""The number of rows of an Arrow record batch, read from its metadata alone.
 
 A body is an encapsulated IPC message: a continuation marker, the length of the metadata, and a flatbuffer `Message`
-whose header is a `RecordBatch`. The row count is all that the broker wants of it; pyarrow would cost 27 MB for that.
+whose header is a `RecordBatch`. The broker needs only the row count, and pyarrow would cost 27 MB of memory for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SLOT_LENGTH: Final = 0  # of RecordBatch
 
 
 def row_count(body: bytes) -> int | None:
-    """The rows of the record batch in `body`; None if it is none."""
+    """The rows of the record batch in `body`; None if `body` is no record batch."""
     try:
         marker, size = _PREFIX.unpack_from(body, 0)
         if marker != _CONTINUATION or size <= 0 or _PREFIX.size + size > len(body):
@@ -38,7 +38,7 @@ def row_count(body: bytes) -> int | None:
 
 
 def _field(body: bytes, table: int, slot: int) -> int | None:
-    """Where a table's field lies; None if it has its default."""
+    """The index of a table's field in `body`; None if the field has its default."""
     vtable = table - int(_I32.unpack_from(body, table)[0])
     if vtable < 0:
         return None

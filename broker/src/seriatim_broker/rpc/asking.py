@@ -1,6 +1,6 @@
-"""Asking one broker from a command: a channel for a few calls, with errors of the catalogue.
+"""Asks one broker from a command: a channel for a few calls, with errors of the catalogue.
 
-The brokers themselves ask each other with `outbound`, which keeps its channels and marks its calls as forwarded.
+Brokers ask one another with `outbound`, which keeps its channels and marks its calls as forwarded.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def transport_of(tls: TlsFiles | None) -> Transport:
     """How brokers are reached with these certificates; None: in plain text.
 
     Raises:
-        PreconditionError: A file cannot be used; the text says why and what to do.
+        PreconditionError: A file cannot be used. The text says why, and what to do.
     """
     return PLAIN if tls is None else TlsTransport(TlsSource(tls))
 
 
 class AskedBroker:
-    """One broker, asked within an `async with`, which closes the channel at its end.
+    """One broker. Use it in an `async with`, which closes the channel at its end.
 
     Each method raises the `SeriatimError` that the broker answered, or `UnavailableError` or `DeadlineExceededError` if
-    it did not answer. A deadline is that of each call.
+    it did not answer. `deadline_s` is for each call.
     """
 
     def __init__(self, address: str, transport: Transport = PLAIN) -> None:

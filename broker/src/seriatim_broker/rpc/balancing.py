@@ -1,4 +1,4 @@
-"""Balance, as people and other brokers ask for it: any broker answers, the controller looks."""
+"""Balance, for people and other brokers: any broker answers, and the controller plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BalancingServicer(operations_pb2_grpc.BalancingServicer):
     async def Balance(  # noqa: N802 - the contract's names
         self, request: operations_pb2.BalanceRequest, context: Any
     ) -> operations_pb2.BalanceResponse:
-        """The loads, what would even them out, and with `run` the beginning of that."""
+        """The loads, the moves that would even them out, and with `run` the begin of these moves."""
         if request.run:
             await guard_of_call(self._services, context)()
         if not self._controller.election.is_leader:
@@ -50,7 +50,7 @@ class BalancingServicer(operations_pb2_grpc.BalancingServicer):
         item = await self._services.coordinator.get(self._services.keys.controller)
         broker = records_pb2.ControllerRecord.FromString(item.value).broker if item is not None else ""
         if broker in ("", self._services.identity.member.broker):
-            raise NotServingError("no controller is in office at the moment", retry_after_ms=200)
+            raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
         answer: operations_pb2.BalanceResponse = await self._calls.balancing(
             broker, "Balance", request, remaining_s(context) * 0.95, operator_epoch(context)
         )
@@ -72,7 +72,7 @@ class BalancingServicer(operations_pb2_grpc.BalancingServicer):
 
 
 async def measure_traffic(calls: BrokerCalls, broker: str, deadline_s: float) -> Measured:
-    """Ask another broker."""
+    """Ask another broker what it took from producers lately."""
     request = operations_pb2.MeasureTrafficRequest()
     told: operations_pb2.MeasureTrafficResponse = await calls.balancing(broker, "MeasureTraffic", request, deadline_s)
     return Measured(told.seconds, {PartitionId(row.partition_id): (row.batches, row.bytes) for row in told.partitions})

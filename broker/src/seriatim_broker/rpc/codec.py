@@ -1,8 +1,8 @@
-"""What brokers say to each other, as bytes.
+"""The messages between brokers, as bytes.
 
-One `PeerMessage` for each value of `core.values.messages`, by a table; only `Replicate` is not among them: its batches
-travel as runs of a `ReplicateFrame`, put together in `rpc.peer_frames`. Whatever does not decode to exactly one known
-message is the peer's mistake: `BadRequestError`, and the link is broken.
+A table has one `PeerMessage` for each value of `core.values.messages`. Only `Replicate` is not in it: its batches travel
+as runs of a `ReplicateFrame`, which `rpc.peer_frames` makes. Bytes that do not decode to exactly one known message are
+the peer's mistake: `BadRequestError`, and the link is broken.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ..runtime.records import (
 )
 
 Pb = Any
-"""A generated message: the generated classes of the contract carry no common static type worth naming."""
+"""A generated message. The generated classes of the contract have no useful common static type."""
 
 
 def encode(message: m.Message, forms: int = m.FORMS) -> bytes:
@@ -101,10 +101,10 @@ def _write_table(table: Table, field: Pb) -> None:
 
 
 def _unpack_table(table: Table | None, field: Pb) -> None:
-    """Say the table as versions before 0.3.0 do: they do not know the packed field, and would read an empty table."""
+    """Write the table in the form of versions before 0.3.0. They would read the packed field as an empty table."""
     if table is None:
         return
-    assert not table.blocks, "blocks are named only to those who understand that"
+    assert not table.blocks, "blocks are named only to brokers that understand them"
     field.table.packed = b""
     for producer, window in table:
         row = field.table.windows.add()
@@ -119,7 +119,7 @@ def _unpack_table(table: Table | None, field: Pb) -> None:
 def _read_table(field: Pb) -> Table:
     table = Table(field.packed, read_names(field.blocks))
     if not table.is_sound:
-        raise BadRequestError(f"a packed producer table of {table.size_bytes} bytes is not as long as it says")
+        raise BadRequestError(f"a packed producer table of {table.size_bytes} bytes has another length than it says")
     if field.windows:
         table = pack_table(tuple((row.producer, _read_window(row)) for row in field.windows))
     return table
@@ -129,7 +129,7 @@ def _read_window(row: Pb) -> Window:
     rows = zip(row.epoch, row.base_sequence, row.message_count, row.offset, strict=True)
     entries = tuple(map(Entry._make, rows))
     if not 0 < len(entries) <= KEPT_BATCHES or len(row.producer) != PRODUCER_BYTES:
-        raise BadRequestError(f"a producer's window holds 1 to {KEPT_BATCHES} batches, and not {len(entries)}")
+        raise BadRequestError(f"a producer's window has 1 to {KEPT_BATCHES} batches, and not {len(entries)}")
     return pack_window(entries)
 
 
@@ -149,7 +149,7 @@ def _members(members: Iterable[MemberId]) -> list[common_pb2.Member]:
 
 
 def _segment(message: Any, field: Pb) -> None:
-    """The two numbers that nearly every message begins with."""
+    """Write the two numbers with which nearly every message begins."""
     field.partition_id = message.partition
     field.segment = message.segment_no
 
@@ -158,7 +158,7 @@ def _place(field: Pb) -> tuple[PartitionId, int]:
     return PartitionId(field.partition_id), field.segment
 
 
-# ---- one pair of functions a message --------------------------------------------------------------------
+# ---- one pair of functions for each message -------------------------------------------------------------
 
 
 def _write_heartbeat(message: m.Heartbeat, field: Pb) -> None:
@@ -534,7 +534,7 @@ def _read_copies_answer(field: Pb) -> m.CopiesAnswer:
 
 
 def _standing(number: int) -> m.Standing:
-    """What a newer version says and this one does not know proves nothing."""
+    """An answer of a newer version that this one does not know proves nothing."""
     return m.Standing(number) if number in _STANDINGS else m.Standing.UNKNOWN
 
 

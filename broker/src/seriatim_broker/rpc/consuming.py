@@ -1,7 +1,7 @@
-"""Consume streams: joins, acks and credits in, deliveries out.
+"""Consume streams: joins, acks and credits come in, deliveries go out.
 
-Who is active, what may be delivered and how much is the core's affair; here events become frames. Deliveries of one
-turn of the loop leave together, in their order; what waits to leave is bounded by the credit that the client gave.
+The core decides which consumer is active, what may be delivered, and how much. This module makes frames of its events.
+Deliveries of one turn of the event loop leave together, in their order. The client's credit bounds what waits to leave.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ConsumingServicer:
         self._services = services
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What to register with a server."""
+        """The handler to register with a server."""
         return grpc.method_handlers_generic_handler(
             "seriatim.v1.Consuming", {"Consume": grpc.stream_stream_rpc_method_handler(self._consume)}
         )
@@ -62,10 +62,13 @@ class ConsumingServicer:
     async def _consume(self, _requests: object, context: Any) -> None:
         services = self._services
         if services.is_stopping:
-            await abort(context, NotServingError("this broker is going"))
+            await abort(context, NotServingError("this broker is stopping: ask another one"))
         if services.stream_count >= services.stream_count_max:
             await abort(
-                context, TooManyStreamsError(f"{services.stream_count_max} streams stand already", retry_after_ms=1000)
+                context,
+                TooManyStreamsError(
+                    f"this broker has {services.stream_count_max} streams already, its limit", retry_after_ms=1000
+                ),
             )
         services.stream_count += 1
         stream = _ConsumeStream(services, context)
@@ -93,7 +96,8 @@ class _ConsumeStream:
         """Serve until the client ends the stream.
 
         Raises:
-            BadRequestError: What came is no request. UnsupportedVersionError: The client speaks another protocol.
+            BadRequestError: The client sent something that is no request.
+            UnsupportedVersionError: The client speaks another protocol.
         """
         try:
             async with asyncio.timeout(HELLO_DEADLINE_S):
@@ -117,7 +121,7 @@ class _ConsumeStream:
             await asyncio.gather(writer, return_exceptions=True)
 
     def end(self) -> None:
-        """The stream is gone, and all its subscriptions with it."""
+        """The stream has ended, and all its subscriptions with it."""
         self._services.driver.forget_stream(self._stream)
         self._services.driver.feed(ConsumerGone(self._stream))
 
@@ -140,7 +144,7 @@ class _ConsumeStream:
             case "nack" | "extend":
                 raise UnsupportedModeError("nack and extend belong to modes that this version does not serve")
             case _:
-                raise BadRequestError("a request that is not known here, or a second hello")
+                raise BadRequestError("the request is of a kind that is not known here, or a second hello")
 
     def _join(self, join: broker_pb2.Join) -> None:
         try:
@@ -197,7 +201,7 @@ class _ConsumeStream:
         return write_delivery_frame(events, [(batch.header.raw, batch.body) for batch in rows])
 
     def _encode(self, subscription: int, event: fx.DeliveryEvent) -> broker_pb2.DeliveryEvent:
-        """The one place that branches over what consumers are told."""
+        """Translate an event for consumers. No other code here depends on the kinds of these events."""
         out = broker_pb2.DeliveryEvent(subscription=subscription)
         match event:
             case fx.Batches():
@@ -259,10 +263,10 @@ class _ConsumeStream:
 
 
 def start_position(number: int) -> StartPosition:
-    """Where a group without a cursor begins; unspecified is the earliest.
+    """Where a consumer group without a cursor begins. Unspecified is the earliest message.
 
     Raises:
-        BadRequestError: No such position.
+        BadRequestError: There is no such position.
     """
     try:
         return StartPosition(number or StartPosition.EARLIEST)

@@ -1,6 +1,7 @@
-"""Administration of consumer groups: made, described and forgotten through any broker.
+"""Administration of consumer groups: made, described and deleted through any broker.
 
-A group is described by the servers of its heads, and one that begins at the end of a partition by that one's master.
+The servers of its cursor segments describe a consumer group. If it begins at the end of a partition, the master of the
+open segment says where that is.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ from .services import Services, check_name, guard_of_call, remaining_s, typed_er
 from .topic_admin import TopicAdmin
 
 CREATE_ROUNDS_MAX = 10
-"""A partition moves, or a consumer joins, while a group is made: each costs a round."""
+"""Tries. A partition that moves, or a consumer that joins, while the consumer group is made costs one of them."""
 
 LISTS_AT_ONCE = 32
 """Partitions whose cursors are read from the coordinator at the same time."""
 
 DESCRIBE_ROUNDS_MAX = 3
 DESCRIBE_PAUSE_S = 0.05
-"""A group that moves while it is described is asked for so often again."""
+"""A consumer group that moves while it is described is asked for again: so often, and after this pause."""
 
 
 class GroupAdmin(TopicAdmin):
-    """The part of `seriatim.v1.Admin` that is about consumer groups."""
+    """The part of `seriatim.v1.Admin` for consumer groups."""
 
     def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
         super().__init__(services, controller, calls)
@@ -62,12 +63,12 @@ class GroupAdmin(TopicAdmin):
     async def CreateConsumerGroup(  # noqa: N802 - the contract's names
         self, request: broker_pb2.CreateConsumerGroupRequest, context: Any
     ) -> broker_pb2.CreateConsumerGroupResponse:
-        """Write the group's cursors on all partitions of the topic where it has none."""
+        """Write the consumer group's cursors on all partitions of the topic on which it has none."""
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
         created, guard = False, guard_of_call(self._services, context)
         if request.at.HasField("offset") and len(request.partitions) != 1:
-            raise BadRequestError("an offset is of one partition: name it")
+            raise BadRequestError("an offset belongs to one partition: name exactly one")
         for _ in range(CREATE_ROUNDS_MAX):
             chains = chosen_chains(await self._services.chains(topic.partition_ids), request.partitions, request.topic)
             cursors = await self._cursors(chains, request.group, guard)
@@ -87,7 +88,11 @@ class GroupAdmin(TopicAdmin):
                 created |= await cursors.create(request.topic, starts)
         if is_forwarded(context):
             return broker_pb2.CreateConsumerGroupResponse(created=created)
-        raise NotServingError(f"partitions of {request.topic!r} move all the time", retry_after_ms=200)
+        raise NotServingError(
+            f"partitions of {request.topic!r} moved at every try: the consumer group may be on some of them only; "
+            "call again",
+            retry_after_ms=200,
+        )
 
     async def _begin_at_the_end(
         self,
@@ -96,7 +101,7 @@ class GroupAdmin(TopicAdmin):
         request: broker_pb2.CreateConsumerGroupRequest,
         context: Any,
     ) -> bool:
-        """Only the master of an open segment knows its end; a call that was passed on is about the own ones."""
+        """Begin at the end, which only the master knows. If the call was passed on, only for partitions of this one."""
         by_master: dict[str, list[Chain]] = {}
         for chain in missing:
             by_master.setdefault(chain.open_segment.master.broker, []).append(chain)
@@ -113,7 +118,7 @@ class GroupAdmin(TopicAdmin):
         return created
 
     async def _end_of(self, chain: Chain, deadline_s: float) -> int:
-        """What is committed of the open segment: a switch never seals it shorter."""
+        """The commit of the open segment. A switch never seals it shorter."""
         partition, no = chain.partition, chain.open_segment.no
         listed = await self._services.ask_core(lambda number: ListLogs(number, partition, no - 1, 1), deadline_s)
         assert isinstance(listed, LogsListed)
@@ -123,7 +128,7 @@ class GroupAdmin(TopicAdmin):
     async def DeleteConsumerGroup(  # noqa: N802
         self, request: broker_pb2.DeleteConsumerGroupRequest, context: Any
     ) -> broker_pb2.DeleteConsumerGroupResponse:
-        """Forget where the group is, unless somebody is in it."""
+        """Delete the consumer group's cursors, unless it has consumers."""
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
         chains = await self._services.chains(topic.partition_ids)
@@ -132,15 +137,17 @@ class GroupAdmin(TopicAdmin):
             raise unknown_group(request.topic, request.group)
         for row in await self._describe(request.topic, request.group, chains, cursors, context):
             if not row.has_cursor:
-                continue  # nobody can be in it there
+                continue  # it cannot have consumers there
             if row.HasField("error") and row.error.number != PositionUnknownError.number:
                 raise UnavailableError(
-                    f"{row.server_broker} does not say whether somebody reads partition {row.partition}: "
+                    f"{row.server_broker} does not say whether a consumer reads partition {row.partition}: "
                     f"{row.error.message}"
                 )
             if row.active_consumer or row.standby_consumers:
                 who = row.active_consumer or row.standby_consumers[0]
-                raise PreconditionError(f"{who} reads partition {row.partition}: stop the group's consumers first")
+                raise PreconditionError(
+                    f"{who} reads partition {row.partition}: nothing was deleted; stop the group's consumers first"
+                )
         await cursors.delete(time.time_ns() // 1_000_000)
         return broker_pb2.DeleteConsumerGroupResponse()
 
@@ -148,7 +155,7 @@ class GroupAdmin(TopicAdmin):
     async def ListConsumerGroups(  # noqa: N802
         self, request: broker_pb2.ListConsumerGroupsRequest, _context: Any
     ) -> broker_pb2.ListConsumerGroupsResponse:
-        """The groups with a cursor on some partition of the topic."""
+        """The consumer groups with a cursor on at least one partition of the topic."""
         topic = await self._services.topic(request.topic)
         groups: set[str] = set()
         for start in range(0, len(topic.partition_ids), LISTS_AT_ONCE):
@@ -163,7 +170,7 @@ class GroupAdmin(TopicAdmin):
     async def DescribeGroup(  # noqa: N802
         self, request: broker_pb2.DescribeGroupRequest, context: Any
     ) -> broker_pb2.DescribeGroupResponse:
-        """Where a consumer group is, by the servers of its heads; a row that nobody filled has an error."""
+        """Where a consumer group is, by the servers of its cursor segments. A row that none of them told has an error."""
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
         for round_no in range(1, DESCRIBE_ROUNDS_MAX + 1):
@@ -199,7 +206,7 @@ class GroupAdmin(TopicAdmin):
         return [rows[number] for number in sorted(rows)]
 
     async def _find_end(self, chain: Chain, row: broker_pb2.GroupPartition, deadline_s: float) -> None:
-        """The lag of a group that reports where it is: the master of the open segment knows the end."""
+        """The lag of an external group: the master of the open segment knows the end."""
         if not row.external:
             return
         try:
@@ -232,7 +239,7 @@ class GroupAdmin(TopicAdmin):
         row.ClearField("error")
         begun = (reply.segment_no, reply.group_epoch) != (row.segment, row.group_epoch) or reply.acked > row.acked_index
         row.segment = reply.segment_no
-        if begun:  # else nobody has read since the cursor was written, and its server has nothing to add
+        if begun:  # otherwise no consumer has read since the cursor was written, and the server has nothing to add
             row.acked_index = reply.acked
             row.position = reply.position or 0
         if reply.position is None:
@@ -261,11 +268,11 @@ class GroupAdmin(TopicAdmin):
         for found in response.partitions:
             mine = rows.get(found.partition)
             if mine is not None and mine.server_broker == server and found.server_broker == server:
-                rows[found.partition] = found  # else the error stands with which it began
+                rows[found.partition] = found  # otherwise the row keeps its first error
 
 
 def chosen_chains(chains: Sequence[Chain], numbers: Sequence[int], topic: str) -> list[Chain]:
-    """The chains of these partitions, each once, by number; of no numbers all.
+    """The chains of these partitions, each once, by number. Without numbers, all chains.
 
     Raises:
         PartitionOutOfRangeError: The topic has fewer partitions.
@@ -278,10 +285,10 @@ def chosen_chains(chains: Sequence[Chain], numbers: Sequence[int], topic: str) -
 
 
 def _starts(chains: Sequence[Chain], found: Mapping[int, Found]) -> dict[PartitionId, tuple[int, int]]:
-    """Where the group begins.
+    """Where the consumer group begins.
 
     Raises:
-        SeriatimError: It cannot begin there on some partition.
+        SeriatimError: It cannot begin there on one of the partitions.
     """
     starts: dict[PartitionId, tuple[int, int]] = {}
     for chain in chains:
@@ -293,10 +300,10 @@ def _starts(chains: Sequence[Chain], found: Mapping[int, Found]) -> dict[Partiti
 
 
 def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartition:
-    """What the coordinator knows; a group without a cursor is where a new one would begin."""
+    """What the coordinator knows. A consumer group without a cursor is shown where a new one would begin."""
     row = broker_pb2.GroupPartition(partition=chain.number, partition_id=chain.partition, has_cursor=cursor is not None)
     segment = chain.segments[0]
-    if cursor is not None:  # one in a folded segment is at the beginning of the next one
+    if cursor is not None:  # a cursor in a folded segment is at the beginning of the next one
         cursor = cursor if chain.segment(cursor.segment_no) is not None else replace(cursor, start_index=0)
         segment = chain.from_no(cursor.segment_no) or chain.segments[0]
     row.segment = segment.no
@@ -311,13 +318,13 @@ def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartiti
         row.external, row.reported_at_ms = cursor.external, cursor.reported_at_ms
         error = NotServingError(f"{row.server_broker} does not serve segment {segment.no} any more; ask again")
     else:
-        error = UnknownGroupError("the group has no position on this partition until a consumer joins there")
-    row.error.CopyFrom(error_to_proto(error))  # until its server has filled it
+        error = UnknownGroupError("the consumer group has no position on this partition until a consumer joins there")
+    row.error.CopyFrom(error_to_proto(error))  # until the server has filled the row
     return row
 
 
 def _pass_dropped(row: broker_pb2.GroupPartition, chain: Chain) -> None:
-    """What retention dropped is not ahead of the group any more: its position is at least that of what is kept."""
+    """The position is at least that of the first kept message, because what retention dropped is no backlog."""
     first = first_kept(chain)
     segment = chain.segment(first.segment_no)
     if row.has_cursor and segment is not None and segment.base is not None:

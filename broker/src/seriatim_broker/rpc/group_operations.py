@@ -1,8 +1,8 @@
-"""Rewind, skip, pause and resume of consumer groups, through any broker; and what they would do.
+"""Rewind, skip, pause and resume of consumer groups, through any broker, and plans of what they would do.
 
-A plan is made first: where the group stands, and which offset the target is by now. What is carried out names offsets
-and epochs of the plan, so it does what was shown, or nothing. The server of each partition's head carries it out
-(`core.consumers.operations`).
+A plan is made first: where the consumer group is, and which offset the target has now. The operation then names offsets
+and group epochs of the plan. So it does what the plan showed, or nothing. The server of each partition's cursor segment
+carries it out (`core.consumers.operations`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ REQUEST_ID_BYTES = 16
 
 ROUNDS_MAX = 5
 ROUND_PAUSE_S = 0.1
-"""A group crosses, or its server changes, while it is operated: so often the next one is asked."""
+"""Rounds, and the pause between. A round fails on a partition if the consumer group crosses or its server changes."""
 
 _AT_ONCE_MAX = 64
-"""Partitions of one call that are worked on at once."""
+"""Partitions of one call that are operated on at once."""
 
 
 class GroupOperations(GroupAdmin):
@@ -55,7 +55,7 @@ class GroupOperations(GroupAdmin):
     async def PlanGroupMove(  # noqa: N802 - the contract's names
         self, request: broker_pb2.PlanGroupMoveRequest, context: Any
     ) -> broker_pb2.PlanGroupMoveResponse:
-        """Where the group stands, where the target is, and what lies between."""
+        """Where the consumer group is, where the target is, and how many messages are between."""
         check_name(request.group, "consumer group")
         wanted = _operation(request.operation, moves=True) if request.operation else None
         topic = await self._services.topic(request.topic)
@@ -74,7 +74,7 @@ class GroupOperations(GroupAdmin):
     async def OperateGroup(  # noqa: N802
         self, request: broker_pb2.OperateGroupRequest, context: Any
     ) -> broker_pb2.OperateGroupResponse:
-        """Have the servers of the group's heads carry it out; each partition has its own outcome."""
+        """Have the servers of the cursor segments carry the operation out. Each partition has its own outcome."""
         check_name(request.group, "consumer group")
         operation = _operation(request.operation)
         if len(request.request_id) != REQUEST_ID_BYTES:
@@ -108,7 +108,7 @@ class GroupOperations(GroupAdmin):
         wanted: Mapping[int, broker_pb2.OperatedPartition],
         context: Any,
     ) -> dict[int, broker_pb2.OperatedGroup]:
-        """One round: here what this broker serves, elsewhere what others serve; a forwarded call stays here."""
+        """One round: this broker does what it serves and asks the other servers. A forwarded call stays here."""
         cursors = await self._cursors(chains, request.group)
         results: dict[int, broker_pb2.OperatedGroup] = {}
         by_server: dict[str, list[Chain]] = {}
@@ -201,7 +201,7 @@ def _planned(
     place: Found,
     wanted: GroupOperation | None,
 ) -> broker_pb2.PlannedGroupMove:
-    """What it takes to get from where the group stands to the target."""
+    """The move from where the consumer group is to the target."""
     move = broker_pb2.PlannedGroupMove(group=row)
     if row.HasField("error"):
         move.error.CopyFrom(row.error)
@@ -213,7 +213,7 @@ def _planned(
         move.error.CopyFrom(error_to_proto(_external("the group")))
         return move
     here = Place(row.segment, row.acked_index)
-    there = place_of(chain, here.segment_no, here.index, here.index)  # behind the end of a segment is the next one
+    there = place_of(chain, here.segment_no, here.index, here.index)  # after the end of a segment comes the next one
     operation = wanted or (GroupOperation.SKIP if place > there else GroupOperation.REWIND)
     if (place > there and operation is GroupOperation.REWIND) or (place < there and operation is GroupOperation.SKIP):
         other = "a skip" if operation is GroupOperation.REWIND else "a rewind"

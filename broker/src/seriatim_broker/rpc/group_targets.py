@@ -1,6 +1,6 @@
-"""Where a consumer group is sent to, or begins: earliest, latest, an offset or a time, as a place in each partition.
+"""Finds the place of a target (earliest, latest, an offset or a time) in each partition, for a consumer group.
 
-Ends and times are told by the masters of the open segments, as for range reads (`ranges`).
+The masters of the open segments tell ends and times, as for range reads (`ranges`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Found = Place | SeriatimError
 
 
 class GroupTargets:
-    """Finds targets, with the help of the brokers that know."""
+    """Finds targets with the help of the brokers that know them."""
 
     def __init__(self, ranges: RangesServicer) -> None:
         self._ranges = ranges
@@ -31,11 +31,11 @@ class GroupTargets:
     async def find(
         self, topic: str, chains: Sequence[Chain], target: broker_pb2.GroupTarget, deadline_s: float
     ) -> dict[int, Found]:
-        """Where the target is, by the number of the partition.
+        """The place of the target, by the number of the partition.
 
         Raises:
-            BadRequestError: There can be no such target.
-            OffsetOutOfRangeError: It is a time in the future.
+            BadRequestError: There is no such target.
+            OffsetOutOfRangeError: The target is a time in the future.
         """
         until = time.monotonic() + deadline_s
         match target.WhichOneof("target"):
@@ -52,12 +52,12 @@ class GroupTargets:
             case "position" if target.position == broker_pb2.START_POSITION_EARLIEST:
                 return {chain.number: first_place(chain) for chain in chains}
             case _:
-                raise BadRequestError("a place is earliest, latest, an offset or a time")
+                raise BadRequestError("a target is earliest, latest, an offset or a time")
 
     async def known_lengths(
         self, topic: str, chains: Sequence[Chain], segment_no: int, deadline_s: float
     ) -> dict[int, int | SeriatimError]:
-        """Below which index that segment can be read, by partition, where it is the open one; else 0."""
+        """By partition, the index below which the segment can be read, if it is the open one; otherwise 0."""
         lengths: dict[int, int | SeriatimError] = dict.fromkeys((chain.number for chain in chains), 0)
         asked = [chain for chain in chains if chain.open_segment.no == segment_no]
         if asked:
@@ -82,7 +82,7 @@ class GroupTargets:
 
 
 def place_from(offset: int) -> Place:
-    """The place that a client names.
+    """The place of an offset that a client names.
 
     Raises:
         BadRequestError: It is no offset.
@@ -93,18 +93,18 @@ def place_from(offset: int) -> Place:
 
 
 def check_time(time_ms: int) -> None:
-    """Refuse what no message can have been appended at.
+    """Refuse a time at which no message can have been appended.
 
     Raises:
-        BadRequestError: A time before 1970.
-        OffsetOutOfRangeError: A time in the future, by this broker's clock.
+        BadRequestError: The time is before 1970.
+        OffsetOutOfRangeError: The time is in the future, by this broker's clock.
     """
     now_ms = time.time_ns() // 1_000_000
     if time_ms < 0:
-        raise BadRequestError(f"{time_ms} ms lies before 1970: there was no message then")
+        raise BadRequestError(f"{time_ms} ms is before 1970: there was no message then")
     if time_ms > now_ms:
         ahead_s = (time_ms - now_ms) / 1000
-        raise OffsetOutOfRangeError(f"the time lies {ahead_s:.0f} s in the future: no message has it yet; use latest")
+        raise OffsetOutOfRangeError(f"the time is {ahead_s:.0f} s in the future: no message has it yet; use latest")
 
 
 def _place_of(chain: Chain, place: Place, known_len: int | SeriatimError) -> Found:

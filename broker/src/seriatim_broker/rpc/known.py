@@ -1,4 +1,4 @@
-"""What a broker knows, for whoever rebuilds a coordinator that lost decisions: from the core to the wire and back."""
+"""What a broker knows, for the rebuild of a coordinator that lost decisions: from the core to the wire and back."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..runtime.rebuilding import Told
 from ..runtime.records import chain_from_record, chain_to_record, member_to_record
 
 PAGE_SIZE_BYTES = 1 << 20
-"""An answer ends with the partition that makes it larger; well below the limit of a message."""
+"""An answer ends with the partition with which it exceeds this; well below the limit of a message."""
 
 
 def tell(
     core: BrokerCore, identity: Identity, cluster: str, address: str, after: int
 ) -> operations_pb2.TellKnownResponse:
-    """The partitions above `after` that this broker has a record of, as many as fit."""
+    """The partitions above `after` of which this broker has a record, as many as fit."""
     answer = operations_pb2.TellKnownResponse(
         cluster=cluster,
         cluster_id=identity.cluster_id,
@@ -59,7 +59,7 @@ def tell(
 
 
 def read(name: str, pages: list[operations_pb2.TellKnownResponse]) -> Told:
-    """What a broker told, in all pages of it."""
+    """What a broker told in all its pages."""
     chains: dict[PartitionId, Chain] = {}
     cursors: dict[PartitionId, list[CursorState]] = {}
     for page in pages:

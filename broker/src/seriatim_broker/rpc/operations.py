@@ -1,6 +1,6 @@
-"""What people and the operator say about broker groups: translated here, done in the runtime.
+"""Calls of people and the operator about broker groups: translated here, carried out in the runtime.
 
-Any broker answers; the controller follows what is written.
+Any broker answers. The controller follows what is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INTENTS = frozenset(
 )
 
 GATE_S_MAX = 5.0
-"""The gate says UNKNOWN after this, whatever the caller's deadline."""
+"""After this time the gate answers UNKNOWN, whatever the caller's deadline is."""
 
 
 class OperationsServicer(operations_pb2_grpc.OperationsServicer):
@@ -47,14 +47,14 @@ class OperationsServicer(operations_pb2_grpc.OperationsServicer):
     async def TellKnown(  # noqa: N802
         self, request: operations_pb2.TellKnownRequest, context: Any
     ) -> operations_pb2.TellKnownResponse:
-        """What this broker knows; the coordinator is not asked."""
+        """What this broker knows. It does not ask the coordinator."""
         return self._known(request.after_partition_id)
 
     @typed_errors
     async def ListBrokerGroups(  # noqa: N802 - the contract's names
         self, request: operations_pb2.ListBrokerGroupsRequest, context: Any
     ) -> operations_pb2.ListBrokerGroupsResponse:
-        """The groups, what is wanted of them, and how much lies on them."""
+        """The broker groups with their intents, and with counts of what they hold."""
         await guard_of_call(self._services, context)()
         views = await self._groups.views(with_counts=request.with_counts)
         return operations_pb2.ListBrokerGroupsResponse(groups=map(self._describe, views))
@@ -63,10 +63,10 @@ class OperationsServicer(operations_pb2_grpc.OperationsServicer):
     async def SetBrokerGroup(  # noqa: N802
         self, request: operations_pb2.SetBrokerGroupRequest, context: Any
     ) -> operations_pb2.BrokerGroupDescription:
-        """Say what is wanted of a group."""
+        """Write the intent or the weight of a broker group."""
         check_name(request.group, "broker group")
         if request.intent and request.intent not in _INTENTS:
-            raise BadRequestError(f"{request.intent} is no intent for a broker group that this version knows")
+            raise BadRequestError(f"this version does not know the intent {request.intent} for a broker group")
         view = await self._groups.set(
             request.group,
             request.intent or None,
@@ -79,7 +79,7 @@ class OperationsServicer(operations_pb2_grpc.OperationsServicer):
     async def RemoveBrokerGroup(  # noqa: N802
         self, request: operations_pb2.RemoveBrokerGroupRequest, context: Any
     ) -> operations_pb2.RemoveBrokerGroupResponse:
-        """Forget a group that is drained and does not run."""
+        """Remove a broker group that is drained and does not run."""
         check_name(request.group, "broker group")
         await self._groups.remove(request.group, guard_of_call(self._services, context))
         return operations_pb2.RemoveBrokerGroupResponse()
@@ -88,7 +88,7 @@ class OperationsServicer(operations_pb2_grpc.OperationsServicer):
     async def RemoveMember(  # noqa: N802
         self, request: operations_pb2.RemoveMemberRequest, context: Any
     ) -> operations_pb2.RemoveMemberResponse:
-        """Forget a broker that is certified dead and whose disk nobody needs."""
+        """Remove a broker that is certified dead and whose disk no segment needs."""
         check_name(request.broker, "broker")
         await self._groups.remove_member(request.broker, guard_of_call(self._services, context))
         return operations_pb2.RemoveMemberResponse()

@@ -1,4 +1,4 @@
-"""Calls from one broker to another on behalf of a client: to the controller, to a server, to a master."""
+"""Calls from one broker to another on behalf of a client: to the controller, to a server, or to a master."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..runtime.directory import Directory
 from .transport import PLAIN, Transport
 
 RETIRED_GRACE_S = 60.0
-"""How long calls may last on a channel whose certificates are out of date: longer than any of them is allowed to."""
+"""Time that calls have to end on a channel whose certificates are out of date: longer than any call may take."""
 
 FORWARDED_KEY = "seriatim-forwarded"
-"""Metadata of a call that another broker passed on, with its name: it is answered here, never passed on again."""
+"""Metadata of a call that another broker passed on, with its name. It is answered here and never passed on again."""
 
 OPERATOR_EPOCH_KEY = "seriatim-operator-epoch"
-"""Metadata of a call of an operator: the epoch of its Lease. It travels with the call when that is passed on."""
+"""Metadata of an operator's call: the epoch of its Lease. It stays with the call when a broker passes that on."""
 
 
 class BrokerCalls:
-    """Channels to other brokers, made when first needed and kept until the certificates change.
+    """Channels to other brokers, made when they are first needed and kept until the certificates change.
 
     Args:
-        directory: Where other brokers are reached.
-        transport: How.
+        directory: Has the addresses of other brokers.
+        transport: Makes the channels.
         broker: The name of the broker that calls.
     """
 
@@ -44,25 +44,25 @@ class BrokerCalls:
     async def admin(
         self, broker: str, method: str, request: Any, deadline_s: float, operator: str | None = None
     ) -> Any:
-        """Call a method of `Admin` at another broker, marked as forwarded, and as from that operator if from any.
+        """Call a method of `Admin` at another broker. The call is marked as forwarded, and names `operator` if given.
 
         Raises:
-            SeriatimError: What the other broker answered, or that it did not.
+            SeriatimError: The other broker's error, or an error that says that it did not answer.
         """
         return await self._call(broker_pb2_grpc.AdminStub, broker, method, request, deadline_s, operator)
 
     async def balancing(
         self, broker: str, method: str, request: Any, deadline_s: float, operator: str | None = None
     ) -> Any:
-        """The same for a method of `Balancing`."""
+        """Call a method of `Balancing` in the same way."""
         return await self._call(operations_pb2_grpc.BalancingStub, broker, method, request, deadline_s, operator)
 
     async def ranges(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
-        """The same for a method of `Ranges`."""
+        """Call a method of `Ranges` in the same way."""
         return await self._call(ranges_pb2_grpc.RangesStub, broker, method, request, deadline_s, None)
 
     async def publications(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
-        """The same for a method of `Publications`."""
+        """Call a method of `Publications` in the same way."""
         return await self._call(publications_pb2_grpc.PublicationsStub, broker, method, request, deadline_s, None)
 
     async def _call(
@@ -97,7 +97,7 @@ class BrokerCalls:
         return channel
 
     def _retire_all(self) -> None:
-        """Calls that are under way may end on the channels that they began on."""
+        """Close all channels. Calls that are under way may still end on them."""
         channels, self._channels = self._channels, {}
         for address, channel in channels.items():
             task = asyncio.create_task(channel.close(RETIRED_GRACE_S), name=f"close {address}")
@@ -105,7 +105,7 @@ class BrokerCalls:
             task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Give back all channels."""
+        """Close all channels now."""
         channels, self._channels = self._channels, {}
         for task in self._closing:
             task.cancel()
@@ -125,12 +125,12 @@ def is_forwarded(context: Any) -> bool:
 
 
 def calling_broker(context: Any) -> str:
-    """Which broker makes the call, as it says; empty if it does not say."""
+    """The broker that makes the call, as the call says; empty if it does not say it."""
     return _said(context, FORWARDED_KEY) or ""
 
 
 def operator_epoch(context: Any) -> str | None:
-    """The epoch that an operator names with this call, as it wrote it; None for everybody else."""
+    """The epoch that an operator names with this call, as it wrote it; None if no operator makes the call."""
     return _said(context, OPERATOR_EPOCH_KEY)
 
 

@@ -1,7 +1,7 @@
-"""The network between brokers over gRPC: a connection of its own for each of the two streams of a link.
+"""The network between brokers over gRPC. Each of the two streams of a link has a connection of its own.
 
-A link begins with a hello on both streams, answered on both, and a confirmation (the hello once more) on both. The
-replication stream has its own TCP connection, so that a megabyte of batches never stands before a heartbeat.
+A link begins with a hello on both streams, which is answered on both, and a confirmation (the hello once more) on both.
+The replication stream has its own TCP connection, so a heartbeat never waits behind a megabyte of batches.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from .peer_names import PeerNames
 from .transport import PLAIN, Transport
 
 QUEUE_SIZE_BYTES_MAX = 64 << 20
-"""Batches and copies that wait for one peer; a peer that far behind is cut off and resumes from its tail."""
+"""Batches and copies that wait for one peer. A peer that is further behind is cut off, and resumes from its tail."""
 
 CONTROL_QUEUE_SIZE_BYTES_MAX = 256 << 20
-"""Control messages that wait for one peer. When a machine goes down, the producer tables of all its partitions are on
-their way at once: 1,000 partitions with 4,000 producers each make 200 MB. The queue holds the bytes that preparations
-and tables hold too, and no copies of them."""
+"""Control messages that wait for one peer. When a machine goes down, the producer tables of all its partitions travel
+at once: 1,000 partitions with 4,000 producers each make 200 MB. The queue refers to the bytes of preparations and
+tables, and does not copy them."""
 
 PAIRING_DEADLINE_S = 2.0
 """From the first stream of a link to the confirmation on both."""
 
 MESSAGES_AT_ONCE = 256
-"""Encoded before heartbeats are looked at again: a few milliseconds."""
+"""Messages that are encoded before heartbeats have their turn: a few milliseconds."""
 
 URGENT = (Heartbeat, HeartbeatAnswer)
-"""Overtake the other control messages: what they say does not depend on any of them."""
+"""They overtake the other control messages, because what they say does not depend on any of them."""
 
 CONTROL = "/seriatim.v1.Peer/Control"
 REPLICATE = "/seriatim.v1.Peer/Replicate"
 
 _UNRESOLVED: Final = re.compile("DNS|resolving|lookup failed")
-"""gRPC's words, of several of its versions, for a name without an address: it says nothing of the process behind it.
-While a pod is made anew there is no such name, and a name server that is in trouble knows nobody's."""
+"""gRPC's texts, of several of its versions, for a name without an address. Such an error says nothing about the process
+behind the name: while a pod is made anew there is no such name, and a broken name server knows no names."""
 
 _log = structlog.get_logger(__name__)
 
 
 class _Half:
-    """One stream: `read` and `write` of whichever side of gRPC it is, and the queue of what waits to leave."""
+    """One stream: `read` and `write` of its side of gRPC, and the queue of messages that wait to leave."""
 
     __slots__ = ("decode", "encode", "queue", "queued_bytes", "queued_bytes_max", "read", "urgent", "wake", "write")
 
@@ -81,7 +81,7 @@ class _Half:
         self.wake = asyncio.Event()
 
     def take(self) -> tuple[list[Message], int]:
-        """What leaves next, and its bytes: heartbeats first, then as much as is encoded without looking up."""
+        """The messages that leave next, and their bytes: heartbeats first, then as many as are encoded at once."""
         messages, size_bytes = self.take_urgent()
         while self.queue and len(messages) < MESSAGES_AT_ONCE and size_bytes < peer_frames.FRAME_SIZE_BYTES:
             messages.append(self.queue.popleft())
@@ -96,7 +96,7 @@ class _Half:
 
 
 class PeerConnection:
-    """Both streams to one process; see `interfaces.link.Connection`."""
+    """Both streams to one process. See `interfaces.link.Connection`."""
 
     def __init__(self, peer: PeerIdentity, control: _Half, data: _Half, *, dialed: bool) -> None:
         self.peer = peer
@@ -109,21 +109,25 @@ class PeerConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether the connection has ended."""
         return self._ended.done()
 
     def on_end(self, release: Callable[[], Awaitable[Any]], *, confirmation: bytes) -> None:
-        """At the dialer: name what gives back the resources, and what `confirm` sends."""
+        """At the dialer: `release` gives back the resources, and `confirm` sends `confirmation`."""
         self._release.append(release)
         self._confirmation = confirmation
 
     async def abandon(self, reason: str) -> None:
-        """Close a connection that `run` was not called for, and give back what it holds."""
+        """Close a connection for which `run` was not called, and give back its resources."""
         self.close(reason)
         await self._give_back()
 
     async def confirm(self) -> None:
-        """At the dialer: tell the other end that the connection is used from now on."""
+        """At the dialer: tell the other end that the connection is used from now on.
+
+        Raises:
+            PeerSilentError: A stream broke.
+        """
         assert self.dialed
         try:
             for half in (self._control, self._data):
@@ -134,7 +138,7 @@ class PeerConnection:
             raise PeerSilentError(str(exc)) from exc
 
     def send(self, message: Message) -> None:
-        """Queue a message; what is queued in one turn of the loop leaves together."""
+        """Queue a message. Messages that are queued in one turn of the event loop leave together."""
         if self._ended.done():
             return
         half = self._data if peer_frames.is_data(message, self.peer.forms) else self._control
@@ -151,7 +155,7 @@ class PeerConnection:
             self._ended.set_result(reason)
 
     async def run(self, receive: Callable[[Message], None]) -> str:
-        """Carry messages until a stream ends; returns why."""
+        """Carry messages until a stream ends. Returns why it ended."""
         tasks = [
             asyncio.create_task(work, name=f"{name} {self.peer.member.broker}")
             for name, work in (
@@ -211,7 +215,7 @@ class PeerConnection:
                 messages, size_bytes = half.take()
                 for frame in half.encode(messages):
                     try:
-                        if half.urgent:  # a large message has many frames
+                        if half.urgent:  # a large message has many frames, and heartbeats go between them
                             urgent, urgent_bytes = half.take_urgent()
                             size_bytes += urgent_bytes
                             for heartbeats in half.encode(urgent):
@@ -243,7 +247,7 @@ def _data_half(read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awai
 
 
 def write_hello(identity: PeerIdentity, session: bytes) -> bytes:
-    """A frame (of either stream) that holds only a hello."""
+    """A frame, for either stream, with only a hello."""
     hello = peer_pb2.PeerHello(
         protocol=PROTOCOL,
         cluster_id=identity.cluster_id,
@@ -257,11 +261,12 @@ def write_hello(identity: PeerIdentity, session: bytes) -> bytes:
 
 
 def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
-    """Who speaks, and the session.
+    """The identity of the peer, and the session.
 
     Raises:
-        BadRequestError: Not a hello. UnsupportedVersionError: Of a protocol not spoken here. PreconditionError: Of
-            another cluster.
+        BadRequestError: It is no hello.
+        UnsupportedVersionError: The peer speaks a protocol that this version does not know.
+        PreconditionError: The peer belongs to another cluster.
     """
     try:
         fields = dict(read_fields(frame))
@@ -269,7 +274,7 @@ def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
     except (FrameError, DecodeError) as exc:
         raise BadRequestError(f"a link begins with a hello: {exc}") from exc
     if hello.protocol != PROTOCOL:
-        raise UnsupportedVersionError(f"peer protocol {hello.protocol} is not spoken here (spoken: {PROTOCOL})")
+        raise UnsupportedVersionError(f"this broker does not speak peer protocol {hello.protocol}, only {PROTOCOL}")
     if hello.cluster_id != cluster_id:
         raise PreconditionError("the peer belongs to another cluster", theirs=hello.cluster_id, ours=cluster_id)
     if len(hello.session) != 16 or not hello.broker or not hello.incarnation or not hello.run:
@@ -282,11 +287,11 @@ def read_hello(frame: bytes, cluster_id: str) -> tuple[PeerIdentity, bytes]:
 
 
 class _Streams:
-    """The two calls of one dial, on a channel each.
+    """The two calls of one dial, each on a channel of its own.
 
     As long as anything refers to a call, its channel goes on connecting, although the call was cancelled and the
-    channel closed. So `release` lets go of the calls, and no error may live on that refers to them by its traceback: an
-    error in a cycle does until the garbage collector comes round.
+    channel was closed. So `release` drops the references to the calls. No error may stay that refers to them by its
+    traceback: an error in a reference cycle stays until the garbage collector runs.
     """
 
     def __init__(self, transport: Transport, address: str) -> None:
@@ -297,17 +302,17 @@ class _Streams:
         ]
 
     async def exchange(self, frame: bytes) -> list[Any]:
-        """Write a frame on both, and read one from both: bytes, or the end of the stream."""
+        """Write a frame on both calls, and read one from both: bytes, or the end of the stream."""
         for call in self._calls:
             await call.write(frame)
         return [await call.read() for call in self._calls]
 
     async def statuses(self) -> list[tuple[grpc.StatusCode, str]]:
-        """Code and details of the calls that have ended."""
+        """Status code and details of the calls that have ended."""
         return [(await call.code(), str(await call.details())) for call in self._calls if call.done()]
 
     def connection(self, peer: PeerIdentity, *, confirmation: bytes) -> PeerConnection:
-        """Use them as a connection, which gives them back when it ends."""
+        """Use the calls as a connection, which gives them back when it ends."""
         control, data = self._calls
         halves = (
             _control_half(control.read, control.write, peer.forms),
@@ -318,7 +323,7 @@ class _Streams:
         return connection
 
     async def release(self) -> None:
-        """End the calls, close the channels and let go of both."""
+        """End the calls, close the channels, and drop the references to both."""
         calls, self._calls = self._calls, []
         channels, self._channels = self._channels, []
         for call in calls:
@@ -328,15 +333,15 @@ class _Streams:
 
 
 class GrpcDialer:
-    """Dials with two channels, which belong to the connection and are closed with it."""
+    """Dials with two channels. They belong to the connection, and are closed with it."""
 
     def __init__(self, identity: PeerIdentity, transport: Transport = PLAIN) -> None:
         self._identity = identity
         self._transport = transport
-        self._trouble: dict[str, str] = {}  # what was said last of an address where TLS failed
+        self._trouble: dict[str, str] = {}  # by address, the last TLS failure that was logged
 
     async def dial(self, address: str, deadline_s: float) -> PeerConnection:
-        """Connect and exchange hellos; see `interfaces.link.Dialer`."""
+        """Connect and exchange hellos. See `interfaces.link.Dialer`."""
         streams = _Streams(self._transport, address)
         try:
             connection = await self._greet(streams, address, deadline_s)
@@ -347,7 +352,7 @@ class GrpcDialer:
         return connection
 
     async def _greet(self, streams: _Streams, address: str, deadline_s: float) -> PeerConnection:
-        """Exchange hellos. What it raises refers to no error of gRPC: those refer to calls, see `_Streams`."""
+        """Exchange hellos. Its errors do not refer to errors of gRPC, because those refer to calls (see `_Streams`)."""
         session = secrets.token_bytes(16)
         frame = write_hello(self._identity, session)
         replies: list[Any] | None
@@ -371,7 +376,7 @@ class GrpcDialer:
         return streams.connection(peers[0][0], confirmation=frame)
 
     async def _failure(self, address: str, streams: _Streams) -> PeerRefusedError | PeerSilentError:
-        """Whether a failed dial says that nobody is there, by the status of the calls."""
+        """Whether the address refused the dial or was silent, by the status of the calls."""
         statuses = await streams.statuses()
         codes, texts = [code for code, _ in statuses], [details for _, details in statuses]
         text = "; ".join(texts) or "a stream broke"
@@ -384,7 +389,7 @@ class GrpcDialer:
         return PeerSilentError(text)
 
     def _tell_trouble(self, address: str, text: str) -> None:
-        """It lasts until somebody acts: said once for each cause, and not with every try."""
+        """Log a TLS failure once for each cause, because it lasts until a person acts."""
         if self._trouble.get(address) != text:
             self._trouble[address] = text
             _log.warning("peer_tls_failed", address=address, reason=text)
@@ -394,12 +399,12 @@ class GrpcDialer:
 
 
 class PeerServicer:
-    """Pairs the two streams of a dialing peer and hands the confirmed connection to `carry`.
+    """Pairs the two streams of a dialing peer, and gives the confirmed connection to `carry`.
 
     Args:
-        identity: Who we are.
-        carry: Uses a connection until it ends; returns why.
-        names: Checks the certificate of whoever dials; None where none is shown.
+        identity: Of this broker.
+        carry: Uses a connection until it ends. Returns why it ended.
+        names: Checks the certificate of the dialing peer; None without TLS.
     """
 
     def __init__(
@@ -415,7 +420,7 @@ class PeerServicer:
         self._connections: dict[bytes, asyncio.Future[PeerConnection]] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What to register with a server."""
+        """The handler to register with a server."""
         return grpc.method_handlers_generic_handler(
             "seriatim.v1.Peer",
             {
@@ -425,7 +430,7 @@ class PeerServicer:
         )
 
     async def _control(self, _requests: object, context: Any) -> None:
-        """The handler of the control stream owns the connection."""
+        """Handle the control stream. This task owns the connection."""
         peer, session = await self._greet(context)
         arrival = self._arrival(session)
         try:
@@ -480,7 +485,7 @@ class PeerServicer:
         self._connections.pop(session, None)
 
     async def _greet(self, context: Any) -> tuple[PeerIdentity, bytes]:
-        """Exchange hellos; ends the call if the peer's does not fit."""
+        """Exchange hellos. If the peer's hello does not fit, the call ends here."""
         try:
             async with asyncio.timeout(PAIRING_DEADLINE_S):
                 frame = await context.read()

@@ -1,12 +1,12 @@
-"""Frames of a link between two brokers: what was queued in one turn of the loop goes out together.
+"""Frames of a link between two brokers: messages that were queued in one turn of the event loop go out together.
 
-The control stream carries `PeerFrame`s; the replication stream `ReplicateFrame`s, in which the encoded messages come
-before the runs of batches. Messages about one partition keep their order: where a message about a partition follows a
-run of that partition, a new frame is begun.
+The control stream carries `PeerFrame`s. The replication stream carries `ReplicateFrame`s, in which the encoded messages
+come before the runs of batches. Messages about one partition keep their order: if a message about a partition follows a
+run of that partition, it begins a new frame.
 
-A message that is larger than a frame may be (a producer table, mostly) travels in parts, and heartbeats go between
-them. A peer of an older version takes no parts: it is not sent such a message at all. It would break the link, and so
-would each retry; whatever the message is about has a deadline.
+A message that is larger than a frame may be (in most cases a producer table) travels in parts, with heartbeats between
+them. A peer of an older version takes no parts, and is not sent such a message at all: the message would break the
+link, and so would each retry. What the message is about has a deadline.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from . import codec
 from .limits import MESSAGE_SIZE_BYTES_MAX
 
 FRAME_SIZE_BYTES = 1 << 20
-"""A frame is closed when it holds this much; one larger message still travels alone."""
+"""A frame is closed when it has so many bytes. One larger message travels alone."""
 
 CONTROL_FRAME_SIZE_BYTES = 64 << 10
-"""The same for control frames: a heartbeat waits for the one before it to be read, about 10 ms for so much."""
+"""The same for control frames. A heartbeat waits until the frame before it is read, about 10 ms for this size."""
 
 PART_SIZE_BYTES: Final = 1 << 20
-"""A control message above it travels in parts of this size: a heartbeat waits for one of them, some milliseconds."""
+"""A larger control message travels in parts of this size. A heartbeat waits for one part, some milliseconds."""
 
 PARTS_SIZE_BYTES_MAX: Final = 256 << 20
-"""Largest message in parts, as many bytes as may wait for a peer. The core keeps its tables below it
+"""Largest message in parts: as many bytes as may wait for a peer. The core keeps its tables smaller
 (`table_bytes_max`)."""
 
 _OVERHEAD_BYTES = 64
-"""Counted for a message or a run beside its batches, so that a frame of many small ones is bounded as well."""
+"""Added for each message or run, so that a frame of many small ones is limited as well."""
 
 
 _log = structlog.get_logger(__name__)
 
 
 def is_data(message: m.Message, forms: int) -> bool:
-    """Whether a message travels on the replication stream: its kind does, and it fits into a frame.
+    """Whether a message travels on the replication stream: it is of such a kind, and fits into a frame.
 
-    A copy with a large producer table goes on the control stream, in parts. It answers one question, and nothing about
-    its partition has to come before it.
+    A copy with a large producer table goes on the control stream, in parts. It answers one question, and no other
+    message about its partition has to come before it.
     """
     too_large = isinstance(message, m.CopyAnswer) and message.table and message.table.size_bytes > PART_SIZE_BYTES
     return isinstance(message, m.DATA) and not (too_large and forms & m.FORM_PARTS)
 
 
 def size_of(message: m.Message) -> int:
-    """About how many bytes a message takes in a queue and on the wire."""
+    """About how many bytes a message takes in the queue and on the wire."""
     content_bytes = _CONTENT_BYTES.get(type(message))
     return _OVERHEAD_BYTES if content_bytes is None else _OVERHEAD_BYTES + content_bytes(message)
 
@@ -86,14 +86,14 @@ _CONTENT_BYTES: Final[dict[type, Callable[[Any], int]]] = {
     m.TableAnswer: lambda message: _table_bytes(message.table),
     m.BlockAnswer: lambda message: sum(map(len, message.contents)),
 }
-"""What the kinds of message with content take beside `_OVERHEAD_BYTES`. A table, because several looks are taken at
-each batch on its way."""
+"""Bytes of the kinds of message with content, besides `_OVERHEAD_BYTES`. A table and no chain of conditions, because
+each batch is looked up several times on its way."""
 
 
 def write_control_frames(
     messages: Sequence[m.Message], forms: int = m.FORMS, part_size_bytes: int = PART_SIZE_BYTES
 ) -> Iterator[bytes]:
-    """The messages, in order, as as few control frames as the limit allows, in the forms that the peer reads."""
+    """Write the messages in order, into as few control frames as the limit allows, in the forms that the peer reads."""
     encoded: list[bytes] = []
     size = 0
     for message in messages:
@@ -126,7 +126,7 @@ def _write_parts(data: bytes, part_size_bytes: int) -> Iterator[bytes]:
 
 
 class ControlReader:
-    """Reads the control frames of one stream, in their order, and puts together what comes in parts."""
+    """Reads the control frames of one stream in their order, and joins the parts of large messages."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -136,7 +136,7 @@ class ControlReader:
         """The messages that are complete with this frame.
 
         Raises:
-            BadRequestError: Not a frame of known messages, or not the next part.
+            BadRequestError: It is no frame of known messages, or not the next part.
         """
         try:
             frame = peer_pb2.PeerFrame.FromString(data)
@@ -148,12 +148,18 @@ class ControlReader:
         return messages
 
     def _take_part(self, part: bytes, parts_left: int) -> list[m.Message]:
+        # Rule `parts-mixed` (I13): only parts of this link, and each the next one. Without it: 1. Two switchers send
+        # large preparations to one member. 2. The member joins parts of both. 3. It reads no message, or a table that
+        # no member ever had: the switch fails, or repeats are stored again (I9).
         if self._parts and parts_left != self._parts_left - 1:
             raise BadRequestError(f"{self._parts_left - 1} parts of a peer's message are to follow, not {parts_left}")
         if (len(self._parts) + 1 + parts_left) * PART_SIZE_BYTES > PARTS_SIZE_BYTES_MAX or len(part) > PART_SIZE_BYTES:
             raise BadRequestError(f"a peer's message in parts has at most {PARTS_SIZE_BYTES_MAX} bytes")
         self._parts.append(part)
         self._parts_left = parts_left
+        # Rule `part-missing` (I13): the message is complete only with its last part. Without it: 1. All parts but one
+        # have arrived. 2. They are decoded as the message. 3. That fails and breaks the link, and each retry breaks it
+        # again: the switch never ends.
         if parts_left:
             return []
         whole, self._parts = b"".join(self._parts), []
@@ -161,16 +167,17 @@ class ControlReader:
 
 
 def read_control_frame(data: bytes) -> list[m.Message]:
-    """The messages of a control frame that stands alone.
+    """The messages of a control frame that has no parts.
 
     Raises:
-        BadRequestError: Not a frame of known messages.
+        BadRequestError: It is no frame of known messages.
     """
     return ControlReader().read(data)
 
 
 def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
-    """The messages as data frames, in the forms that the peer reads; those about one partition keep their order."""
+    """Write the messages into data frames, in the forms that the peer reads. Those about one partition keep their order.
+    """
     encoded: list[bytes] = []
     runs: list[tuple[ReplicateRun, list[tuple[bytes, bytes | memoryview]]]] = []
     with_runs: set[PartitionId] = set()
@@ -196,10 +203,10 @@ def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> It
 
 
 def read_data_frame(data: bytes) -> list[m.Message]:
-    """The messages of a data frame, their batches' bodies copied out of it once.
+    """The messages of a data frame. The bodies of their batches are copied out of it, once.
 
     Raises:
-        BadRequestError: Not a frame, or a message of an unknown kind.
+        BadRequestError: It is no frame, or has a message of an unknown kind.
     """
     try:
         frame = read_replicate_frame(data)

@@ -1,8 +1,9 @@
-"""Whether a dialing peer is the broker that it says it is: its certificate names the host where that broker is reached.
+"""Checks that a dialing peer is the broker that it says it is: its certificate must name that broker's host.
 
-Every client of the cluster has a certificate of the same CA, and none of them may take part in replication. A broker
-shows the one certificate that it has, whichever side it is on; so what a dialer checks of the name that it dials, an
-acceptor checks of the address that the dialing broker registered. Without TLS there is nothing to check.
+Every client of the cluster has a certificate of the same authority, and none of them may take part in replication. A
+broker has one certificate and shows it on both sides. So the acceptor checks the same as a dialer. A dialer compares the
+certificate with the name that it dials, and the acceptor compares it with the address that the dialing broker
+registered. Without TLS there is nothing to check.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Any, Final
 from seriatim_api.errors import PreconditionError
 
 LOADED_DEADLINE_S: Final = 0.5
-"""Less than the dialer waits for a hello, and more than reading takes: a refusal would make it wait longer."""
+"""Less than the dialer waits for a hello, and more than the read takes. After a refusal the dialer would wait longer."""
 
 
 class PeerNames:
     """Checks dialing peers.
 
     Args:
-        addresses_of: `host:port` under which a broker is reached by others; empty if it is not known (yet).
-        loaded: Set when what is registered has been read: peers dial a broker that starts before it has.
+        addresses_of: Each `host:port` at which others reach a broker; empty if none is known (yet).
+        loaded: Set when the registered members were read. Peers dial a starting broker before that.
     """
 
     def __init__(self, addresses_of: Callable[[str], Iterable[str]], loaded: asyncio.Event) -> None:
@@ -32,10 +33,10 @@ class PeerNames:
         self._loaded = loaded
 
     async def check(self, broker: str, context: Any) -> None:
-        """Refuse a call of somebody who is not `broker`.
+        """Refuse a call from a process that is not `broker`.
 
         Raises:
-            PreconditionError: The certificate is for other names, or it is not known where the broker is reached.
+            PreconditionError: The certificate is for other names, or the broker's address is not known.
         """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._loaded.wait(), LOADED_DEADLINE_S)
@@ -52,7 +53,7 @@ class PeerNames:
 
 
 def covers(name: str, host: str) -> bool:
-    """Whether a name of a certificate is that of a host; `*` stands for one label, the first."""
+    """Whether a name in a certificate is that of a host. `*` is one label, the first."""
     address = _as_ip(host)
     if address is not None:
         return address == _as_ip(name)

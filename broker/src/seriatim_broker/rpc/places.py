@@ -1,7 +1,7 @@
-"""Where messages are, found for a client: in this broker's own segments, and by asking those who have the others.
+"""Finds places of messages for clients: in this broker's own segments, and by asking the brokers that have the others.
 
-A broker with the open segment of a partition knows its whole chain, so long chains are not read from the coordinator
-for a question. What a segment holds is asked of a member that has the segment whole.
+The master of the open segment knows the whole chain of the partition. So for a question no long chain is read from the
+coordinator. What a segment holds is asked of a member that has the segment whole.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .outbound import BrokerCalls
 from .services import Services
 
 ASK_DEADLINE_S = 0.4
-"""For one member's answer, where another may be asked."""
+"""For one member's answer, if another member can be asked."""
 
 ELSEWHERE = (RoutingError, UnavailableError, UnsupportedVersionError)
-"""What a broker says that another one may answer: it is not here, or that broker is of a version without the call."""
+"""Errors after which another broker may answer: it is not here, or that broker's version does not have the call."""
 
 CUTS_MAX = 256
-"""Of one segment in one answer."""
+"""Cuts of one segment in one answer."""
 
 
 class Surveyed(NamedTuple):
@@ -46,11 +46,11 @@ class Surveyed(NamedTuple):
 
     chain: Chain
     commit: int | None
-    """Of the open segment: None if another broker is its master."""
+    """Of the open segment; None if another broker is its master."""
 
 
 class Places:
-    """Finds places in partitions, on behalf of clients and of other brokers."""
+    """Finds places in partitions, for clients and for other brokers."""
 
     def __init__(self, services: Services, calls: BrokerCalls) -> None:
         self._services = services
@@ -59,7 +59,7 @@ class Places:
     # ---- the chain ----
 
     async def survey(self, partition: int, epoch: int, deadline_s: float) -> Surveyed:
-        """The chain as this broker knows it, of that epoch or a later one.
+        """The chain as this broker knows it, at that chain epoch or a later one.
 
         Raises:
             UnknownTopicError: There is no such partition.
@@ -70,10 +70,10 @@ class Places:
         return Surveyed(told.chain, told.readable_below if told.is_master else None)
 
     async def survey_all(self, partitions: Sequence[int], deadline_s: float) -> dict[int, Surveyed]:
-        """Chains as the coordinator has them, or newer ones; those that it does not have are left out.
+        """Chains as the coordinator has them, or newer ones. Those that it does not have are left out.
 
         Raises:
-            UnknownTopicError: A partition has just been deleted.
+            UnknownTopicError: A partition was deleted at the same time.
             DeadlineExceededError, CoordinatorUnavailableError: The chains could not be read in time.
         """
         until = time.monotonic() + deadline_s
@@ -95,7 +95,7 @@ class Places:
     # ---- ends ----
 
     def end(self, surveyed: Surveyed) -> tuple[Place, bool]:
-        """The end of a partition, and whether a segment that is not settled is in the way.
+        """The end of a partition, and whether an unsettled segment is in the way.
 
         Raises:
             NotServingError: Another broker is the master of the open segment.
@@ -111,10 +111,11 @@ class Places:
         return Place(chain.open_segment.no, surveyed.commit), False
 
     async def end_of(self, chain: Chain, deadline_s: float) -> int:
-        """The position of a partition's end, wherever the master of its open segment is.
+        """The position of a partition's end. The master of its open segment tells it.
 
         Raises:
-            NotServingError: It is moving. UnavailableError: The master does not answer.
+            NotServingError: The partition is moving.
+            UnavailableError: The master does not answer.
         """
         master = chain.open_segment.master
         if master == self._services.identity.member:
@@ -135,15 +136,15 @@ class Places:
         return row.position
 
     def earliest(self, surveyed: Surveyed) -> Place:
-        """Where the first message is that is kept."""
+        """The place of the first message that is kept."""
         return first_kept(surveyed.chain)
 
     async def at_time(self, surveyed: Surveyed, time_ms: int, deadline_s: float) -> Place | None:
-        """The first message with an append time at or after a time; None if all below the end are older.
+        """The first message whose append time is not below `time_ms`; None if all below the end are older.
 
         Raises:
             NotServingError: Another broker is the master of the open segment.
-            UnavailableError: No member of a segment that may hold the message answers.
+            UnavailableError: No member answers that has a segment in which the message may be.
         """
         chain = surveyed.chain
         end, _ = self.end(surveyed)
@@ -171,7 +172,7 @@ class Places:
     async def find(
         self, chain: Chain, segment: Segment, request: ranges_pb2.FindPlacesRequest, deadline_s: float
     ) -> ranges_pb2.FindPlacesResponse:
-        """What the request asks of a segment, from this broker or another one that has it whole.
+        """The answer to the request about a segment, from this broker or another one that has the segment whole.
 
         Raises:
             UnavailableError: None of them answers.
@@ -202,14 +203,14 @@ class Places:
     async def find_here(
         self, request: ranges_pb2.FindPlacesRequest, deadline_s: float
     ) -> ranges_pb2.FindPlacesResponse:
-        """The same of a segment that is whole here, or open here and committed so far.
+        """The answer to the request, if this broker has the segment whole, or open and committed so far.
 
         Raises:
-            NotServingError: It is not.
+            NotServingError: It does not.
         """
         partition, no = PartitionId(request.partition_id), request.segment
         if not no:
-            raise BadRequestError("the request names no segment")
+            raise BadRequestError("the request names no segment: set `segment`")
         told = await self._survey(partition, 0, no, deadline_s)
         if told.readable_below is None or told.readable_below < request.to_index:
             raise NotServingError(f"segment {no} is not whole on this broker", retry_after_ms=50)
@@ -225,7 +226,7 @@ class Places:
     async def _cut(
         self, partition: PartitionId, request: ranges_pb2.FindPlacesRequest
     ) -> ranges_pb2.FindPlacesResponse:
-        """The batches that begin pieces of about `cut_bytes`, and the end of the last one."""
+        """The batches at which pieces of about `cut_bytes` begin, and the end of the last piece."""
         storage, no, until = self._services.storage, request.segment, request.to_index
         first = await storage.find(partition, no, until, Measure.INDEX, request.from_index)
         if first is None:

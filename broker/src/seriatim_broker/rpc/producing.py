@@ -1,8 +1,8 @@
-"""Append streams: batches in, replies out.
+"""Append streams: batches come in, replies go out.
 
-A frame is checked batch by batch, and each goes to the core in its order, also one that cannot be taken: `refuse` names
-why, and the core refuses the rest of that producer's run with it. Replies of one turn of the loop leave together.
-Nothing is decided here about order or durability.
+The batches of a frame are checked one by one, and each goes to the core in its order. So does a batch that cannot be
+taken: `refuse` says why, and the core refuses the rest of that producer run with it. Replies of one turn of the event
+loop leave together. Nothing is decided here about order or durability.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from .limits import PARTITION_BYTES_MAX, PROTOCOL, RETRY_AFTER_MS, STREAM_BYTES_
 from .services import Services, abort, check_protocol
 
 SLICE_S = 0.004
-"""A frame is worked on for so long before everything else in the loop has its turn."""
+"""A frame is worked on for so long, and then everything else in the event loop has its turn."""
 
 HELLO_DEADLINE_S = 10.0
-"""A stream whose first frame does not come is ended."""
+"""A stream is ended if its first frame does not come within this time."""
 
 _PIECE = FLAG_STAGED | FLAG_PUBLISH
 
@@ -58,7 +58,7 @@ class ProducingServicer:
         self._services = services
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What to register with a server."""
+        """The handler to register with a server."""
         return grpc.method_handlers_generic_handler(
             "seriatim.v1.Producing", {"Append": grpc.stream_stream_rpc_method_handler(self._append)}
         )
@@ -81,8 +81,10 @@ class ProducingServicer:
 
 def _no_stream(services: Services) -> SeriatimError:
     if services.is_stopping:
-        return NotServingError("this broker is going")
-    return TooManyStreamsError(f"{services.stream_count_max} streams stand already", retry_after_ms=1000)
+        return NotServingError("this broker is stopping: ask another one")
+    return TooManyStreamsError(
+        f"this broker has {services.stream_count_max} streams already, its limit", retry_after_ms=1000
+    )
 
 
 class _AppendStream:
@@ -103,7 +105,8 @@ class _AppendStream:
         """Serve until the client ends the stream.
 
         Raises:
-            BadRequestError: What came is not a frame. UnsupportedVersionError: The client speaks another protocol.
+            BadRequestError: The client sent something that is no frame.
+            UnsupportedVersionError: The client speaks another protocol.
         """
         try:
             async with asyncio.timeout(HELLO_DEADLINE_S):
@@ -126,7 +129,7 @@ class _AppendStream:
             await asyncio.gather(writer, return_exceptions=True)
 
     def end(self) -> None:
-        """The stream is gone: replies to it are dropped, what they held is free again."""
+        """The stream has ended. Replies to it are dropped, and its bytes do not count any more."""
         for request, size in self._pending.items():
             self._services.driver.forget_request(request)
             self._services.in_flight_bytes -= size
@@ -157,7 +160,7 @@ class _AppendStream:
         )
 
     async def _take(self, frame: bytes) -> None:
-        """Everything in a frame, in its order; others have their turn in a frame of many small batches."""
+        """Feed all batches of a frame in order. In a frame of many small batches, other work has its turn."""
         counters, traffic = self._services.counters, self._services.traffic
         until_s = time.monotonic() + SLICE_S
         for entry, header, view in _read_frame(frame).batches:
@@ -183,11 +186,11 @@ class _AppendStream:
             Append(request, PartitionId(header.partition), header, body, entry.run, entry.starts_run, level, refuse)
         )
         if level == AckLevel.NONE and request in self._pending:
-            driver.forget_request(request)  # no reply comes, but for a refusal, which would have come by now
+            driver.forget_request(request)  # only a refusal has a reply, and it would have come by now
             self._let_go(request, header.partition)
 
     def _refusal(self, header: BatchHeader, body: bytes, size: int, level: int) -> SeriatimError | None:
-        """Why a batch cannot be taken, if so."""
+        """Why a batch cannot be taken; None if it can."""
         services = self._services
         if level > AckLevel.REPLICATED_FLUSHED:
             return BadRequestError(f"there is no ack level {level}")
@@ -199,7 +202,7 @@ class _AppendStream:
             )
         if services.checksum(0, body) != header.body_crc:
             return ChecksumMismatchError("the body is not the one that its checksum was made from")
-        is_piece = header.flags & _PIECE == _PIECE and header.message_count == 1  # of a manifest: no Arrow batch
+        is_piece = header.flags & _PIECE == _PIECE and header.message_count == 1  # of a manifest: it is no Arrow batch
         if not is_piece and row_count(body) != header.message_count:
             return BatchMismatchError(f"the header says {header.message_count} messages, the body does not")
         return self._overload(header.partition, size)
@@ -207,13 +210,13 @@ class _AppendStream:
     def _overload(self, partition: int, size: int) -> SeriatimError | None:
         services = self._services
         if services.storage.is_saturated:
-            return OverloadedError("the disk is behind", retry_after_ms=RETRY_AFTER_MS)
+            return OverloadedError("the disk is behind with its writes", retry_after_ms=RETRY_AFTER_MS)
         if self._partition_bytes.get(partition, 0) + size > PARTITION_BYTES_MAX:
-            return OverloadedError("over the credit of the partition", retry_after_ms=RETRY_AFTER_MS)
+            return OverloadedError("the producer exceeds its credit on the partition", retry_after_ms=RETRY_AFTER_MS)
         if self._bytes + size > STREAM_BYTES_MAX:
-            return OverloadedError("over the credit of the stream", retry_after_ms=RETRY_AFTER_MS)
+            return OverloadedError("the producer exceeds its credit on the stream", retry_after_ms=RETRY_AFTER_MS)
         if services.in_flight_bytes + size > services.in_flight_bytes_max:
-            return OverloadedError("too much is in flight at this broker", retry_after_ms=RETRY_AFTER_MS)
+            return OverloadedError("this broker has too many unanswered batches", retry_after_ms=RETRY_AFTER_MS)
         return None
 
     def _hold(self, request: int, partition: int, size: int) -> None:
@@ -271,7 +274,7 @@ class _AppendStream:
                 self._idle.set()
 
     async def _drain(self, writer: asyncio.Task[None]) -> None:
-        """The client sends nothing more: give it the replies that are still to come, for as long as it stays."""
+        """The client sends nothing more: send the replies that are still to come, as long as it stays."""
         if not self._pending and not self._unsent_count:
             return
         self._idle.clear()

@@ -1,7 +1,7 @@
 """The publisher: any broker decides a publication, and has the masters of its partitions carry it out.
 
-It keeps nothing between two calls. Several of them at once, for one publication, are harmless: one transaction decides,
-and each master goes on where its own table says. What is decided is in `core.values.writers`.
+It keeps nothing between two calls. Several publishers of one publication at once do no harm: one transaction decides,
+and each master goes on where its own producer table says. `core.values.writers` has the decisions.
 
     read record, floors, topic ─▶ judge ─▶ DECIDED by another call or an earlier one: finish it, and begin again
                                     ├─▶ done before: ok
@@ -53,20 +53,20 @@ from .services import Services
 from .staging import Staging
 
 PARTITIONS_PER_CALL: Final = 200
-"""That one master is asked for in one call."""
+"""In one call to one master."""
 
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 0.5
-"""Before partitions that have not answered are asked again."""
+"""First and longest pause before partitions that have not answered are asked again."""
 
 CALL_DEADLINE_S: Final = 10.0
-"""Of one question to a master; a long publication is asked for again, and goes on meanwhile."""
+"""For one question to a master. A long publication goes on meanwhile, and is asked for again."""
 
 TAKEN_UP_S: Final = 30.0
-"""For one try to finish what somebody else decided."""
+"""For one try of the controller to finish a publication that another broker decided."""
 
 TRANSACTIONS_MAX: Final = 50
-"""Of one call: each of them but the last met a record that was changed meanwhile."""
+"""In one call. Each of them except the last one failed its comparison."""
 
 STAGED_QUESTIONS_AT_ONCE: Final = 16
 
@@ -74,14 +74,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Writer(NamedTuple):
-    """A writer of a topic, by the topic's incarnation."""
+    """The name of a writer, with the incarnation of its topic."""
 
     incarnation: str
     name: str
 
 
 class Known(NamedTuple):
-    """What the coordinator says of a writer and its topic, as of one revision."""
+    """What the coordinator has of a writer and its topic, at one revision."""
 
     topic: records_pb2.TopicRecord
     topic_revision: int
@@ -92,7 +92,7 @@ class Known(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """What a master answered for a partition."""
+    """What a master answered about a partition."""
 
     partition: int
     first_offset: int | None
@@ -112,11 +112,15 @@ class Publisher:
     # ---- writers ----
 
     async def open(self, topic: str, incarnation: str, writer: str) -> tuple[Writer, WriterRecord]:
-        """Raise the writer's epoch: whoever opened it before publishes nothing more.
+        """Raise the writer's epoch. A program that opened it earlier publishes nothing more.
+
+        If the call is cancelled, the epoch may be raised.
 
         Raises:
-            UnknownTopicError, PreconditionError: The topic is not there, or another one; or brokers are too old.
-            CoordinatorUnavailableError: It is not known whether the epoch was raised: open it again.
+            UnknownTopicError: There is no such topic.
+            PreconditionError: Another incarnation has its name, or a broker is too old.
+            NotServingError: Other publishers changed the writer at each of 50 tries.
+            CoordinatorUnavailableError: It is not known whether the epoch was raised: open the writer again.
         """
         self.check_understood()
         for _ in range(TRANSACTIONS_MAX):
@@ -126,13 +130,14 @@ class Publisher:
             compares = [mod_revision_is(self._services.keys.topic(topic), known.topic_revision)]
             if await self._write(Writer(known.topic.incarnation, writer), known.item, record, compares):
                 return Writer(known.topic.incarnation, writer), record
-        raise NotServingError(f"writer {writer!r} was changed again and again meanwhile", retry_after_ms=200)
+        raise NotServingError(f"writer {writer!r} was changed by others at every try: try again", retry_after_ms=200)
 
     async def delete(self, topic: str, writer: str) -> None:
-        """Forget a writer.
+        """Delete a writer.
 
         Raises:
-            UnknownWriterError: There is none. PreconditionError: A publication of it is not finished.
+            UnknownWriterError: There is no such writer.
+            PreconditionError: A publication of it is not finished.
         """
         keys = self._services.keys
         for _ in range(TRANSACTIONS_MAX):
@@ -141,8 +146,8 @@ class Publisher:
                 raise UnknownWriterError(f"topic {topic!r} has no writer {writer!r}")
             if known.record.state is WriterState.DECIDED:
                 raise PreconditionError(
-                    f"publication {known.record.sequence} of writer {writer!r} is decided and not finished: it is "
-                    "finished as soon as the disks with its rows are there"
+                    f"publication {known.record.sequence} of writer {writer!r} is decided and not finished: nothing "
+                    "was deleted; it is finished as soon as the disks with its rows are there"
                 )
             key = keys.writer(known.topic.incarnation, writer)
             result = await self._services.coordinator.txn(
@@ -150,7 +155,7 @@ class Publisher:
             )
             if result.succeeded:
                 return
-        raise NotServingError(f"writer {writer!r} was changed again and again meanwhile", retry_after_ms=200)
+        raise NotServingError(f"writer {writer!r} was changed by others at every try: try again", retry_after_ms=200)
 
     # ---- publishing ----
 
@@ -159,28 +164,31 @@ class Publisher:
     ) -> tuple[Sequence[Carried], bool]:
         """Decide a publication, and have it carried out.
 
-        Returns what masters said, unless another broker finished it; and whether it was decided by an earlier call
-        (this one may have been sent twice, and is the same by its manifest). One without rows decides nothing: it is
-        answered if its writer may publish it.
+        A publication without rows decides nothing: it is answered if its writer may publish it. If the call is
+        cancelled, the publication may be decided, and is then carried out whatever happens.
 
         Args:
-            topic: Its name.
+            topic: The name of the topic.
             incarnation: Of the topic for which the rows were staged.
             wanted: What is to be published.
-            until: On the monotonic clock.
+            until: The deadline, on the monotonic clock.
+
+        Returns:
+            What masters answered, empty if another broker finished the publication; and whether an earlier call decided
+            it (this call may have been sent twice, and is the same if its manifest is).
 
         Raises:
             WriterFencedError, WriterOwnedError, UnknownWriterError, SequencePassedError, PublicationDiffersError: As of
-                `core.values.writers.judge`. Nothing was decided, or it was before the writer was opened again,
+                `core.values.writers.judge`. Nothing was decided. Or it was decided before the writer was opened again,
                 and is finished whatever happens.
             StagedDataGoneError: Nothing was decided: stage the rows anew.
             PublishedWithLossError: It was decided, and some of its rows are lost.
-            DeadlineExceededError, UnavailableError: It may be decided, and is carried out then whatever happens. The
-                same call tells what became of it.
+            DeadlineExceededError, UnavailableError: It may be decided, and is then carried out whatever happens. The
+                same call tells the outcome.
         """
         wanted.check()
         self.check_understood()
-        carried: tuple[bytes, Sequence[Carried]] = b"", ()  # for which manifest, and what masters said
+        carried: tuple[bytes, Sequence[Carried]] = b"", ()  # the id of a manifest, and what masters answered about it
         said = ""
         for _ in range(TRANSACTIONS_MAX):
             known = await self._read(topic, incarnation, wanted.writer)
@@ -195,7 +203,7 @@ class Publisher:
                 assert known.record is not None
                 try:
                     carried = known.record.manifest.id, await self.finish(writer, known.item, until)
-                except NotServingError as exc:  # another publisher was quicker: read what it wrote
+                except NotServingError as exc:  # another publisher was faster: read what it wrote
                     said = f" ({exc.message})"
                     await asyncio.sleep(PAUSE_S)
             elif not wanted.has_rows:
@@ -206,16 +214,19 @@ class Publisher:
                 break
         raise DeadlineExceededError(
             "the publication is not finished yet. If it was decided, it is finished whatever happens; the same call "
-            f"says what became of it{said}"
+            f"tells the outcome{said}"
         )
 
     async def _decide(self, known: Known, writer: Writer, wanted: Publication, until: float) -> None:
-        """One transaction, if all that is needed is there; whoever asked reads what became of it."""
+        """Decide in one transaction, if all staged data is there. The caller reads the record to see the outcome."""
         writers.check_floor(wanted, known.floors)
         try:
             manifest = await self._staging.manifest(wanted.manifest)
         except UnavailableError as exc:
             raise StagedDataGoneError(f"the manifest cannot be read: {exc.message}: stage the rows anew") from exc
+        # Rule `above-floors` (KEPT-STAGE), kept by `check_manifest`. Without it: 1. Retention raises a floor above a
+        # staged batch, and drops the batch. 2. The publisher reads the floors after that, so its comparison holds. 3.
+        # It decides, and no disk has the rows.
         writers.check_manifest(wanted, manifest, known.topic.incarnation, set(known.topic.partition_ids), known.floors)
         await self._check_staged(wanted.manifest, manifest, until)
         record = writers.decided(
@@ -235,11 +246,14 @@ class Publisher:
             self._services.counters.published_rows += manifest.rows
 
     async def _check_staged(self, place: ManifestPlace, manifest: Manifest, until: float) -> None:
-        """Whether some member has each of the segments that the manifest names, as far as it names them.
+        """Check that a member has each of the segments that the manifest names, up to the last batch that it names.
+
+        Rule `asks-members` (KEPT-STAGE). Without it: 1. Rows were staged, and both disks with them are lost. 2. A
+        publication that names them is decided. 3. No master ever finds the rows.
 
         Raises:
-            BadRequestError: It names a partition that is none of the stage topic's.
-            StagedDataGoneError: None answers that has one of them.
+            BadRequestError: The manifest names a partition that does not belong to the stage topic.
+            StagedDataGoneError: For one of the segments, no member that has it answers.
         """
         spans = manifest.spans
         room = asyncio.Semaphore(STAGED_QUESTIONS_AT_ONCE)
@@ -259,25 +273,29 @@ class Publisher:
 
         try:
             partitions = sorted({place.partition, *(partition for partition, _ in spans)})
-            # Rule `reads-the-chain`, as in `staging`: the chain that is known here may lack what was staged since.
+            # Rule `reads-the-chain`, as in `staging`: this broker's chain may lack segments that were opened since.
             chains = await self._places.survey_all(partitions, max(until - time.monotonic(), 0.05))
             for told in chains.values():
                 if told.chain.topic != STAGE_TOPIC:
-                    raise BadRequestError(f"partition id {told.chain.partition} is none of the stage topic's")
+                    raise BadRequestError(f"partition id {told.chain.partition} does not belong to the stage topic")
             await asyncio.gather(*(check(*key, spans[key].first, spans[key].end) for key in sorted(spans)))
         except (UnavailableError, RoutingError, UnknownTopicError) as exc:
-            raise StagedDataGoneError(f"a part of what was staged cannot be read: {exc.message}: stage anew") from exc
+            raise StagedDataGoneError(
+                f"a part of the staged data cannot be read: {exc.message}: stage the rows anew"
+            ) from exc
 
     # ---- finishing ----
 
     async def finish(self, writer: Writer, item: KeyValue, until: float) -> Sequence[Carried]:
-        """Have all masters carry out what this record says is DECIDED, then write DONE.
+        """Have all masters carry out the publication that this record says is DECIDED, then write DONE.
 
-        Rule `decided-first` (P1): masters are asked only for what was read as DECIDED in the coordinator, never for
-        what a transaction without an answer may have written.
+        Rule `decided-first` (PUB): masters are asked only for publications that were read as DECIDED. Without it: 1.
+        The transaction of this publisher gets no answer, and is never carried out. 2. The publisher asks the masters,
+        and one of them stores rows. 3. The program publishes other rows instead. Rows that were never published stay.
 
         Raises:
-            DeadlineExceededError: Not all of them have answered in time. Whoever asks again goes on.
+            DeadlineExceededError: Not all masters have answered in time. The next call goes on.
+            NotServingError: A master refuses; as a rule another publisher has finished it. Read the record again.
         """
         record = writer_from_value(item.value)
         assert record.state is WriterState.DECIDED
@@ -285,7 +303,7 @@ class Publisher:
         try:
             manifest = await self._staging.manifest(record.manifest)
             carried = await self._carry_out(writer, record, manifest, until)
-        except StagedDataGoneError as exc:  # with it, what is not carried out yet is lost: which rows, nobody knows
+        except StagedDataGoneError as exc:  # rows that are not carried out yet are lost, and which ones is not known
             _log.error("manifest_lost", writer=writer.name, sequence=record.sequence, error=str(exc))
             lost_rows = record.rows
         else:
@@ -296,7 +314,7 @@ class Publisher:
         return carried
 
     async def finish_again(self, incarnation: str, writer: str) -> None:
-        """Finish what that writer has decided, if it has: for whoever takes up what nobody else finishes.
+        """Finish what that writer has decided, if there is something. The controller calls it (`runtime.taking_up`).
 
         Raises:
             DeadlineExceededError, NotServingError, UnavailableError: It is not finished yet.
@@ -314,6 +332,8 @@ class Publisher:
         pause_s = PAUSE_S
         said: SeriatimError | None = None
         told: set[tuple[int, type[SeriatimError]]] = set()
+        # Rule `each-answers` (DONE): no partition may be missing. Without it: 1. Nine of ten masters answer. 2. The
+        # publisher writes DONE. 3. The tenth never stores its rows, and the program was told ok.
         while waiting := [partition for partition in parts if partition not in found]:
             if time.monotonic() >= until:
                 raise DeadlineExceededError(
@@ -330,11 +350,11 @@ class Publisher:
                     told.add((partition, type(error)))
                     _log.warning("publication_refused", partition=partition, writer=writer.name, error=str(error))
             refusal = next((error for _, error in failed.values() if isinstance(error, PreconditionError)), None)
-            if refusal is not None:  # as a rule it was finished meanwhile: whoever asked reads the record again
+            if refusal is not None:  # as a rule it was finished meanwhile, and the caller reads the record again
                 raise NotServingError(f"a master refuses: {refusal.message}", retry_after_ms=20)
-            # Rule `reads-again`: if a master calls the manifest gone, it is looked for anew. Without it: (1) the
-            # manifest's disks are declared lost after the decision; (2) this broker knows the manifest from before, and
-            # the masters do not; (3) it asks them for ever.
+            # Rule `reads-again` (I13): if a master calls the manifest gone, the publisher reads it anew. Without it: 1.
+            # The manifest's disks are declared lost after the decision. 2. This broker still knows the manifest, and
+            # the masters do not. 3. The publisher asks them for ever.
             if any(isinstance(error, StagedDataGoneError) for _, error in failed.values()):
                 self._staging.forget_manifest(record.manifest)
                 await self._staging.manifest(record.manifest)
@@ -351,11 +371,15 @@ class Publisher:
         found: dict[int, Carried],
         until: float,
     ) -> dict[int, tuple[int, SeriatimError]]:
-        """One round; what was answered goes to `found`. Returns the errors of the others, and segments to complain of.
+        """Ask the masters once. Answers go to `found`.
 
-        Rule `complains-of-silence`: a master is complained of if it did not answer the question, or says that it is
-        none; never for what it answered. Without it: (1) a publication waits for a group that is down; (2) its masters
-        say so in time, each time; (3) each of their healthy segments is ended for that, and the next one, and so on.
+        Rule `complains-of-silence`: the publisher complains about a master if it did not answer, or says that it is not
+        the master; never about another answer. Without it: 1. A publication waits for a broker group that is down. 2.
+        Its masters say so in time, each time. 3. Because of the complaints each of their healthy segments is ended,
+        and the next one, and so on.
+
+        Returns:
+            The errors of the other partitions, each with the segment to complain about, or 0.
         """
         by_master: dict[str, dict[int, tuple[int, ManifestPart]]] = {}
         wanted = {part.partition: part for part in parts}
@@ -422,10 +446,10 @@ class Publisher:
         ]
 
     async def check_decided(self, writer: Writer, producer: bytes, sequence: int, place: ManifestPlace) -> None:
-        """Refuse what somebody else calls DECIDED, and the coordinator does not: any client can say so.
+        """Refuse a publication that the caller calls DECIDED and the coordinator does not: any client can say so.
 
         Raises:
-            PreconditionError: It is not, or is done already.
+            PreconditionError: It is not decided, or is done already.
         """
         item = await self._services.coordinator.get(self._services.keys.writer(*writer))
         record = writer_from_value(item.value) if item is not None else None
@@ -443,7 +467,7 @@ class Publisher:
         parts: Sequence[ManifestPart],
         deadline_s: float,
     ) -> Sequence[Carried | SeriatimError]:
-        """Have this broker's core carry out parts; each has its own outcome, and none waits for another one's."""
+        """Have this broker's core carry out parts. Each has its own outcome, and none waits for another one."""
         until_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9e6)
 
         async def one(part: ManifestPart) -> Carried | SeriatimError:
@@ -465,14 +489,14 @@ class Publisher:
         return await asyncio.gather(*map(one, parts))
 
     def _complain(self, partition: int, segment_no: int) -> None:
-        """A master does not answer, or is none: have this broker look after the partition, as for a producer."""
+        """Tell this broker's core that a master is silent or is not the master, as a producer's complaint does."""
         driver = self._services.driver
         until_us = time.monotonic_ns() // 1000 + int(PAUSE_S_MAX * 1e6)
         request = driver.new_request(lambda _reply: None)
         driver.feed(ResolveProducer(request, PartitionId(partition), segment_no, until_us))
 
     async def _lost_rows(self, manifest: Manifest) -> int:
-        """Rows that were staged on segments that are declared lost, whether or not they were carried out before."""
+        """Rows that were staged in segments that are declared lost, whether or not they were carried out before."""
         partitions = sorted({partition for partition, _ in manifest.spans})
         lost = {
             (chain.partition, segment.no)
@@ -485,10 +509,11 @@ class Publisher:
     # ---- the coordinator ----
 
     async def _read(self, topic: str, incarnation: str, writer: str) -> Known:
-        """A writer, its topic and all floors, as of one revision.
+        """A writer, its topic and all floors, at one revision.
 
         Raises:
-            UnknownTopicError: There is no such topic. PreconditionError: Another one has the name.
+            UnknownTopicError: There is no such topic.
+            PreconditionError: Another incarnation has its name.
         """
         services = self._services
         known = await services.topic(topic)
@@ -523,7 +548,8 @@ class Publisher:
     ) -> bool:
         """Write a record in place of the one that was read.
 
-        Returns False if it was another one by then, or if nobody knows what became of the write: it is read again.
+        Returns:
+            False if the record had changed, or if the outcome is not known: the caller reads it again.
         """
         keys = self._services.keys
         value = writer_to_record(record, item.value if item is not None else None).SerializeToString()
@@ -538,10 +564,10 @@ class Publisher:
         return result.succeeded
 
     def check_understood(self) -> None:
-        """Refuse while a broker is registered that would not carry out what is decided.
+        """Refuse while a broker is registered that does not know publications.
 
         Raises:
-            PreconditionError: One is.
+            PreconditionError: There is such a broker.
         """
         members = self._services.directory.members.values()
         if any(record.forms_run != record.run or not record.forms & FORM_PUBLICATIONS for record in members):
@@ -551,7 +577,7 @@ class Publisher:
 
 
 def _is_odd(error: SeriatimError) -> bool:
-    """Whether somebody should know of this answer of a master."""
+    """Whether a person should know of this answer of a master."""
     return not error.retriable and not isinstance(error, PreconditionError)
 
 

@@ -1,7 +1,7 @@
-"""Streams of range reads: the core is asked for one step after another, and what it answers becomes frames.
+"""Streams of range reads: the core is asked for one step after another, and frames are made of its answers.
 
-The next step is under way while the one before is written, so two steps are in memory at most. What is sent is bounded
-by the credit that the client gave.
+The next step is under way while the one before is written. So at most two steps are in memory. The client's credit
+bounds what is sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEP_DEADLINE_S: Final = 10.0
 """For one step: a read of the disk, and perhaps a producer table from another broker."""
 
 STEP_BYTES: Final = 2 << 20
-"""Bytes of batches of one step, which is one frame: as much as one delivery to a group."""
+"""Bytes of batches in one step, which is one frame: as much as one delivery to a consumer group."""
 
 _log = structlog.get_logger(__name__)
 
@@ -42,13 +42,16 @@ class RangeReader:
         self._services = services
 
     async def serve(self, _requests: object, context: Any) -> None:
-        """One stream, to its end."""
+        """Serve one stream to its end."""
         services = self._services
         if services.is_stopping:
-            await abort(context, NotServingError("this broker is going"))
+            await abort(context, NotServingError("this broker is stopping: ask another one"))
         if services.stream_count >= services.stream_count_max:
             await abort(
-                context, TooManyStreamsError(f"{services.stream_count_max} streams stand already", retry_after_ms=1000)
+                context,
+                TooManyStreamsError(
+                    f"this broker has {services.stream_count_max} streams already, its limit", retry_after_ms=1000
+                ),
             )
         services.stream_count += 1
         try:
@@ -70,11 +73,13 @@ class _RangeStream:
         self._credit = asyncio.Event()
 
     async def run(self) -> None:
-        """Read the range, and say how it ended.
+        """Read the range, and tell the client how it ended.
 
         Raises:
-            BadRequestError: What came is no request. UnsupportedVersionError: The client speaks another protocol.
-            OffsetOutOfRangeError: The range does not lie in the partition. UnknownTopicError: There is none.
+            BadRequestError: The client sent something that is no request.
+            UnsupportedVersionError: The client speaks another protocol.
+            OffsetOutOfRangeError: The range is not in the partition.
+            UnknownTopicError: There is no such partition.
         """
         try:
             async with asyncio.timeout(OPEN_DEADLINE_S):
@@ -89,7 +94,7 @@ class _RangeStream:
         check_protocol(request.open.protocol)
         start, until = place_of(request.open.from_offset), place_of(request.open.to_offset)
         if start > until:
-            raise BadRequestError("a range begins before its end")
+            raise BadRequestError("the range begins after its end")
         self._take_credit(request.open.credit_bytes)
         reading = asyncio.create_task(self._take_requests(), name="range credit")
         writing = asyncio.create_task(self._send(request.open, start, until), name="range")
@@ -106,11 +111,11 @@ class _RangeStream:
     # ---- in ----
 
     async def _take_requests(self) -> None:
-        """Until the client ends the stream."""
+        """Take credit until the client ends the stream."""
         while (frame := await self._context.read()) is not grpc.aio.EOF:
             request = _parse(frame)
             if request.WhichOneof("request") != "credit":
-                raise BadRequestError("behind the first request of a stream comes credit")
+                raise BadRequestError("after the first request of a stream only credit may come")
             self._take_credit(request.credit.bytes)
 
     def _take_credit(self, size_bytes: int) -> None:
@@ -144,7 +149,7 @@ class _RangeStream:
     async def _step(self, request: ranges_pb2.OpenRange, start: Place, until: Place) -> fx.RangeRead:
         if self._credit_bytes <= 0:
             self._credit.clear()
-            await self._credit.wait()  # the client takes its time; it ends the stream when it wants no more
+            await self._credit.wait()  # the client may take its time; it ends the stream when it wants no more
         deadline_us = time.monotonic_ns() // 1000 + int(STEP_DEADLINE_S * 0.9e6)
         size_bytes = min(self._credit_bytes, STEP_BYTES)
         answer = await self._services.ask_core(
@@ -173,7 +178,7 @@ class _RangeStream:
 
 
 def _check_told(answer: fx.RangeRead) -> None:
-    """What no other broker would say otherwise ends the call itself, unless something was read before."""
+    """Raise an error that every broker would answer, unless something was read before it."""
     if answer.error is not None and not answer.events and not answer.error.retriable:
         raise answer.error
 

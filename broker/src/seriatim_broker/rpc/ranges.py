@@ -1,7 +1,7 @@
-"""Offsets, plans and reads of ranges: answered by any broker, which asks those who know better.
+"""Offsets, plans and reads of ranges. Any broker answers, and asks the brokers that know better.
 
-The ends of a partition are told by the master of its open segment. Which one that is was read in the coordinator after
-the question came; so what was acknowledged before the question is below the end (`GetOffsets`).
+The master of its open segment tells the end of a partition. Which broker that is was read in the coordinator after the
+question came. So everything that was acknowledged before the question is below the end (`GetOffsets`).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from .range_reading import RangeReader, place_of
 from .services import Services, check_name, remaining_s, typed_errors
 
 PIECES_MAX: Final = 256
-"""Of one page of a plan."""
+"""Pieces in one page of a plan."""
 
 SEGMENTS_MAX: Final = 64
-"""That are looked into for one page of a plan."""
+"""Segments that are read for one page of a plan."""
 
 REPORT_ROUNDS_MAX: Final = 5
-"""A report that meets another write of the same cursor is tried again."""
+"""Tries of a report. It is tried again if another program writes the same cursor at the same time."""
 
 CUT_BYTES_MIN: Final = 1 << 16
 
 ROUND_PAUSE_S: Final = 0.05
-"""Before a partition that is moving is asked for again, while the deadline lasts."""
+"""Pause before a partition that is moving is asked for again, until the deadline."""
 
 _ATS = (ranges_pb2.OFFSET_AT_EARLIEST, ranges_pb2.OFFSET_AT_END, ranges_pb2.OFFSET_AT_TIME)
 
@@ -59,7 +59,7 @@ class RangesServicer:
         self._reader = RangeReader(services)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What to register with a server."""
+        """The handler to register with a server."""
         unary: dict[str, tuple[Any, Any]] = {
             "GetOffsets": (self.GetOffsets, ranges_pb2.GetOffsetsRequest),
             "PlanRange": (self.PlanRange, ranges_pb2.PlanRangeRequest),
@@ -85,14 +85,14 @@ class RangesServicer:
         if request.at not in _ATS:
             raise BadRequestError("offsets are asked for at the earliest message, at the end, or at a time")
         if request.at == ranges_pb2.OFFSET_AT_TIME and request.time_ms < 0:
-            raise BadRequestError(f"{request.time_ms} ms lies before 1970: there was no message then")
+            raise BadRequestError(f"{request.time_ms} ms is before 1970: there was no message then")
         until = time.monotonic() + remaining_s(context) * 0.9
         return await self.offsets(request, until, is_forwarded=is_forwarded(context))
 
     async def offsets(
         self, request: ranges_pb2.GetOffsetsRequest, until: float, *, is_forwarded: bool = False
     ) -> ranges_pb2.GetOffsetsResponse:
-        """The same for this broker's own use, by a time of the monotonic clock. A forwarded question stays here."""
+        """Answer until a time of the monotonic clock, also for this broker's own use. A forwarded question stays here."""
         topic = await self._topic(request.topic, request.incarnation)
         numbers = list(request.partitions) or list(range(len(topic.partition_ids)))
         _check_partitions(topic, numbers)
@@ -116,7 +116,7 @@ class RangesServicer:
         found: dict[int, ranges_pb2.PartitionOffset],
         until: float,
     ) -> None:
-        """Ask the master of each open segment; those that move are asked for again while the deadline lasts."""
+        """Ask the master of each open segment. Partitions that move are asked for again until the deadline."""
         waiting = list(dict.fromkeys(numbers))
         while waiting:
             heads = await self._services.chain_heads([topic.partition_ids[number] for number in waiting])
@@ -206,7 +206,7 @@ class RangesServicer:
         return row
 
     async def _kept(self, surveyed: Surveyed, first: Place, until: float) -> ranges_pb2.KeptRange:
-        """What is kept from the first place on."""
+        """The messages that are kept from the first place on."""
         chain = surveyed.chain
         end, is_blocked = self._places.end(surveyed)
         begins, ends = chain.segment(first.segment_no), chain.segment(end.segment_no)
@@ -231,7 +231,7 @@ class RangesServicer:
         return kept
 
     async def _bytes_before(self, chain: Chain, segment: Segment, place: Place, until: float) -> int | None:
-        """Bytes of batches before a place; None if that cannot be told."""
+        """Bytes of batches before a place; None if no member tells it."""
         earlier = bytes_before(chain, segment.no)
         if earlier is None or not place.index:
             return earlier
@@ -239,7 +239,7 @@ class RangesServicer:
         return None if within is None else earlier + within
 
     async def _bytes_below(self, chain: Chain, segment: Segment, index: int, until: float) -> int | None:
-        """Bytes of the batches of a segment below an index, with what was dropped; None if no member tells."""
+        """Bytes of a segment's batches below an index, with dropped ones; None if no member tells it."""
         if index <= segment.start:
             return segment.begin.size_bytes if index == segment.start else None
         request = ranges_pb2.FindPlacesRequest(
@@ -257,10 +257,10 @@ class RangesServicer:
     async def PlanRange(  # noqa: N802
         self, request: ranges_pb2.PlanRangeRequest, context: Any
     ) -> ranges_pb2.PlanRangeResponse:
-        """A page of what lies in a range."""
+        """A page of the pieces and losses in a range."""
         start, end = place_of(request.from_offset), place_of(request.to_offset)
         if start > end:
-            raise BadRequestError("a range begins before its end")
+            raise BadRequestError("the range begins after its end")
         if 0 < request.cut_bytes < CUT_BYTES_MIN:
             raise BadRequestError(f"pieces of less than {CUT_BYTES_MIN} bytes are not planned")
         topic = await self._topic(request.topic, request.incarnation)
@@ -312,7 +312,7 @@ class RangesServicer:
         last, _ = self._places.end(surveyed)
         if end > last:
             raise OffsetOutOfRangeError(
-                f"offset {_text(end)} lies behind the end of partition {chain.number}, which is {_text(last)}",
+                f"offset {_text(end)} is behind the end of partition {chain.number}, which is {_text(last)}",
                 end=make_offset(*last),
             )
         page = ranges_pb2.PlanRangeResponse(incarnation=topic.incarnation, partition_id=chain.partition)
@@ -354,7 +354,7 @@ class RangesServicer:
     async def _pieces(
         self, chain: Chain, wanted: tuple[Segment, int, int], cut_bytes: int, until: float
     ) -> tuple[list[ranges_pb2.RangePiece], int | None]:
-        """The pieces of one segment, and the index at which the next page goes on if these are not all."""
+        """The pieces of one segment. If these are not all, also the index at which the next page goes on."""
         segment, from_index, to_index = wanted
         request = ranges_pb2.FindPlacesRequest(
             partition_id=chain.partition,
@@ -395,13 +395,13 @@ class RangesServicer:
     async def ReportProgress(  # noqa: N802
         self, request: ranges_pb2.ReportProgressRequest, _context: Any
     ) -> ranges_pb2.ReportProgressResponse:
-        """Note how far a group without consumers is, in the cursors that the groups with consumers have."""
+        """Note how far an external group is, in cursors like those of consumer groups with consumers."""
         check_name(request.group, "consumer group")
         topic = await self._topic(request.topic, request.incarnation)
         numbers = [row.partition for row in request.partitions]
         _check_partitions(topic, numbers)
         if len(set(numbers)) != len(numbers):
-            raise BadRequestError("progress names a partition once")
+            raise BadRequestError("a report names each partition once")
         ids = {number: PartitionId(topic.partition_ids[number]) for number in numbers}
         heads = {head.partition: head for head in await self._services.chain_heads(list(ids.values()))}
         places: dict[PartitionId, tuple[int, int]] = {}
@@ -413,7 +413,7 @@ class RangesServicer:
             if await cursors.report(request.topic, places, time.time_ns() // 1_000_000):
                 return ranges_pb2.ReportProgressResponse()
         raise NotServingError(
-            f"the position of {request.group!r} is written by others all the time", retry_after_ms=100
+            f"the position of {request.group!r} was changed by others at every try: report again", retry_after_ms=100
         )
 
     # ---- between brokers --------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ class RangesServicer:
     async def FindPlaces(  # noqa: N802
         self, request: ranges_pb2.FindPlacesRequest, context: Any
     ) -> ranges_pb2.FindPlacesResponse:
-        """Places in a segment that is whole here."""
+        """Places in a segment that this broker has whole."""
         return await self._places.find_here(request, remaining_s(context))
 
     # ---- what all have in common ------------------------------------------------------------------------
@@ -431,7 +431,8 @@ class RangesServicer:
         """The record of the topic that is meant.
 
         Raises:
-            UnknownTopicError: There is none. PreconditionError: It was deleted, and another one has its name.
+            UnknownTopicError: There is no such topic.
+            PreconditionError: It was deleted, and another topic has its name.
         """
         topic = await self._services.topic(name)
         if incarnation and topic.incarnation != incarnation:
@@ -444,10 +445,11 @@ class RangesServicer:
 
 
 def _reported(row: ranges_pb2.PartitionProgress, head: records_pb2.ChainRecord | None) -> tuple[int, int]:
-    """The place that a group reports.
+    """The place that an external group reports.
 
     Raises:
-        OffsetOutOfRangeError: There is no such place in the partition. NotServingError: Its chain is not there yet.
+        OffsetOutOfRangeError: There is no such place in the partition.
+        NotServingError: The partition has no chain yet.
     """
     if head is None:
         raise NotServingError(f"partition {row.partition} has no chain", retry_after_ms=50)
@@ -482,7 +484,7 @@ def _lose(page: ranges_pb2.PlanRangeResponse, start: Place, end: Place, *, is_ga
 
 
 def _keep_losses_before(page: ranges_pb2.PlanRangeResponse) -> None:
-    """A page that ends earlier than was looked tells only of what was lost before its end."""
+    """If a page ends earlier than planned, keep only the losses before its end."""
     kept = [loss for loss in page.losses if loss.from_offset < page.next_offset]
     del page.losses[:]
     page.losses.extend(kept)

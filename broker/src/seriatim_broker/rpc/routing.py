@@ -1,4 +1,4 @@
-"""Where to send and where to read: answered by any broker, from the coordinator and from its core."""
+"""Where to append and where to consume. Any broker answers, from the coordinator and from its core."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATES = {
 }
 
 COUNT_AGE_S = 1.0
-"""How old the number of a topic's partitions may be for a client that only looks whether there are more."""
+"""How old the partition count of a topic may be if a client only asks whether the topic has grown."""
 
 COUNTS_KEPT = 10_000
 
@@ -57,7 +57,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         )
 
     async def _has_not_grown(self, request: broker_pb2.GetTopicRequest) -> bool:
-        """Asked by every client every few seconds: one read a second for each topic will do."""
+        """Whether the topic has not grown. Every client asks every 2 s, so one read a second for each topic is enough."""
         now_s = time.monotonic()
         count, read_s = self._counts.get(request.topic, (0, 0.0))
         if now_s - read_s > COUNT_AGE_S:
@@ -71,7 +71,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
     async def ResolveProducer(  # noqa: N802
         self, request: broker_pb2.ResolveProducerRequest, context: Any
     ) -> common_pb2.Route:
-        """Where to append; a complaint waits until the chain has moved on, or for the deadline."""
+        """Where to append. After a complaint the answer waits until the chain has moved on, or until the deadline."""
         failed = request.failed_segment if request.HasField("failed_segment") else None
         silent = request.silent_segment if request.HasField("silent_segment") else None
         until_us = deadline_us(context)
@@ -89,7 +89,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
     async def ResolveConsumer(  # noqa: N802
         self, request: broker_pb2.ResolveConsumerRequest, context: Any
     ) -> broker_pb2.ResolveConsumerResponse:
-        """Who serves the group's head."""
+        """The server of the consumer group's cursor segment."""
         check_name(request.group, "consumer group")
         failed = request.failed_server_epoch if request.HasField("failed_server_epoch") else None
         until_us = deadline_us(context)

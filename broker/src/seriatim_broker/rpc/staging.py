@@ -1,4 +1,4 @@
-"""What is staged, found again: a batch, or a manifest, on this broker's disk or on another one's.
+"""Finds staged data: a batch, or a manifest, on this broker's disk or on another one's.
 
 A staged batch is found by its place. So it is read raw, and also behind a segment that is not settled yet.
 """
@@ -30,46 +30,46 @@ from .places import Places
 from .services import Services
 
 BATCH_BYTES_MAX: Final = 2 << 20
-"""More than a batch may have: it is read whole."""
+"""More than a batch may have, because it is read whole."""
 
 FETCHES_AT_ONCE: Final = 64
-"""Staged batches that this broker is getting for its core: 64 MiB of what the largest batches may have."""
+"""Staged batches that this broker fetches for its core at once: 64 MiB if all are of the largest size."""
 
 READ_DEADLINE_S: Final = 2.0
-"""For one member's answer: a read of its disk."""
+"""For one member's answer, which takes a read of its disk."""
 
 COMMIT_TOLD_S: Final = 0.02
-"""A follower is told the commit of a stage partition within this (`commit_idle_us`, and the way)."""
+"""Within this time a slave learns the commit of a stage partition (`commit_idle_us`, and the way)."""
 
 CHAIN_AGE_S: Final = 1.0
-"""How old a stage partition's chain may be for the question who has a segment."""
+"""How old the known chain of a stage partition may be if only the members of a segment are wanted."""
 
 CHAINS_KEPT: Final = 1000
 
 MANIFESTS_KEPT_MAX: Final = 100
 MANIFESTS_KEPT_BYTES_MAX: Final = 64 << 20
-"""Of memory, for manifests that were read; the newest one stays, however large."""
+"""Memory for manifests that were read. The newest one stays, however large it is."""
 
 MANIFESTS_AT_ONCE: Final = 2
-"""That are being read: each holds up to 17 MiB meanwhile."""
+"""Manifests that are read at once: each takes up to 17 MiB meanwhile."""
 
 LARGE_BYTES: Final = 64 << 10
-"""A manifest with more is parsed in a thread: the largest takes most of a second."""
+"""A larger manifest is parsed in a thread, because the largest takes most of a second."""
 
 DISK_LOOK_S: Final = 0.02
-"""Between two looks whether the disk takes more, while it is behind."""
+"""Between two checks whether the disk takes more, while it is behind with its writes."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Staging:
-    """Reads staged batches on behalf of this broker's core, and of others."""
+    """Reads staged batches for this broker's core and for other brokers."""
 
     def __init__(self, services: Services, calls: BrokerCalls, places: Places) -> None:
         self._services = services
         self._calls = calls
         self._places = places
-        self._chains: dict[PartitionId, tuple[Chain, bool, float]] = {}  # with whether and when it was read
+        self._chains: dict[PartitionId, tuple[Chain, bool, float]] = {}  # whether read in the coordinator, and when
         self._manifests: OrderedDict[ManifestPlace, tuple[Manifest, int]] = OrderedDict()  # with its size in memory
         self._manifest_bytes = 0
         self._reading = asyncio.Semaphore(MANIFESTS_AT_ONCE)
@@ -78,7 +78,7 @@ class Staging:
     # ---- for the core ----
 
     async def fetch(self, effect: fx.FetchStaged) -> StagedFetched:
-        """A staged batch, from whichever member has it. Raises nothing."""
+        """A staged batch, from any member that has it. Raises nothing."""
         try:
             if effect.only_here:
                 batch, is_here = await self._read_as_follower(effect.staged), True
@@ -94,7 +94,7 @@ class Staging:
         return StagedFetched(effect.serial, effect.partition, batch, is_here=is_here)
 
     async def _read_as_follower(self, staged: StagedBatch) -> Batch:
-        """From this disk; if it is not committed as far as is known here, once more a moment later."""
+        """Read it from this disk. If its commit is not known here yet, try once more after 20 ms."""
         try:
             return await self.read_here(staged)
         except NotServingError:
@@ -102,10 +102,10 @@ class Staging:
             return await self.read_here(staged)
 
     async def _until_disk_takes_more(self) -> None:
-        """What is fetched is appended here: nothing is, while the disk is behind.
+        """Wait while the disk is behind with its writes, because what is fetched is appended here.
 
         Raises:
-            UnavailableError: It still is after a while.
+            UnavailableError: It is still behind after 2 s.
         """
         until = time.monotonic() + READ_DEADLINE_S
         while self._services.storage.is_saturated:
@@ -116,28 +116,28 @@ class Staging:
     # ---- batches ----
 
     async def read(self, staged: StagedBatch, *, must_match: bool = False) -> Batch:
-        """A staged batch; if it must match, only the one that the manifest names.
+        """A staged batch. With `must_match`, only the one that the manifest names.
 
         Raises:
-            StagedDataGoneError: Its segment was declared lost, retention has dropped it, or it is on no member.
+            StagedDataGoneError: Its segment was declared lost, retention has dropped it, or no member has it.
             UnavailableError: No member that has it answers now.
         """
         return (await self._read(staged, must_match=must_match))[0]
 
     async def _read(self, staged: StagedBatch, *, must_match: bool) -> tuple[Batch, bool]:
-        """The same, and whether it is on this disk.
+        """Read a batch, and say whether it is on this disk.
 
-        Rule `differs-everywhere`: if all members give another batch than the one that must match, it is gone. Without
-        it: (1) a program publishes a manifest that names a chunk which is not there; (2) it is decided, because the
-        place is; (3) no master ever finds that chunk, and nothing ends the publication, or lets the writer go on.
+        Rule `differs-everywhere` (I13): if all members give another batch than the one that must match, it is gone.
+        Without it: 1. A manifest names a chunk at a place where another batch is. 2. It is decided, because there is a
+        batch at that place. 3. No master ever finds the chunk. The publication never ends, and the writer waits.
         """
         partition = PartitionId(staged.partition)
         no, index = split_offset(staged.offset)
         said: SeriatimError | None = None
-        # Rule `reads-the-chain`: a broker learns of the last segments of a chain that it is a member of, and of no
-        # others. So what the chain that is known here does not have, or nobody gives, is looked for in the chain that
-        # the coordinator has. Without it: (1) this broker holds an old segment of a stage partition; (2) the partition
-        # moves on twice, and nobody tells this broker; (3) what is staged there then is never found from here.
+        # Rule `reads-the-chain` (I13): a broker learns of the last segments of a chain only if it is a member of them.
+        # So if the chain that it knows lacks the segment, or no member gives the batch, it reads the coordinator's
+        # chain. Without it: 1. This broker holds an old segment of a stage partition. 2. The partition moves twice,
+        # and no broker tells this one. 3. It never finds what is staged there after that.
         chain, is_read = await self._known_chain(partition)
         while True:
             segment, differs = chain.from_no(no), 0
@@ -157,18 +157,18 @@ class Staging:
             if is_read:
                 if brokers and differs == len(brokers):
                     _log.error("staged_batch_differs", stage_partition=partition, offset=format_offset(staged.offset))
-                    raise StagedDataGoneError(f"what is staged at {no}:{index} is not what the manifest names")
+                    raise StagedDataGoneError(f"the batch staged at {no}:{index} is not what the manifest names")
                 break
             chain, is_read = await self._read_chain(partition), True
         if segment is not None and segment.state is SegmentState.LOST:
-            return await self.read_here(staged), True  # which says that it is gone, from the record as it is now
+            return await self.read_here(staged), True  # this raises, and says from the newest record that it is gone
         raise UnavailableError(
             f"no broker gives what was staged at {no}:{index} of stage partition {partition}"
             + (f" ({said.message})" if said is not None else "")
         )
 
     def _brokers(self, segment: Segment | None) -> Sequence[str]:
-        """Those that may have a segment, this one first."""
+        """The brokers that may have a segment, this one first."""
         if segment is None:
             return ()
         own = self._services.identity.member.broker
@@ -176,10 +176,11 @@ class Staging:
         return sorted(dict.fromkeys(member.broker for member in members), key=lambda broker: broker != own)
 
     async def read_here(self, staged: StagedBatch) -> Batch:
-        """The same, from this disk only.
+        """Read a staged batch from this disk only.
 
         Raises:
-            NotServingError: It is not here.
+            NotServingError: It is not here, or not committed as far as this broker knows.
+            StagedDataGoneError: Its segment was declared lost, or retention has dropped it.
         """
         no, index = split_offset(staged.offset)
         until_us = time.monotonic_ns() // 1000 + int(READ_DEADLINE_S * 0.9e6)
@@ -215,7 +216,7 @@ class Staging:
             raise NotServingError(f"{broker} gave no batch: {exc}") from exc
 
     async def _known_chain(self, partition: PartitionId) -> tuple[Chain, bool]:
-        """The chain as it is known here, and whether it was read in the coordinator, a second ago at most."""
+        """The chain as this broker knows it, and whether it was read in the coordinator within the last second."""
         known = self._chains.get(partition)
         if known is not None and time.monotonic() - known[2] < CHAIN_AGE_S:
             return known[0], known[1]
@@ -242,9 +243,10 @@ class Staging:
 
         Raises:
             StagedDataGoneError: It is gone.
-            UnavailableError: No member that has it answers now, or what one gave is not it: whether it is gone, nobody
-                knows. Before the decision that comes to the same; after it, what is decided must not be given up.
-            BadRequestError: What is there is no manifest.
+            UnavailableError: No member that has it answers now, or a member gave something else. It is not known
+                whether the manifest is gone. Before the decision that makes no difference. After it, the publication
+                must not be given up.
+            BadRequestError: There is no manifest at that place.
         """
         async with self._reading:
             known = self._manifests.get(place)
@@ -257,7 +259,7 @@ class Staging:
                 header = batch.header
                 is_piece = header.flags & (FLAG_STAGED | FLAG_PUBLISH) == FLAG_STAGED | FLAG_PUBLISH
                 if not is_piece or header.stage != place.id or header.message_count != 1:
-                    raise UnavailableError("there is no manifest where the publication says")
+                    raise UnavailableError("there is no manifest at the place that the publication names")
                 pieces.append(batch.body)
             is_large = sum(map(len, pieces)) > LARGE_BYTES
             manifest = await asyncio.to_thread(self._parse, place, pieces) if is_large else self._parse(place, pieces)
@@ -265,10 +267,10 @@ class Staging:
             return manifest
 
     def _parse(self, place: ManifestPlace, pieces: Sequence[bytes]) -> Manifest:
-        """The manifest in these pieces, with all that takes long to find in it. Safe in a thread."""
+        """Parse the manifest in these pieces, and compute what takes long. Safe in a thread."""
         data = b"".join(pieces)
         if len(data) != place.length or self._services.checksum(0, data) != place.crc:
-            raise UnavailableError("the manifest is not the one that the publication says")
+            raise UnavailableError("the manifest is not the one that the publication names")
         manifest = read_manifest(data)
         assert manifest.spans, "it names something"
         return manifest
@@ -283,5 +285,5 @@ class Staging:
             self._manifest_bytes -= self._manifests.popitem(last=False)[1][1]
 
     def forget_manifest(self, place: ManifestPlace) -> None:
-        """It is read again when it is needed next: somebody says that it is gone."""
+        """A broker says that the manifest is gone: read it again when it is needed next."""
         self._manifest_bytes -= self._manifests.pop(place, (None, 0))[1]

@@ -1,4 +1,4 @@
-"""Administration of topics: made, changed and deleted by the controller, listed and watched through any broker."""
+"""Administration of topics: the controller makes, changes and deletes them; any broker lists and watches them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""
 
 RETENTION_MS_DEFAULT = 3 * 86_400_000
-"""Of a topic that is made by a caller who says nothing of retention."""
+"""For a topic whose maker says nothing about retention."""
 
 RETENTION_BYTES_MIN = 1 << 20
 """A batch has up to 1 MiB, and a partition keeps at least one."""
@@ -39,13 +39,13 @@ _RETENTION = {"retention_ms", "retention_bytes", "retain_unread", "unread_ms_max
 TOPICS_PER_PAGE_MAX = 1000
 
 WATCH_HEARTBEAT_S = 3.0
-"""Watchers take three of these for a silence."""
+"""After three of these times without a message, a watcher treats the stream as silent."""
 
 _INCARNATION = re.compile("[0-9a-f]{32}")
 
 
 class TopicAdmin(broker_pb2_grpc.AdminServicer):
-    """The part of `seriatim.v1.Admin` that is about topics."""
+    """The part of `seriatim.v1.Admin` for topics."""
 
     def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
         self._services = services
@@ -57,13 +57,13 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
     async def CreateTopic(  # noqa: N802 - the contract's names
         self, request: broker_pb2.CreateTopicRequest, context: Any
     ) -> records_pb2.TopicRecord:
-        """Make a topic; returns when all its partitions accept messages."""
+        """Make a topic. Returns when all its partitions accept messages."""
         check_name(request.name, "topic")
         if not 1 <= request.partition_count <= PARTITION_COUNT_MAX:
             raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {request.partition_count}")
         if request.incarnation and not _INCARNATION.fullmatch(request.incarnation):
             raise BadRequestError("a topic's incarnation is 32 hexadecimal digits")
-        # Unless settings are given, a topic is flushed before commit.
+        # If no settings are given, the topic flushes before commit.
         settings = records_pb2.TopicSettings(flush=True)
         if request.HasField("settings"):
             settings.CopyFrom(request.settings)
@@ -87,7 +87,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
     async def UpdateTopic(  # noqa: N802
         self, request: broker_pb2.UpdateTopicRequest, context: Any
     ) -> records_pb2.TopicRecord:
-        """Add partitions or change settings; returns when all partitions accept messages."""
+        """Add partitions or change settings. Returns when all partitions accept messages."""
         check_name(request.name, "topic")
         if request.partition_count > PARTITION_COUNT_MAX:
             raise BadRequestError(
@@ -123,7 +123,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
     async def ListTopics(  # noqa: N802
         self, request: broker_pb2.ListTopicsRequest, _context: Any
     ) -> broker_pb2.ListTopicsResponse:
-        """Topics by name, a page at a time."""
+        """Topics by name, page by page."""
         limit = min(request.limit or TOPICS_PER_PAGE_MAX, TOPICS_PER_PAGE_MAX)
         listing = await self._services.coordinator.list(self._services.keys.topics)
         records = (records_pb2.TopicRecord.FromString(item.value) for item in listing.items)
@@ -134,10 +134,9 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
     async def WatchTopics(  # noqa: N802
         self, _request: broker_pb2.WatchTopicsRequest, context: Any
     ) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
-        """All topics with their chains in short, then what changes, until the caller has enough.
+        """Send all topics with short forms of their chains, then each change, until the caller ends the call.
 
-        Where nothing changes an empty message is sent now and then, so that a caller can tell a quiet stream from a
-        frozen broker.
+        If nothing changes for 3 s, an empty message is sent. So a caller can tell a quiet stream from a frozen broker.
         """
         try:
             async with self._feed.watch() as watcher:
@@ -174,15 +173,15 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
         broker = records_pb2.ControllerRecord.FromString(item.value).broker
         if broker == self._services.identity.member.broker:
-            raise NotServingError("the controller is taking office", retry_after_ms=200)
+            raise NotServingError("the controller was elected a moment ago and has not begun", retry_after_ms=200)
         return await self._calls.admin(broker, method, request, remaining_s(context) * 0.95, operator_epoch(context))
 
 
 def _complete(settings: records_pb2.TopicSettings) -> None:
-    """Put defaults for what was left out.
+    """Fill in defaults.
 
     Raises:
-        BadRequestError: A limit that no broker would keep.
+        BadRequestError: A limit is too large, or illegal for retention.
     """
     settings.chain_width = settings.chain_width or CHAIN_WIDTH_DEFAULT
     settings.batch_size_bytes_max = settings.batch_size_bytes_max or BATCH_BYTES_MAX
@@ -193,10 +192,11 @@ def _complete(settings: records_pb2.TopicSettings) -> None:
 
 
 def _check_retention(settings: records_pb2.TopicSettings) -> None:
-    """Refuse what no broker could do.
+    """Refuse limits of retention that no broker could keep.
 
     Raises:
-        BadRequestError: A size that no extent fits into, or a cap below the limit that it is to raise.
+        BadRequestError: A size is below a batch, a time is below 1 s, or a limit for unread messages is below the one
+            for read messages.
     """
     sizes = {"retention_bytes": settings.retention_bytes, "unread_bytes_max": settings.unread_bytes_max}
     for name, size_bytes in sizes.items():
@@ -211,16 +211,16 @@ def _check_retention(settings: records_pb2.TopicSettings) -> None:
     for cap, limit in pairs:
         if 0 < getattr(settings, cap) < getattr(settings, limit):
             raise BadRequestError(
-                f"{cap} is {getattr(settings, cap)}, and {limit} is {getattr(settings, limit)}: what is not read stays "
-                "at least as long as what is read, so the cap cannot be lower"
+                f"{cap} is {getattr(settings, cap)}, and {limit} is {getattr(settings, limit)}: unread messages stay "
+                "at least as long as read ones, so the first limit cannot be below the second"
             )
 
 
 def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.TopicSettings], None]:
-    """What a request says of the settings: the fields that are set, and those that it names.
+    """The change of a request: the settings that are set in it, and those that its mask names.
 
     Raises:
-        BadRequestError: There is no such setting, or none may have that value.
+        BadRequestError: There is no such setting, or a value is illegal.
     """
     names = {field.name for field, _ in request.settings.ListFields()} | set(request.settings_mask)
     unknown = names - set(records_pb2.TopicSettings.DESCRIPTOR.fields_by_name)
@@ -233,7 +233,7 @@ def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.
     def change(settings: records_pb2.TopicSettings) -> None:
         if "flush" in names and wanted.flush != settings.flush:
             raise PreconditionError(
-                "whether a topic is flushed before commit is said when it is made, and stays: make another one"
+                "a topic's `flush` is set when the topic is made and never changes: nothing was changed; make another topic"
             )
         for name in names:
             setattr(settings, name, getattr(wanted, name))

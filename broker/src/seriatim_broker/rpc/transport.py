@@ -1,7 +1,7 @@
-"""Connections to other brokers: in plain text, or with TLS from certificates that may change meanwhile.
+"""Connections to other brokers: in plain text, or with TLS. The certificates may change while the broker runs.
 
-A channel keeps the credentials that it was made with, also for connecting again. So a dialer makes its channels when
-it dials, and whoever keeps channels asks for `generation` and makes new ones when it has grown.
+A channel keeps the credentials that it was made with, also when it connects again. So a dialer makes its channels when
+it dials. Code that keeps channels reads `generation`, and makes new ones when it has grown.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class Transport(Protocol):
 
     @property
     def generation(self) -> int:
-        """Grows when channels made before are out of date: they go on, but must not be used for what is new."""
+        """Grows when earlier channels are out of date. Calls on them go on, but new calls must use a new channel."""
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """A new channel; connects when it is first used."""
+        """A new channel. It connects when it is first used."""
 
     def tls_failure(self, details: str) -> str | None:
-        """Why TLS kept a connection from coming about, from gRPC's words; None if it did not.
+        """Why TLS prevented a connection, by gRPC's text; None if it did not.
 
-        Such a failure says nothing of the process on the other side.
+        Such a failure says nothing about the process on the other side.
         """
 
 
 class PlainTransport:
-    """Without TLS."""
+    """Plain text, without TLS."""
 
     generation = 0
 
@@ -46,7 +46,7 @@ class PlainTransport:
 
 
 class TlsTransport:
-    """With mutual TLS. The name that is dialed must be one of those in the other side's certificate."""
+    """Mutual TLS. The name that is dialed must be one of the names in the other side's certificate."""
 
     def __init__(self, source: TlsSource) -> None:
         self._source = source

@@ -208,8 +208,8 @@ class Links:
     async def carry_accepted(self, connection: Connection) -> str:
         """Use a confirmed connection that a peer dialed, in the caller's task, until it ends. Returns why it ended."""
         if self._closing:
-            connection.close("this broker is going")
-            return "this broker is going"
+            connection.close("this broker is stopping")
+            return "this broker is stopping"
         peer = self._peer(connection.peer.member.broker)
         if not self._accepts(peer, connection):
             connection.close("the other connection is used")
@@ -224,7 +224,7 @@ class Links:
         tasks += self._carriers
         for peer in self._peers.values():
             if peer.connection is not None:
-                peer.connection.close("this broker is going")
+                peer.connection.close("this broker is stopping")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
