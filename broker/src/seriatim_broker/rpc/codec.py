@@ -1,8 +1,8 @@
 """The messages between brokers, as bytes.
 
-A table has one `PeerMessage` for each value of `core.values.messages`. Only `Replicate` is not in it: its batches travel
-as runs of a `ReplicateFrame`, which `rpc.peer_frames` makes. Bytes that do not decode to exactly one known message are
-the peer's mistake: `BadRequestError`, and the link is broken.
+A table has one `PeerMessage` for each value of `core.values.messages`. Only `Replicate` is not in it: its batches
+travel as runs of a `ReplicateFrame`, which `rpc.peer_frames` makes. Bytes that do not decode to exactly one known
+message are the peer's mistake: `BadRequestError`, and the link is broken.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class GroupAdmin(TopicAdmin):
     async def DescribeGroup(  # noqa: N802
         self, request: broker_pb2.DescribeGroupRequest, context: Any
     ) -> broker_pb2.DescribeGroupResponse:
-        """Where a consumer group is, by the servers of its cursor segments. A row that none of them told has an error."""
+        """Where a consumer group is, by the servers of its cursor segments. A row that none told has an error."""
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
         for round_no in range(1, DESCRIBE_ROUNDS_MAX + 1):

@@ -176,8 +176,7 @@ def read_control_frame(data: bytes) -> list[m.Message]:
 
 
 def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
-    """Write the messages into data frames, in the forms that the peer reads. Those about one partition keep their order.
-    """
+    """Write messages into data frames, in the forms that the peer reads. Those about one partition keep their order."""
     encoded: list[bytes] = []
     runs: list[tuple[ReplicateRun, list[tuple[bytes, bytes | memoryview]]]] = []
     with_runs: set[PartitionId] = set()

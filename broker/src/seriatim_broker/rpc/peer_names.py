@@ -1,8 +1,8 @@
 """Checks that a dialing peer is the broker that it says it is: its certificate must name that broker's host.
 
 Every client of the cluster has a certificate of the same authority, and none of them may take part in replication. A
-broker has one certificate and shows it on both sides. So the acceptor checks the same as a dialer. A dialer compares the
-certificate with the name that it dials, and the acceptor compares it with the address that the dialing broker
+broker has one certificate and shows it on both sides. So the acceptor checks the same as a dialer. A dialer compares
+the certificate with the name that it dials, and the acceptor compares it with the address that the dialing broker
 registered. Without TLS there is nothing to check.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 from seriatim_api.errors import PreconditionError
 
 LOADED_DEADLINE_S: Final = 0.5
-"""Less than the dialer waits for a hello, and more than the read takes. After a refusal the dialer would wait longer."""
+"""Less than the dialer waits for a hello, and more than the read takes. A refusal would make the dialer wait longer."""
 
 
 class PeerNames:

@@ -1,4 +1,4 @@
-"""Writers and publications, as clients and other brokers ask for them: translated here, done by the publisher."""
+"""Calls of clients and other brokers about writers and publications: translated here, done by the publisher."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .services import Services, check_name, remaining_s, typed_errors
 from .staging import Staging
 
 PARTITIONS_PER_BROKER: Final = 2
-"""Of the stage topic: each broker is the master of some of them, whichever members are there."""
+"""Partitions of the stage topic for each broker, so that each broker is the master of some of them."""
 
 STAGE_TTL_MS: Final = 24 * 3600 * 1000
-"""How long what is staged stays. A program that stages and does not publish within that time stages anew."""
+"""How long staged data stays. A program that does not publish within that time must stage its rows again."""
 
 STAGE_INCARNATION: Final = "0" * 32
-"""Of the stage topic: whoever makes it, it is the same one."""
+"""Of the stage topic. It is the same topic, whichever broker makes it."""
 
 WRITERS_PER_PAGE_MAX: Final = 1000
 
@@ -46,12 +46,12 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     """Serves `seriatim.v1.Publications`.
 
     Args:
-        services: This broker.
-        controller: For the stage topic.
-        calls: Of other brokers.
-        publisher: Decides.
-        staging: Reads what is staged.
-        names: Checks the certificates of brokers; None where none is shown.
+        services: Of this broker.
+        controller: Makes the stage topic.
+        calls: To other brokers.
+        publisher: Decides publications.
+        staging: Reads staged data.
+        names: Checks the certificates of brokers; None without TLS.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def PrepareStaging(  # noqa: N802 - the contract's names
         self, request: publications_pb2.PrepareStagingRequest, context: Any
     ) -> publications_pb2.PrepareStagingResponse:
-        """Where to stage."""
+        """Tell a program where to stage rows."""
         self._publisher.check_understood()
         services = self._services
         topic = await self._stage_topic(request, context)
-        # Only the newest segments: each call that stages asks for all partitions.
+        # Only the newest segments are read, because each call that stages asks for all partitions.
         chains = [chain_from_record(head) for head in await services.chain_heads(topic.partition_ids)]
         if len(chains) != len(topic.partition_ids):
             raise NotServingError("the stage topic is not complete yet", retry_after_ms=200)
@@ -100,7 +100,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def _stage_topic(
         self, request: publications_pb2.PrepareStagingRequest, context: Any
     ) -> records_pb2.TopicRecord:
-        """The stage topic, made or grown by the controller where that is due."""
+        """The stage topic. If it does not exist or is too small, the controller makes it or lets it grow."""
         services = self._services
         item = await services.coordinator.get(services.keys.topic(STAGE_TOPIC))
         known = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
@@ -120,7 +120,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         item = await services.coordinator.get(services.keys.controller)
         broker = records_pb2.ControllerRecord.FromString(item.value).broker if item is not None else ""
         if broker in ("", services.identity.member.broker):
-            raise NotServingError("no controller is in office at the moment", retry_after_ms=200)
+            raise NotServingError("no controller is elected at the moment", retry_after_ms=200)
         answer: publications_pb2.PrepareStagingResponse = await self._calls.publications(
             broker, "PrepareStaging", request, left_s
         )
@@ -133,7 +133,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         """A staged batch from this disk, for another broker."""
         await self._check_broker(context)
         if not is_place(request.offset, request.rows):
-            raise BadRequestError("a staged batch has rows, and a place that there is")
+            raise BadRequestError("the request must name rows, and an offset that can exist")
         staged = StagedBatch(request.partition_id, request.rows, request.offset, b"")
         try:
             batch = await self._staging.read_here(staged)
@@ -147,7 +147,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def OpenWriter(  # noqa: N802
         self, request: publications_pb2.OpenWriterRequest, context: Any
     ) -> publications_pb2.OpenWriterResponse:
-        """Take a writer over."""
+        """Open a writer. Programs that opened it earlier publish nothing more."""
         check_name(request.writer, "writer")
         writer, record = await self._publisher.open(request.topic, request.incarnation, request.writer)
         answer = publications_pb2.OpenWriterResponse(incarnation=writer.incarnation, epoch=record.epoch)
@@ -159,7 +159,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def Publish(  # noqa: N802
         self, request: publications_pb2.PublishRequest, context: Any
     ) -> publications_pb2.PublishResponse:
-        """Publish, all or nothing."""
+        """Publish all rows of the manifest, or none."""
         check_name(request.writer, "writer")
         if not request.incarnation and request.HasField("manifest"):
             raise BadRequestError("a publication with rows names the incarnation of its topic")
@@ -180,7 +180,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def CarryOut(  # noqa: N802
         self, request: publications_pb2.CarryOutRequest, context: Any
     ) -> publications_pb2.CarryOutResponse:
-        """Append what is decided, as the master of these partitions, for another broker."""
+        """Append the rows of a decided publication, as the master of these partitions, for another broker."""
         await self._check_broker(context)
         ids = list(request.partition_ids)
         if not 0 < len(ids) <= PARTITIONS_PER_CALL or len(set(ids)) < len(ids):
@@ -196,7 +196,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         )
 
     async def _check_broker(self, context: Any) -> None:
-        """Refuse a call that no broker makes.
+        """Refuse a call that is not from a broker.
 
         Raises:
             PreconditionError: The certificate is not that of the broker that the call names.
@@ -207,7 +207,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def _carry_out(
         self, request: publications_pb2.CarryOutRequest, deadline_s: float
     ) -> Sequence[Carried | SeriatimError]:
-        """The outcome of each partition: also of a whole call that failed, so that only silence fails the call."""
+        """The outcome of each partition. If all fail, each has the error, so that only silence fails the whole call."""
         writer = Writer(request.incarnation, request.writer)
         place = manifest_place_from(request.manifest)
         until = time.monotonic() + deadline_s
@@ -223,7 +223,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         wanted = set(request.partition_ids)
         found = {part.partition: part for part in manifest.parts if part.partition in wanted}
         if len(found) < len(wanted):
-            raise BadRequestError(f"the manifest says nothing of partition id {min(wanted - found.keys())}")
+            raise BadRequestError(f"the manifest does not name partition id {min(wanted - found.keys())}")
         parts = [found[partition] for partition in request.partition_ids]
         return await self._publisher.carry_out_here(
             writer, request.producer, request.sequence, place, parts, max(until - time.monotonic(), 0.05)
@@ -245,7 +245,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def ListWriters(  # noqa: N802
         self, request: publications_pb2.ListWritersRequest, context: Any
     ) -> publications_pb2.ListWritersResponse:
-        """Writers of a topic, or of all, a page at a time."""
+        """Writers of one topic or of all topics, page by page."""
         keys = self._services.keys
         prefix = keys.writers
         if request.topic:
@@ -263,7 +263,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def DeleteWriter(  # noqa: N802
         self, request: publications_pb2.DeleteWriterRequest, context: Any
     ) -> publications_pb2.DeleteWriterResponse:
-        """Forget a writer."""
+        """Delete a writer."""
         check_name(request.writer, "writer")
         await self._publisher.delete(request.topic, request.writer)
         return publications_pb2.DeleteWriterResponse()

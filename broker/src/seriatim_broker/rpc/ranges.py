@@ -92,7 +92,7 @@ class RangesServicer:
     async def offsets(
         self, request: ranges_pb2.GetOffsetsRequest, until: float, *, is_forwarded: bool = False
     ) -> ranges_pb2.GetOffsetsResponse:
-        """Answer until a time of the monotonic clock, also for this broker's own use. A forwarded question stays here."""
+        """Answer by `until` on the monotonic clock, also for this broker itself. A forwarded question stays here."""
         topic = await self._topic(request.topic, request.incarnation)
         numbers = list(request.partitions) or list(range(len(topic.partition_ids)))
         _check_partitions(topic, numbers)

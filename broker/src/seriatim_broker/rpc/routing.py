@@ -57,7 +57,7 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         )
 
     async def _has_not_grown(self, request: broker_pb2.GetTopicRequest) -> bool:
-        """Whether the topic has not grown. Every client asks every 2 s, so one read a second for each topic is enough."""
+        """Whether the topic has not grown. Every client asks every 2 s: one read a second for each topic is enough."""
         now_s = time.monotonic()
         count, read_s = self._counts.get(request.topic, (0, 0.0))
         if now_s - read_s > COUNT_AGE_S:

@@ -1,4 +1,4 @@
-"""What all servicers of one broker share, and the few things that each of them does alike."""
+"""What all servicers of one broker share, and helpers that each of them uses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
 from .outbound import OPERATOR_EPOCH_KEY, operator_epoch
 
 DEADLINE_S_DEFAULT = 10.0
-"""Of a call whose caller named none."""
+"""For a call whose caller named no deadline."""
 
 DEADLINE_S_MAX = 60.0
 
@@ -56,12 +56,12 @@ class Services:
     """One broker, as its servicers see it.
 
     Attributes:
-        in_flight_bytes: Batches handed to the core and not answered, over all streams.
-        stream_count: Append and consume streams that stand.
-        is_stopping: A graceful stop has begun: no new streams.
+        in_flight_bytes: Bytes of batches that the core has and has not answered, over all streams.
+        stream_count: Number of append, consume and range streams.
+        is_stopping: A graceful stop has begun: there are no new streams.
         quarantined_logs: See `BrokerCore.quarantined_logs`.
         disk_state: What is wrong with a member's disk: "full", "hangs", or empty.
-        is_alive: Whether a run is linked to this broker and answers, within so many seconds (`Links.is_alive`).
+        is_alive: Whether a run is linked to this broker and answers within so many seconds (`Links.is_alive`).
     """
 
     identity: Identity
@@ -84,7 +84,7 @@ class Services:
     quarantined_logs: Callable[[], list[tuple[PartitionId, int, int, int]]] = list
 
     def route(self, info: RouteInfo) -> common_pb2.Route:
-        """A route with addresses as clients reach them."""
+        """A route with the addresses at which clients reach the brokers."""
         nexts = (self.directory.group_address(group) for group in info.next_groups)
         return common_pb2.Route(
             partition_id=info.partition,
@@ -96,13 +96,13 @@ class Services:
         )
 
     def route_of(self, chain: Chain) -> common_pb2.Route:
-        """The route that a chain record gives."""
+        """The route by a chain record."""
         segment = chain.open_segment
         nexts = tuple(group for group in chain.send_chain if group != segment.group)
         return self.route(RouteInfo(chain.partition, chain.epoch, segment.no, segment.master.broker, nexts))
 
     async def ask_core(self, event_of: Callable[[int], Any], deadline_s: float) -> Reply:
-        """Feed an event that has one reply, and wait for it.
+        """Feed an event that has one reply, and wait for the reply.
 
         Raises:
             DeadlineExceededError: It did not come in time.
@@ -124,10 +124,12 @@ class Services:
             self.driver.forget_request(request)
 
     async def topic(self, name: str, *, or_stage: bool = False) -> records_pb2.TopicRecord:
-        """The record of a topic that is ready; for operators also of the stage topic, which no program can name.
+        """The record of a topic that is READY. `or_stage` allows the stage topic, which no other call can name.
 
         Raises:
-            IllegalNameError, UnknownTopicError: There can be, or is, none. NotServingError: It is being created.
+            IllegalNameError: No topic can have that name.
+            UnknownTopicError: There is no such topic.
+            NotServingError: It is being created.
         """
         if not (or_stage and name == STAGE_TOPIC):
             check_name(name, "topic")
@@ -140,7 +142,7 @@ class Services:
         return record
 
     async def chain_heads(self, partitions: Sequence[int]) -> list[records_pb2.ChainRecord]:
-        """The records of chains with their newest segments, in their order; those that are not there are left out."""
+        """The records of chains with their newest segments, in order. Chains that do not exist are left out."""
         heads: list[records_pb2.ChainRecord] = []
         for start in range(0, len(partitions), READS_PER_TXN):
             page = partitions[start : start + READS_PER_TXN]
@@ -149,7 +151,7 @@ class Services:
         return heads
 
     async def chains(self, partitions: Sequence[int]) -> list[Chain]:
-        """The chains of partitions, in their order; those that are not there are left out."""
+        """The chains of partitions, in order. Chains that do not exist are left out."""
         chains: list[Chain] = []
         for start in range(0, len(partitions), READS_PER_TXN):
             page = partitions[start : start + READS_PER_TXN]
@@ -162,10 +164,10 @@ class Services:
 
 
 def guard_of_call(services: Services, context: Any) -> Guard:
-    """What the transactions of a call compare: nothing, or that the operator who makes it is the newest.
+    """What the transactions of a call compare: nothing, or that the operator that makes the call is the newest.
 
     Raises:
-        BadRequestError: The epoch that the call names is none.
+        BadRequestError: The epoch that the call names is no number of 63 bits.
     """
     epoch = operator_epoch(context)
     if epoch is None:
@@ -176,35 +178,35 @@ def guard_of_call(services: Services, context: Any) -> Guard:
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse what cannot name anything.
+    """Refuse an illegal name.
 
     Raises:
-        IllegalNameError: It cannot.
+        IllegalNameError: It is illegal.
     """
     if not is_legal_name(name):
         raise IllegalNameError(f"{name[:40]!r} cannot name a {what}: letters, digits, '.', '_' and '-', at most 200")
 
 
 def check_protocol(protocol: int) -> None:
-    """Refuse a client of another protocol.
+    """Refuse a client with another protocol.
 
     Raises:
-        UnsupportedVersionError: It is.
+        UnsupportedVersionError: It has another protocol.
     """
     if protocol != PROTOCOL:
         raise UnsupportedVersionError(
-            f"protocol {protocol} is not spoken here (spoken: {PROTOCOL})", protocol=protocol, spoken=PROTOCOL
+            f"this broker does not speak protocol {protocol}, only {PROTOCOL}", protocol=protocol, spoken=PROTOCOL
         )
 
 
 def remaining_s(context: Any) -> float:
-    """The call's deadline, in seconds from now, within our own limits."""
+    """Seconds until the call's deadline, at most 60; 10 if it has none."""
     left = context.time_remaining()
     return min(DEADLINE_S_DEFAULT if left is None else max(left, 0.001), DEADLINE_S_MAX)
 
 
 def deadline_us(context: Any) -> int:
-    """The same as a time of the core's clock, a little before the caller gives up."""
+    """The deadline as a time of the core's clock, 5 % before the caller gives up."""
     return time.monotonic_ns() // 1000 + int(remaining_s(context) * 0.95 * 1e6)
 
 
@@ -215,7 +217,7 @@ async def abort(context: Any, error: SeriatimError) -> NoReturn:
 
 
 def typed_errors(method: _Method) -> _Method:
-    """A unary method whose `SeriatimError`s become statuses."""
+    """Turn the `SeriatimError`s of a unary method into statuses."""
 
     @wraps(method)
     async def call(self: Any, request: Any, context: Any) -> Any:
@@ -228,5 +230,5 @@ def typed_errors(method: _Method) -> _Method:
 
 
 def is_broken_stream(exc: Exception) -> bool:
-    """Whether the exception is gRPC saying that the other end has gone, which has no common base."""
+    """Whether the exception says that the other end has gone. gRPC has no common base class for these exceptions."""
     return isinstance(exc, (grpc.aio.BaseError, asyncio.InvalidStateError)) or type(exc).__module__.startswith("grpc")

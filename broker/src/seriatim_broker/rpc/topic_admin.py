@@ -233,7 +233,7 @@ def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.
     def change(settings: records_pb2.TopicSettings) -> None:
         if "flush" in names and wanted.flush != settings.flush:
             raise PreconditionError(
-                "a topic's `flush` is set when the topic is made and never changes: nothing was changed; make another topic"
+                "a topic's `flush` is set when it is made and never changes: nothing was changed; make another topic"
             )
         for name in names:
             setattr(settings, name, getattr(wanted, name))
