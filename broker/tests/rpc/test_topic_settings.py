@@ -18,8 +18,8 @@ DAY_MS = 86_400_000
         ({"unread_ms_max": 5}, "unread_ms_max is 5: it is 0 .no limit. or at least 1000 ms"),
         ({"retention_bytes": RETENTION_BYTES_MIN - 1}, "retention_bytes is 1048575: it is 0 .no limit. or at least"),
         ({"unread_bytes_max": 1}, "unread_bytes_max is 1: it is 0 .no limit. or at least 1048576 bytes"),
-        ({"retention_ms": 2 * DAY_MS, "unread_ms_max": DAY_MS}, "the cap cannot be lower"),
-        ({"retention_bytes": 2 << 20, "unread_bytes_max": 1 << 20}, "the cap cannot be lower"),
+        ({"retention_ms": 2 * DAY_MS, "unread_ms_max": DAY_MS}, "the first limit cannot be below the second"),
+        ({"retention_bytes": 2 << 20, "unread_bytes_max": 1 << 20}, "the first limit cannot be below the second"),
     ],
 )
 def test_what_no_broker_could_keep_is_refused(settings: dict[str, int], text: str) -> None:
@@ -50,7 +50,7 @@ def test_a_limit_that_is_raised_above_the_cap_that_the_topic_has_is_refused() ->
     change = topic_admin._change_of(
         broker_pb2.UpdateTopicRequest(settings=records_pb2.TopicSettings(retention_ms=8 * DAY_MS))
     )
-    with pytest.raises(BadRequestError, match="the cap cannot be lower"):
+    with pytest.raises(BadRequestError, match="the first limit cannot be below the second"):
         change(settings)
 
 
@@ -66,5 +66,5 @@ def test_retention_acts_from_the_change_of_any_of_its_settings_on_and_of_no_othe
 
 def test_what_is_said_when_a_topic_is_made_stays() -> None:
     change = topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings_mask=["flush"]))
-    with pytest.raises(PreconditionError, match="make another one"):
+    with pytest.raises(PreconditionError, match="make another topic"):
         change(records_pb2.TopicSettings(flush=True))

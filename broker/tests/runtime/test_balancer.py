@@ -175,7 +175,8 @@ async def test_it_says_why_there_is_nothing_to_move() -> None:
     for partition in range(4):
         world.put(partition, "g0", partition % 2)
     world.later(60)
-    assert (await world.balancer.ask(run=False)).reason == "all is even enough: the busiest broker group is 0% above the mean"
+    reason = (await world.balancer.ask(run=False)).reason
+    assert reason == "all is even enough: the busiest broker group is 0% above the mean"
     world.load = dict.fromkeys(world.load, 0)
     assert "too little traffic" in (await world.balancer.ask(run=False)).reason
     world.load[7] = 1_000_000

@@ -62,7 +62,7 @@ async def test_a_group_of_which_no_member_told_stops_the_rebuild() -> None:
         "g1-1 was not named in --brokers; see below",
     ]
     (refusal,) = plan.refusals
-    assert "no member of the broker group g1 told (g1-0, g1-1)" in refusal
+    assert "no member of the broker group g1 answered (g1-0, g1-1)" in refusal
     assert "would be lost" in refusal
     assert "--without-group g1" in refusal
 
@@ -93,7 +93,7 @@ async def test_one_silent_member_beside_one_that_told_is_said_and_does_not_stop_
         "g0-1 was not named in --brokers",
         "g1-0 was not named in --brokers",
     ]
-    assert all("every segment with acknowledged messages of the group is known" in line for line in plan.silent)
+    assert all("every segment of it with acknowledged messages is known" in line for line in plan.silent)
 
 
 async def test_if_all_tell_nothing_is_said_of_silence() -> None:

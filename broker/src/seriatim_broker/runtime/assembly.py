@@ -1,7 +1,7 @@
 """The parts of a broker's runtime, each with the parts that it needs.
 
 `composition` puts them on RocksDB, gRPC and etcd. The simulation puts the same parts on fakes of disk, network and
-clock. So the simulator runs what runs in production, also in who tells what to which part.
+clock. So the simulator runs the code of production, with the same connections between its parts.
 """
 
 from __future__ import annotations

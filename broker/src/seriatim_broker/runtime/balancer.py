@@ -88,7 +88,7 @@ class Look:
 
 
 class Balancer:
-    """A duty of the elected broker, until cancelled. `look` and `ask` answer people who ask that broker."""
+    """A duty of the elected broker, until cancelled. `ask` answers a person."""
 
     def __init__(
         self,

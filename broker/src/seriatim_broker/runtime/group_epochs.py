@@ -11,7 +11,7 @@ Rule `above-the-floor` (I1). Without it:
     2. Its cursor is removed. g is made again, and begins in group epoch 1.
     3. Its server finds 100 acknowledged messages of g in group epoch 1 on its disk. The new g never gets them.
 
-Rule `expires-without-floor` (in `expiry`) is the other half: the removal raises the floor.
+The module `expiry` keeps the other half, rule `expires-without-floor`: the removal of a cursor raises the floor.
 """
 
 from __future__ import annotations

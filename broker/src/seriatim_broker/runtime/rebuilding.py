@@ -359,7 +359,7 @@ def _known_brokers(
 def _tell_silence(
     plan: Plan, groups: Mapping[str, set[str]], answers: Answers, without_groups: Collection[str]
 ) -> None:
-    """Say which brokers told nothing, and refuse to write if no member of a broker group told anything.
+    """Say which brokers did not answer, and refuse to write if no member of a broker group answered.
 
     Each member of a segment has its chain record on its disk before a message of it. So if one member of each broker
     group answers, every segment with acknowledged messages is known. Without an answer from broker group B:
@@ -379,16 +379,16 @@ def _tell_silence(
             said = f"{name} did not answer ({why})" if why is not None else f"{name} was not named in --brokers"
             others = ", ".join(sorted(names & speakers))
             rest = (
-                f"{others} of its group told, so every segment with acknowledged messages of the group is known; what "
-                f"{name} alone knows may be lost: how it sealed or settled segments just before the end, and cursors"
+                f"{others} of its broker group answered, so every segment of it with acknowledged messages is known; "
+                f"what only {name} knows may be lost: how it sealed or settled segments just before the end, and cursors"
                 if others
                 else "see below"
             )
             plan.silent.append(f"{said}; {rest}")
         if group in without_answer:
             cost = (
-                f"no member of the broker group {group} told ({', '.join(sorted(names))}): segments that were opened "
-                "on it in the lost time are not known, and all messages that were acknowledged in them would be lost"
+                f"no member of the broker group {group} answered ({', '.join(sorted(names))}): segments that were "
+                "opened on it in the lost time are not known, and all messages acknowledged in them would be lost"
             )
             if group in without_groups:
                 plan.unknown.append(cost)
@@ -401,6 +401,6 @@ def _tell_silence(
 
 def _tell_unknown(plan: Plan) -> None:
     if plan.steps:
-        plan.unknown.append("topics, groups and partitions that were deleted in the lost time: they are back")
+        plan.unknown.append("topics, consumer groups and partitions that were deleted in the lost time: they are back")
         plan.unknown.append("consumer groups that acknowledged nothing: they begin anew")
-        plan.unknown.append("what was wanted of broker groups (cordoned, drained, weights) in the lost time")
+        plan.unknown.append("intents and weights of broker groups (cordoned, drained) that were set in the lost time")

@@ -61,8 +61,9 @@ class RestartGate:
     async def check(self, broker: str, deadline_s: float) -> GateAnswer:
         """Whether the broker may be stopped without leaving anything on one disk only.
 
-        While the partition that decided the last no is still a reason for a no, it decides this answer too, whoever
-        asked then. Verdict and number of segments are then those of one partition, and other partitions may be worse.
+        While the partition that decided the last no is still a reason for a no, it decides this answer too,
+        also if another program asked then. Verdict and number of segments are those of that partition, and other
+        partitions may be worse.
 
         Raises:
             BadRequestError: There is no such broker.

@@ -89,7 +89,7 @@ class RetentionSettings:
             times that, the scans are more frequent.
         segment_age_s_max: An open segment of a topic with retention is ended when it is so old, because a sealed
             segment can be dropped as a whole. Another one begins.
-        segment_size_bytes_max: The same for its size.
+        segment_size_bytes_max: An open segment of such a topic is also ended when it has so many bytes.
     """
 
     look_s: float = 60.0
