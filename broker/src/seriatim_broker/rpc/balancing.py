@@ -29,7 +29,7 @@ class BalancingServicer(operations_pb2_grpc.BalancingServicer):
     async def Balance(  # noqa: N802 - the contract's names
         self, request: operations_pb2.BalanceRequest, context: Any
     ) -> operations_pb2.BalanceResponse:
-        """The loads, the moves that would even them out, and with `run` the begin of these moves."""
+        """The loads, and the moves that would even them out. With `run`, the controller begins to make these moves."""
         if request.run:
             await guard_of_call(self._services, context)()
         if not self._controller.election.is_leader:

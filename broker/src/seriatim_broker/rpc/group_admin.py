@@ -42,14 +42,14 @@ from .services import Services, check_name, guard_of_call, remaining_s, typed_er
 from .topic_admin import TopicAdmin
 
 CREATE_ROUNDS_MAX = 10
-"""Tries. A partition that moves, or a consumer that joins, while the consumer group is made costs one of them."""
+"""Tries to make a consumer group. A try fails if a partition moves or a consumer joins meanwhile."""
 
 LISTS_AT_ONCE = 32
 """Partitions whose cursors are read from the coordinator at the same time."""
 
 DESCRIBE_ROUNDS_MAX = 3
 DESCRIBE_PAUSE_S = 0.05
-"""A consumer group that moves while it is described is asked for again: so often, and after this pause."""
+"""Tries, and the pause between, if a consumer group moves while it is described."""
 
 
 class GroupAdmin(TopicAdmin):
@@ -101,7 +101,7 @@ class GroupAdmin(TopicAdmin):
         request: broker_pb2.CreateConsumerGroupRequest,
         context: Any,
     ) -> bool:
-        """Begin at the end, which only the master knows. If the call was passed on, only for partitions of this one."""
+        """Begin at the ends, which only the masters know. A call that was passed on is about this master's partitions."""
         by_master: dict[str, list[Chain]] = {}
         for chain in missing:
             by_master.setdefault(chain.open_segment.master.broker, []).append(chain)
@@ -170,7 +170,7 @@ class GroupAdmin(TopicAdmin):
     async def DescribeGroup(  # noqa: N802
         self, request: broker_pb2.DescribeGroupRequest, context: Any
     ) -> broker_pb2.DescribeGroupResponse:
-        """Where a consumer group is, by the servers of its cursor segments. A row that none told has an error."""
+        """Where a consumer group is. The servers of its cursor segments tell it; the other rows have an error."""
         check_name(request.group, "consumer group")
         topic = await self._services.topic(request.topic)
         for round_no in range(1, DESCRIBE_ROUNDS_MAX + 1):

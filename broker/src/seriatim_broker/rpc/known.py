@@ -16,7 +16,7 @@ from ..runtime.rebuilding import Told
 from ..runtime.records import chain_from_record, chain_to_record, member_to_record
 
 PAGE_SIZE_BYTES = 1 << 20
-"""An answer ends with the partition with which it exceeds this; well below the limit of a message."""
+"""An answer ends with the first partition that makes it larger than this. A message may be much larger."""
 
 
 def tell(

@@ -104,6 +104,9 @@ class Places:
         if chain.open_segment.base is None:
             unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
             return Place(unsettled.no, 0), True
+        # Rule `range-end-by-any` (RANGE). Without it: 1. A slave knows the commit 100, and the master has acknowledged
+        # 120. 2. A job asks the slave for the end, and reads to 100. 3. The job says that it has read everything that
+        # was sent before it began, and 20 messages are missing.
         if surveyed.commit is None:
             raise NotServingError(
                 f"partition {chain.number} of {chain.topic!r} is moving to another broker", retry_after_ms=50

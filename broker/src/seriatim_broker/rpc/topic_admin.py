@@ -27,7 +27,7 @@ PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""
 
 RETENTION_MS_DEFAULT = 3 * 86_400_000
-"""For a topic whose maker says nothing about retention."""
+"""Three days: used if a caller asks for default retention."""
 
 RETENTION_BYTES_MIN = 1 << 20
 """A batch has up to 1 MiB, and a partition keeps at least one."""

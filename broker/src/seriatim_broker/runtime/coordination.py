@@ -72,15 +72,15 @@ JOINT_IN_FLIGHT_MAX = 8
 """Joint transactions at once. Writes that come while all are under way make the next ones larger."""
 
 JOINT_SIZE_BYTES_MAX = 512 * 1024
-"""Of the values in a joint transaction: a third of the coordinator's limit on a request."""
+"""Limit on the values in a joint transaction: a third of the coordinator's limit on a request."""
 
 READ_DEADLINE_S = 2.0
-"""Of one transaction of reads. The core tries again at its own pace."""
+"""Deadline of a transaction of reads. The core tries again at its own pace."""
 
 WRITE_DEADLINE_S = 0.7
-"""Of one transaction that writes. A member of etcd that died says nothing, and a write that another member of etcd
-forwarded to it is lost without a word. If the write counts as unknown early, its record is read early, from a member
-that answers. The deadline is longer than a write takes that shares etcd with the writes of a thousand partitions."""
+"""Deadline of a transaction that writes. A member of etcd that died says nothing, and a write that another member of
+etcd forwarded to it is lost without a word. The earlier the write counts as unknown, the earlier its record is read from
+a member that answers. When a thousand partitions write at once, a write still takes less than this."""
 
 SAME_REFUSAL_S = 60.0
 """If the coordinator refuses a write for its own content (too large), it is logged once in this time for each key."""
@@ -346,9 +346,9 @@ class CoordinatorWork:
             self._failed(exc)
 
     def _next_chain_writes(self) -> list[WriteChain]:
-        """The oldest writes, at most one of a partition, and of no partition that has a write under way.
+        """The oldest waiting writes, one for each partition. Partitions with a write under way are left out.
 
-        Of two writes of one partition the later one would fail, and with it the others of its joint transaction.
+        If two writes of one partition went out together, the later one would fail, and its joint transaction with it.
         """
         effects: list[WriteChain] = []
         later: list[WriteChain] = []
@@ -531,8 +531,8 @@ class CoordinatorWork:
             self._log_refusal(_key_of(operations[0]), len(operations), exc)
             return WriteOutcome.REFUSED, 0
         # Rule `conflict-done` (I5): a failed comparison means that nothing was written. Without it: 1. Switcher 1 seals
-        # segment 1 at 5. 2. The comparison of switcher 2 fails, and it believes that segment 1 is sealed at 4. 3. Its
-        # members truncate to 4, and an acknowledged message is gone.
+        # segment 1 at 5. 2. The comparison of switcher 2 fails, and it believes that segment 1 is sealed at 4. 3.
+        # Members that hear of this truncate to 4, and an acknowledged message is gone.
         return (WriteOutcome.DONE, result.revision) if result.succeeded else (WriteOutcome.CONFLICT, 0)
 
     def _log_refusal(self, key: str, count: int, error: SeriatimError) -> None:

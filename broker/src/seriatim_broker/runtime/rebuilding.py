@@ -27,7 +27,7 @@ from .pages import read_all_whole
 from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, member_to_record
 
 DEADLINE_S = 10.0
-"""Of each call."""
+"""Deadline of each call to the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ def _tell_silence(
             others = ", ".join(sorted(names & speakers))
             rest = (
                 f"{others} of its broker group answered, so every segment of it with acknowledged messages is known; "
-                f"what only {name} knows may be lost: how it sealed or settled segments just before the end, and cursors"
+                f"what only {name} knows may be lost: how it sealed or settled segments before the end, and cursors"
                 if others
                 else "see below"
             )

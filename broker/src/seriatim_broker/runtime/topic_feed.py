@@ -75,7 +75,7 @@ class TopicWatcher:
     def __init__(self) -> None:
         self._changed: dict[str, set[int]] = {}  # topics -> partition ids of the chains that changed
         self._deleted: set[str] = set()
-        self._first: set[str] | None = None  # of the topics that were there at first, those that are still to be taken
+        self._first: set[str] | None = None  # topics of the first list that were not taken yet
         self._is_whole = False
         self._news = asyncio.Event()
         self._topics: dict[str, records_pb2.TopicRecord] = {}

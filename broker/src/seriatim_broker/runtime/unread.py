@@ -17,10 +17,10 @@ from ..core.values.effects import Led
 from ..core.values.positions import BatchPlace, Place, first_kept
 
 WARN_RATIO: Final = 0.8
-"""A consumer group is named in the log if its oldest unread message has used so much of its time, or of the room."""
+"""From this `Nearness.ratio` on, the log names the consumer group."""
 
 NO_END_S: Final = float("inf")
-"""No unread message goes by its age."""
+"""There is no limit on the age of unread messages."""
 
 FindIndex = Callable[[int], Awaitable[BatchPlace | None]]
 """The batch of the open segment with that index."""
@@ -83,7 +83,7 @@ async def retained(led: Led, now_ms: int, find: FindIndex) -> tuple[int, float]:
 async def nearness(
     led: Led, policy: Policy, readers: Sequence[Reader], now_ms: int, find: FindIndex
 ) -> Nearness | None:  # fmt: skip
-    """How near retention is to the oldest unread message of a consumer group; None: nothing unread goes by itself."""
+    """How near retention is to the oldest unread message of a consumer group; None: retention drops none of them."""
     limits = policy.unread_limits if policy.keeps_unread else policy.limits
     if not limits.any or not readers:
         return None
