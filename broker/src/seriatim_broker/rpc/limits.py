@@ -16,10 +16,10 @@ STREAM_BYTES_MAX: Final = 8 << 20
 """Bytes of batches sent and not answered, on one stream: a stream's share of the memory."""
 
 PARTITION_BYTES_MAX: Final = 4 << 20
-"""The same for one partition on a stream, so that one stuck partition holds up no other."""
+"""Bytes of batches sent and not answered, on one partition of a stream. So one stuck partition holds up no other."""
 
 IN_FLIGHT_BYTES_MAX: Final = 64 << 20
-"""The same for all streams of the broker together."""
+"""Bytes of batches that came and are not answered, on all streams of the broker together."""
 
 BATCH_BYTES_MAX: Final = 1 << 20
 """Largest body of a batch, unless the topic allows less."""

@@ -39,7 +39,7 @@ at once: 1,000 partitions with 4,000 producers each make 200 MB. The queue refer
 tables, and does not copy them."""
 
 PAIRING_DEADLINE_S = 2.0
-"""From the first stream of a link to the confirmation on both."""
+"""Time from the first stream of a link to the confirmation on both."""
 
 MESSAGES_AT_ONCE = 256
 """Messages that are encoded before heartbeats have their turn: a few milliseconds."""

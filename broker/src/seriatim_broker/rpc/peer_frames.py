@@ -32,7 +32,7 @@ FRAME_SIZE_BYTES = 1 << 20
 """A frame is closed when it has so many bytes. One larger message travels alone."""
 
 CONTROL_FRAME_SIZE_BYTES = 64 << 10
-"""The same for control frames. A heartbeat waits until the frame before it is read, about 10 ms for this size."""
+"""A control frame is closed when it has so many bytes. A heartbeat waits about 10 ms for a frame of this size."""
 
 PART_SIZE_BYTES: Final = 1 << 20
 """A larger control message travels in parts of this size. A heartbeat waits for one part, some milliseconds."""

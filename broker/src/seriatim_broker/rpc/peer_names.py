@@ -17,7 +17,8 @@ from typing import Any, Final
 from seriatim_api.errors import PreconditionError
 
 LOADED_DEADLINE_S: Final = 0.5
-"""Less than the dialer waits for a hello, and more than the read takes. A refusal would make the dialer wait longer."""
+"""Time for the first read of the members. It is less than the dialer waits for a hello: a refusal would make the dialer
+wait longer. And it is more than the read takes."""
 
 
 class PeerNames:

@@ -32,7 +32,7 @@ from .outbound import BrokerCalls
 from .services import Services
 
 ASK_DEADLINE_S = 0.4
-"""For one member's answer, if another member can be asked."""
+"""Time for one member's answer, if another member can be asked."""
 
 ELSEWHERE = (RoutingError, UnavailableError, UnsupportedVersionError)
 """Errors after which another broker may answer: it is not here, or that broker's version does not have the call."""

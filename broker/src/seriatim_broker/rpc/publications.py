@@ -37,7 +37,7 @@ STAGE_TTL_MS: Final = 24 * 3600 * 1000
 """How long staged data stays. A program that does not publish within that time must stage its rows again."""
 
 STAGE_INCARNATION: Final = "0" * 32
-"""Of the stage topic. It is the same topic, whichever broker makes it."""
+"""The incarnation of the stage topic. It is the same topic, whichever broker makes it."""
 
 WRITERS_PER_PAGE_MAX: Final = 1000
 

@@ -53,20 +53,20 @@ from .services import Services
 from .staging import Staging
 
 PARTITIONS_PER_CALL: Final = 200
-"""In one call to one master."""
+"""Partitions that one call to one master names."""
 
 PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 0.5
 """First and longest pause before partitions that have not answered are asked again."""
 
 CALL_DEADLINE_S: Final = 10.0
-"""For one question to a master. A long publication goes on meanwhile, and is asked for again."""
+"""Time for one question to a master. A long publication goes on meanwhile, and is asked for again."""
 
 TAKEN_UP_S: Final = 30.0
-"""For one try of the controller to finish a publication that another broker decided."""
+"""Time for one try of the controller to finish a publication that another broker decided."""
 
 TRANSACTIONS_MAX: Final = 50
-"""In one call. Each of them except the last one failed its comparison."""
+"""Tries of one call. A try begins anew if the record was changed since it was read."""
 
 STAGED_QUESTIONS_AT_ONCE: Final = 16
 

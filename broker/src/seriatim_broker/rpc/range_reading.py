@@ -27,7 +27,7 @@ from .services import Services, abort, check_protocol
 
 OPEN_DEADLINE_S: Final = 10.0
 STEP_DEADLINE_S: Final = 10.0
-"""For one step: a read of the disk, and perhaps a producer table from another broker."""
+"""Time for one step: a read of the disk, and perhaps a producer table from another broker."""
 
 STEP_BYTES: Final = 2 << 20
 """Bytes of batches in one step, which is one frame: as much as one delivery to a consumer group."""

@@ -43,7 +43,7 @@ from .limits import IN_FLIGHT_BYTES_MAX, PROTOCOL, STREAM_COUNT_MAX
 from .outbound import OPERATOR_EPOCH_KEY, operator_epoch
 
 DEADLINE_S_DEFAULT = 10.0
-"""For a call whose caller named no deadline."""
+"""Deadline of a call whose caller named none."""
 
 DEADLINE_S_MAX = 60.0
 

@@ -30,13 +30,13 @@ from .places import Places
 from .services import Services
 
 BATCH_BYTES_MAX: Final = 2 << 20
-"""More than a batch may have, because it is read whole."""
+"""Limit of a read. It is more than a batch may have, because a batch is read whole."""
 
 FETCHES_AT_ONCE: Final = 64
 """Staged batches that this broker fetches for its core at once: 64 MiB if all are of the largest size."""
 
 READ_DEADLINE_S: Final = 2.0
-"""For one member's answer, which takes a read of its disk."""
+"""Time for one member's answer, which takes a read of its disk."""
 
 COMMIT_TOLD_S: Final = 0.02
 """Within this time a slave learns the commit of a stage partition (`commit_idle_us`, and the way)."""
@@ -57,7 +57,7 @@ LARGE_BYTES: Final = 64 << 10
 """A larger manifest is parsed in a thread, because the largest takes most of a second."""
 
 DISK_LOOK_S: Final = 0.02
-"""Between two checks whether the disk takes more, while it is behind with its writes."""
+"""Pause between two checks whether the disk takes more, while it is behind with its writes."""
 
 _log = structlog.get_logger(__name__)
 

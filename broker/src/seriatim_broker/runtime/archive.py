@@ -49,7 +49,7 @@ RECORD_SEGMENTS_MIN = 64
 """Segments that stay in the record when others leave it."""
 
 RECORD_SEGMENTS_MAX = 80
-"""In one record: about 30 KB. So a hundred records can be read in one transaction."""
+"""Segments that a record may have: about 30 KB. So a hundred records can be read in one transaction."""
 
 MOVED_SEGMENTS_MAX = 1024
 """Segments that leave a record at once. If an older version left more in one record, they go in several steps."""

@@ -40,7 +40,7 @@ MOVE_DEADLINE_S = 3.0
 """A planned switch takes some milliseconds, or is dropped after twice `planned_switch_ms`."""
 
 FAILURES_MAX = 3
-"""After so many failed moves in a row the rest of the plan is given up. The next scan may know what is wrong."""
+"""If so many moves fail in a row, the rest of the plan is given up. The next scan may know what is wrong."""
 
 _log = structlog.get_logger(__name__)
 

@@ -38,10 +38,10 @@ from .records import member_from_record
 
 HEALS_PER_PASS_MAX = 64
 HEAL_PASS_S = 0.5
-"""Between two scans while there is something to heal."""
+"""Pause between two scans while there is something to heal."""
 
 HEAL_IDLE_S = 5.0
-"""Between two checks which members were away for too long. A new disk is noticed at once."""
+"""Pause between two checks for members that were away for too long. A new disk is noticed at once."""
 
 ADMITTED_LOOKS = 20
 ADMITTED_LOOK_S = 0.1

@@ -59,7 +59,7 @@ from .pages import WholeChain, has_pages, read_all_whole, read_whole
 from .records import cursor_from_value, cursor_to_value, deleted_partitions_from, writer_from_value
 
 READS_PER_TXN = 100
-"""Below the coordinator's limit of 128 operations."""
+"""Keys that are read in one transaction; below the coordinator's limit of 128 operations."""
 
 READS_IN_FLIGHT_MAX = 16
 WRITES_IN_FLIGHT_MAX = 64
@@ -79,8 +79,8 @@ READ_DEADLINE_S = 2.0
 
 WRITE_DEADLINE_S = 0.7
 """Deadline of a transaction that writes. A member of etcd that died says nothing, and a write that another member of
-etcd forwarded to it is lost without a word. The earlier the write counts as unknown, the earlier its record is read from
-a member that answers. When a thousand partitions write at once, a write still takes less than this."""
+etcd forwarded to it is lost without a word. The earlier the write counts as unknown, the earlier its record is read
+from a member that answers. When a thousand partitions write at once, a write still takes less than this."""
 
 SAME_REFUSAL_S = 60.0
 """If the coordinator refuses a write for its own content (too large), it is logged once in this time for each key."""

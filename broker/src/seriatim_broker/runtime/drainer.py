@@ -27,11 +27,11 @@ from .keys import Keys
 from .listing import all_chains
 
 MOVES_PER_PASS_MAX = 64
-"""In one scan: as many planned switches as go to the coordinator at once."""
+"""Moves that are requested in one scan: as many planned switches as go to the coordinator at once."""
 
 COPIES_PER_PASS_MAX = 64
 PASS_S = 0.5
-"""Between two scans while something is left to do."""
+"""Pause between two scans while something is left to do."""
 
 IDLE_PASS_S = 10.0
 """Between two scans when all is done. A failover may have put an open segment on a cordoned broker group if there was

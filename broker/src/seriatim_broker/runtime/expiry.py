@@ -38,7 +38,7 @@ REMOVED_PER_TXN = 100
 """Cursors or tombstones. With what else is compared and written it is below the coordinator's limit of 128."""
 
 REMOVED_PER_PASS = 2000
-"""Of each kind: 20 transactions."""
+"""Cursors, and as many tombstones, that one pass removes: 20 transactions for each kind."""
 
 PARTITIONS_PER_PASS = 200
 """Partitions whose cursors are listed in one pass; the next pass goes on with the next ones. 10,000 take 50 passes."""

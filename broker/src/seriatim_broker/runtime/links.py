@@ -35,12 +35,12 @@ BACKOFF_S_MAX = 0.2
 once."""
 
 DIAL_DEADLINE_S = 1.0
-"""Of connecting and the hello, at the first try. It doubles with each try that got no answer."""
+"""Time for connecting and the hello, at the first try. It doubles with each try that got no answer."""
 
 DIAL_DEADLINE_S_MAX = 4.0
 SILENT_BACKOFF_S_MAX = 4.0
-"""Between two tries at a peer that does not answer. On a starved machine every try takes time from the processes that
-should answer it. Without this pause, brokers that were silent once kept one another silent."""
+"""Longest pause between two tries at a peer that does not answer. On a starved machine every try takes time from the
+processes that should answer it. Without this pause, brokers that were silent once kept one another silent."""
 
 POLITE_S = 0.03
 """How long the broker with the higher name waits before its very first dial, so that two dials seldom cross. After a

@@ -73,7 +73,7 @@ class Seen:
 
 
 NEVER_SEEN = Seen()
-"""For a new disk, and for one that an older version wrote."""
+"""The value for a new disk, and for one that an older version wrote."""
 
 
 class Disk(Protocol):
@@ -81,7 +81,7 @@ class Disk(Protocol):
 
     @property
     def member(self) -> MemberId:
-        """Whose disk it is."""
+        """The member that the disk belongs to."""
 
     @property
     def run(self) -> int:

@@ -19,7 +19,7 @@ from .keys import Keys
 from .records import page_numbers, parse_record
 
 PAGES_PER_READ = 16
-"""In one transaction: about 1.3 MB."""
+"""Pages that are read in one transaction: about 1.3 MB."""
 
 READ_ATTEMPTS_MAX = 20
 """A chain is written when a broker dies, and not twenty times while it is read."""

@@ -25,7 +25,7 @@ from .keys import Keys
 from .listing import all_chains, one_chain
 
 SEGMENTS_PER_QUESTION = 500
-"""In one question to a member: an answer of a few kilobytes."""
+"""Segments in one question to a member. The answer has a few kilobytes."""
 
 QUESTIONS_AT_ONCE = 8
 ANSWER_S = 0.3

@@ -46,7 +46,7 @@ LED_PER_LIST: Final = 200
 """Partitions that the core names in one step."""
 
 ANSWER_DEADLINE_S: Final = 10.0
-"""For an answer of the core, and for a planned switch."""
+"""Time for an answer of the core, and for a planned switch."""
 
 SLACK: Final = 0.05
 """A partition is trimmed when it exceeds a limit by this share."""

@@ -31,7 +31,7 @@ from .records import writer_from_value
 LOOK_S = 0.5
 
 DECIDED_S = 2.0
-"""For so long only the publisher that decided it tries. It finishes nearly every publication in less."""
+"""In this time only the publisher that decided tries to finish. It finishes nearly every publication in less."""
 
 AGAIN_S = 2.0
 AGAIN_S_MAX = 30.0
@@ -45,7 +45,7 @@ RECORDS_PER_TURN = 1000
 """Records that are read before the event loop has its turn: some milliseconds."""
 
 FORGET_LOOK_S = 60.0
-"""Between two searches for records that are not needed any more."""
+"""Pause between two searches for records that are not needed any more."""
 
 Finish = Callable[[str, str], Awaitable[None]]
 """`finish(incarnation, writer)`: finish what this writer of that topic has decided, if there is something."""
