@@ -110,7 +110,7 @@ class Staging:
         until = time.monotonic() + READ_DEADLINE_S
         while self._services.storage.is_saturated:
             if time.monotonic() >= until:
-                raise UnavailableError("the disk is behind")
+                raise UnavailableError("the disk is behind with its writes")
             await asyncio.sleep(DISK_LOOK_S)
 
     # ---- batches ----

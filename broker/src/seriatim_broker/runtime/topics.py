@@ -107,7 +107,7 @@ class Topics:
             partition_count: How many partitions it gets.
             settings: Of the topic.
             deadline_s: How long to wait for the partitions.
-            incarnation: A new id, which makes a repeated request the same; empty: this broker draws one.
+            incarnation: A new id by which a repeated request is recognised; empty: this broker draws one.
             guard: Compared where the topic is begun. The controller does the rest, whichever operator asked.
 
         Raises:
