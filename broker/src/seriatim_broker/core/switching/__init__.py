@@ -1,19 +1,19 @@
 """Switching: from one segment to the next.
 
-On the broker that runs a switch:
+These modules run on the switcher:
 
-    switch       the steps, and how a switch comes about
-    planned      all members are alive: the target rehearses, the master comes to rest
-    sealing      members are fenced, and what they answer is decided on
-    lengths      what is sealed: length, table and tail, from the answers
-    opening      the next broker group prepares; one transaction seals and opens
-    tries        a switch begins again, pauses, ends
+    switch       the steps of a switch, and what begins one
+    planned      all members are alive: the target rehearses, and the master comes to rest
+    sealing      fences the members, waits for their answers, and decides
+    lengths      derives from the answers what is sealed: length, producer table and uncertain tail
+    opening      asks the next broker group to prepare; one transaction seals and opens
+    tries        begins a switch again, pauses it, ends it
     attempts     the ids under which members prepare
 
-On the members that it asks, and on the brokers that clients ask:
+These modules run on the members that the switcher asks, and on the brokers that clients ask:
 
-    fencing      a member refuses to go on, and says what it has
-    preparing    a member writes what it would need to open a segment
-    idle_blocks  producers that are idle travel ahead of the switch
-    routes       where to append; complaints and suspicions
+    fencing      a member stops taking batches, and says what it has
+    preparing    a member writes everything that it would need to open a segment
+    idle_blocks  sends the tables of idle producers to the next members before a switch
+    routes       tells clients where to append; handles their complaints and suspicions
 """

@@ -1,21 +1,14 @@
-"""Attempts: what a switcher asked members to prepare, so that it asks for the same again and not for more and more.
+"""Switch attempts: what this broker, as a switcher, asked members to prepare, and under which ids.
 
-A member keeps whatever it prepared until the chain record says which attempt was chosen. A switcher whose transaction
-does not go through would leave one preparation more on each member with every try. Two rules bound that.
+A member keeps everything that it prepared until the chain record names the chosen switch attempt. If the transactions
+of a switcher fail again and again, each try could leave one more preparation on each member. Two rules limit that:
 
-The same content keeps its id. A preparation is what it says and nothing else, so a second try with the same members,
-table and tail asks for the attempt that is there already; the members answer without writing.
+- `attempt-anew`: the same content keeps its id.
+- `replaces-undecided`: the switcher names its own switch attempts that can never be chosen, and members forget them.
 
-A switcher names the attempts of its own that can never be chosen, and members forget those (*replaces*). Which ones:
-
-    1  Switcher S prepares attempt A and sends its transaction. No answer comes in time.
-    2  S prepares attempt B, of another content, and tells a member that B replaces A. The member forgets A.
-    3  The transaction of A is carried out after all. The record names A, and the member has neither the table nor the
-       copy of the uncertain tail that go with it: an acknowledged message may be lost.
-
-So an attempt may be named only if no transaction of it can still be carried out: none was ever sent, or what was sent
-compared a revision that the record has passed since. An answer *refused* is no proof: etcd refuses the write that fills
-its quota, and keeps it.
+No transaction of such an attempt can still be carried out: none was ever sent, or the one that was sent compared a
+revision that the record has passed since. The answer *refused* does not prove it, because etcd refuses the write that
+fills its quota, and keeps it.
 """
 
 from __future__ import annotations
@@ -31,8 +24,13 @@ if TYPE_CHECKING:  # the broker keeps them
 
 
 def begin(broker: BrokerState, partition: Partition, content: Content) -> tuple[bytes, bool]:
-    """The id for that content, and whether it is new: else it is the one that the content had before."""
+    """The switch attempt id for that content; True if the id is new, False if the content had it before."""
     known = broker.attempts.get(partition.id, ())
+    # Rule `attempt-anew` (LIMIT): content that was prepared before keeps its id, so members answer without a write.
+    # Without it:
+    #   1. A switcher prepares segment 2, and the coordinator refuses its transaction.
+    #   2. The switcher tries again, with the same members, table and tail, under a new id.
+    #   3. Each member writes the whole preparation once more. Its disk fills as long as the coordinator refuses.
     for attempt in known:
         if attempt.content == content and not attempt.voided:
             return attempt.id, False
@@ -42,36 +40,42 @@ def begin(broker: BrokerState, partition: Partition, content: Content) -> tuple[
 
 
 def replaced_by(broker: BrokerState, partition: Partition, attempt: bytes, segment_no: int) -> tuple[bytes, ...]:
-    """The attempts of this broker for that segment that can never be chosen, and that members may forget.
-
-    An attempt that was named here is never used again, also if its content is asked for again:
-
-    1  Attempt B is prepared. Attempt A replaces B; a member lacks blocks for it, and waits for them.
-    2  The content of B is asked for again, under the id B. The member prepares it and answers; the record names B.
-    3  The blocks come, and the member carries out what it was asked for A: it drops B, with its table and tail copy.
-    """
+    """The switch attempts of this broker for that segment that can never be chosen: members may forget them."""
+    # Rule `replaces-undecided` (I1, I12): only attempts of which no transaction can still be carried out
+    # (`compared is None`). Without it:
+    #   1. The switcher prepares attempt A and sends its transaction. No answer comes in time.
+    #   2. It prepares attempt B, with another content, and tells a member that B replaces A. The member forgets A.
+    #   3. The coordinator carries out the transaction of A after all. The record names A.
+    #   4. The member has neither A's producer table nor A's copy of the uncertain tail.
     replaced = tuple(
         other.id
         for other in broker.attempts.get(partition.id, ())
         if other.id != attempt and other.content.segment_no == segment_no and other.compared is None
     )
+    # An attempt that was named here is never used again, even if its content is asked for again. Without it:
+    #   1. Attempt B is prepared. Attempt A replaces B. A member lacks idle blocks for A, and waits for them.
+    #   2. The switcher asks for the content of B again, under the id B. The member prepares it; the record names B.
+    #   3. The blocks arrive, and the member carries out the request for A: it drops B, with its table and tail copy.
     for other in replaced:
         void(broker, partition, other)
     return replaced
 
 
 def void(broker: BrokerState, partition: Partition, attempt: bytes) -> None:
-    """A member refuses to open under that id for ever: the content needs another one."""
+    """Never use that id again, because a member will not open under it: the content gets another id."""
     _change(broker, partition, attempt, voided=True)
 
 
 def sent(broker: BrokerState, partition: Partition, attempt: bytes) -> None:
-    """A transaction of it is on its way, and may be carried out until the record passes the revision it compares."""
+    """Note that a transaction of it is on its way.
+
+    The coordinator may carry it out until the record passes the revision that it compares.
+    """
     _change(broker, partition, attempt, compared=partition.revision)
 
 
 def on_learned(broker: BrokerState, partition: Partition) -> None:
-    """The record is newer: forget what it decided, and note which transactions it left behind."""
+    """A newer record is known: forget the attempts that it decided, and note which transactions cannot happen now."""
     known = broker.attempts.pop(partition.id, ())
     if not known:
         return

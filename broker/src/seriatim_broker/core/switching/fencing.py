@@ -1,7 +1,7 @@
-"""Fencing: what a member answers to a switcher, and what it does if no switcher comes to an end.
+"""Fencing: what a member answers to a switcher, and what it does if no switcher finishes.
 
-A fence forbids appends to a segment for ever. It and the answer are one step: nothing is appended or committed between
-the fence and the tail that is answered, and the answer leaves when both are on the disk.
+A fence forbids appends to a segment for ever. Fencing and reading the answer are one step: nothing is appended or
+committed between the fence and the answered tail. The answer leaves when both are on the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from . import idle_blocks, preparing, switch
 
 
 def fence_at_start(broker: BrokerState, partition: Partition) -> None:
-    """A run never goes on with what an earlier one opened, nor opens what that one prepared to be master of."""
+    """Fence every segment that an earlier member run opened, and void what it prepared as a master."""
+    # Rule `fence-durable` (I6), with `SegmentLog.fence`; and the second line of defence behind `start-fence`, whose
+    # story is at `SegmentLog.recovered`.
     fence_unsealed(broker, partition)
     for log in partition.logs.values():
         if log.record.sealed_len is None and log.table is not None:
@@ -53,7 +55,11 @@ def fence_unsealed(broker: BrokerState, partition: Partition) -> None:
 
 
 def on_fence(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceRequest) -> None:
-    """Fence and say what is here, in one step; the answer leaves when both are on the disk."""
+    """Fence the segment and answer what this member has of it, in one step.
+
+    The answer leaves when the fence and everything that it speaks of are on the disk. A switcher that comes too late
+    gets the newer chain record instead.
+    """
     if _answer_decided(broker, partition, sender, message.segment_no):
         return
     if _refuse_behind(broker, partition, sender, message):
@@ -90,11 +96,12 @@ def _fence(broker: BrokerState, partition: Partition, log: SegmentLog, sender: M
 def _waits_for_turn(
     broker: BrokerState, partition: Partition, log: SegmentLog, sender: MemberId, message: FenceRequest
 ) -> bool:
-    """Whether the table is large and another switcher was given it a moment ago; who waits is told so.
+    """Whether this switcher has to wait, because another one is being given the large table.
 
-    As a rule two switchers run: a member of the segment, and the broker that a client complains to. Both carry the same
-    table to the same members of the next group, and neither gets on. The second one is answered when the first had its
-    time, or its link is lost; or, if the first one succeeds, by the new record.
+    As a rule two switchers run: a member of the segment, and the broker that a client complains to. Without turns, both
+    carry the same table to the same members of the next broker group, and both are slow. So the member answers the
+    second switcher after `fence_turn_us` (150 ms), or when the link of the first one is lost. If the first one
+    succeeds, the second one gets the new record. Both are told at once how many bytes the answer has.
     """
     config, turn = broker.config, partition.fence_turn
     size_bytes = log.live_table.size_bytes + log.uncertain_bytes
@@ -116,16 +123,16 @@ def _waits_for_turn(
 
 
 def on_turn_over(broker: BrokerState, partition: Partition) -> None:
-    """The switcher had its time."""
+    """The time of the first switcher is over: answer those that wait."""
     turn = partition.fence_turn
-    if turn is not None and broker.now.mono_us < turn.until_us:  # an earlier turn, which is over
+    if turn is not None and broker.now.mono_us < turn.until_us:  # the timer was for an earlier turn
         broker.poll(turn.until_us - broker.now.mono_us, TimerKind.FENCE_TURN, partition.id)
     else:
         end_turn(broker, partition)
 
 
 def end_turn(broker: BrokerState, partition: Partition) -> None:
-    """Answer those that waited."""
+    """Answer the switchers that waited."""
     turn, partition.fence_turn = partition.fence_turn, None
     log = partition.logs.get(turn.segment_no) if turn is not None else None
     for sender, message in turn.waiting if turn is not None else ():
@@ -136,32 +143,53 @@ def end_turn(broker: BrokerState, partition: Partition) -> None:
 
 
 def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A switcher that is gone needs no turn."""
+    """If the switcher whose turn it is cannot be reached any more, answer the ones that wait."""
     if partition.fence_turn is not None and partition.fence_turn.switcher == member:
         end_turn(broker, partition)
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
-    """A switcher succeeded: those that wait hear of it."""
+    """A switcher succeeded: tell those that wait."""
     turn = partition.fence_turn
     if turn is not None and turn.segment_no < chain.open_segment.no:
         end_turn(broker, partition)
 
 
 def is_suspect(broker: BrokerState, chosen: Preparation | None, record: LocalSegment) -> bool:
-    """Whether a log that is not here may have been, and was lost unflushed, with the word that it was opened."""
+    """Whether this member may have had the log, and lost it with the record of its opening: neither was flushed.
+
+    Only a topic that does not flush before commit can lose a log in this way.
+    """
     return not record.flush and (chosen.run if chosen is not None else 0) < broker.suspect_before_run
 
 
 def fence_and_answer(broker: BrokerState, partition: Partition, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
-    """The one step: nothing is appended or committed between the fence and the tail that is answered."""
+    """Fence the log and read the answer, in one step."""
+    # Rule `tail-first` (I6): first the fence, then the answer, with nothing between them. Without it:
+    #   1. The switcher reads tail 0 from As.
+    #   2. a arrives at As. Both members flush it, and Am acknowledges a.
+    #   3. The switcher fences As and seals at 0. a is lost (I1).
+    #
+    # Rule `rest-is-enough` (I6): this also holds in a planned switch, in which the master rests. Without the fence:
+    #   1. The master rests, and answers with tail 5. Its plan takes too long.
+    #   2. The master gives the plan up, takes its queued batches, and acknowledges a at index 5.
+    #   3. The transaction of the switch is carried out and seals at 5. a is lost (I1).
+    #
+    # Rule `failed-early` (I10): a fence answers no producer. Without it:
+    #   1. Am stores a, is fenced by switcher 1 and answers a's producer `failed`, because a is above its commit.
+    #   2. Switcher 2 reads tail 1 from As, and its transaction seals at 1, with a in it.
+    #   3. a is delivered, although its outcome was `failed`.
     log.fence(broker)
     right.refuse_server(broker, partition, log.no)
     return fence_answer(broker, log, message)
 
 
 def fence_answer(broker: BrokerState, log: SegmentLog, message: FenceRequest) -> FenceAnswer:
-    """Only a master without a break since it opened the segment may speak of its commit; others of their tail."""
+    """What this member has: an unbroken master answers with its commit, every other member with its tail."""
+    # Rule `unbroken` (I6): a restarted master answers with its tail. Without it:
+    #   1. Am acknowledges a, and restarts.
+    #   2. Am remembers the commit that it last made durable, which is 0, and answers that.
+    #   3. The switcher seals at 0. a is lost (I1).
     here = log.commit if log.unbroken else log.tail
     table = table_as_of(broker, log, here) if not log.suspect else None
     length = here if table is not None else None
@@ -184,12 +212,14 @@ def fence_answer(broker: BrokerState, log: SegmentLog, message: FenceRequest) ->
 
 
 def table_as_of(broker: BrokerState, log: SegmentLog, length: int) -> Table | None:
-    """The table; None if it is too large for some broker that may get it.
+    """The producer table below `length`; None if it is too large for a broker that may get it.
 
-    Its blocks are named, unless some broker does not understand names, or the switcher has to merge the table. One that
-    is too large for a merge keeps the names, and the next segment keeps the mark. One that is too large for a broker of
-    an older version is not told, and neither is a length: the next segment is opened over this one, and whoever is
-    back settles it. (I9: a part of the table, or none, would pass for all of it.)
+    The table names its idle blocks, unless a linked broker does not understand names, or the switcher has to merge the
+    table. A table that is too large for a merge keeps the names, and the next segment keeps the mark *incomplete*.
+
+    If the table is too large for a broker of version 0.2.0, the member answers no table and no length. The next segment
+    is then opened over this one, and a member settles it later. Without it, the switcher would take a part of the table
+    for the whole table, and repeats of the other producers would be stored again (I9).
     """
     config, table = broker.config, log.table_as_of(length)
     is_told = table.size_bytes <= idle_blocks.table_bytes_max(broker)
@@ -206,7 +236,7 @@ def table_as_of(broker: BrokerState, log: SegmentLog, length: int) -> Table | No
 
 
 def _answer_decided(broker: BrokerState, partition: Partition, sender: MemberId, segment_no: int) -> bool:
-    """Tell a late switcher that the chain has moved on."""
+    """If the segment is decided already, send the switcher the newer chain record, and return True."""
     decided = partition.decided
     if decided is None:
         return False
@@ -223,20 +253,18 @@ def _answer_decided(broker: BrokerState, partition: Partition, sender: MemberId,
 
 
 def _refuse_behind(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceRequest) -> bool:
-    """Whether the coordinator has lost decisions, which the switcher is told in place of what is here.
-
-    Rule `no-fence-behind` (I7), as in `preparing`: the switcher may not know yet that the coordinator went back.
-      1. Segment 1 was sealed, and segment 2 opened on B. An older copy is restored, in which segment 1 is open.
-      2. A, a member of segment 1, was down at the switch. It knows of the loss by the revision that it has seen.
-      3. C reads the older copy, A tells it the length of segment 1, and C opens segment 2 again.
-    """
+    """If the coordinator has lost decisions, tell the switcher this and no length, and return True."""
+    # Rule `no-fence-behind` (I7): the switcher may not know yet that the coordinator went back. Without it:
+    #   1. Segment 1 is sealed, and segment 2 is open on B. An older copy is restored, in which segment 1 is open.
+    #   2. A is a member of segment 1 and was down at the switch. The revisions that it has seen show it the loss.
+    #   3. C reads the older copy. A tells C the length of segment 1, and C opens segment 2 again.
     if broker.coordinator.behind:
         broker.send(sender, replace(_ignorant(partition.id, message), coordinator_behind=True))
     return bool(broker.coordinator.behind)
 
 
 def _ignorant(partition: PartitionId, message: FenceRequest) -> FenceAnswer:
-    """Unknown here: "I cannot say", never "not found"."""
+    """The answer of a member that does not know the segment: not fenced, no length. It never means "not found"."""
     return FenceAnswer(partition, message.segment_no, message.switch, False, None, 0, False, 0, 0, NO_TABLE, True, ())
 
 
@@ -244,14 +272,14 @@ def _ignorant(partition: PartitionId, message: FenceRequest) -> FenceAnswer:
 
 
 def note_fenced(broker: BrokerState, partition: Partition) -> None:
-    """A segment must not stay fenced because a switcher died: this member looks after it in a while."""
+    """Look at the fenced segment again after `fenced_us` (200 ms), in case the switcher died."""
     if partition.fenced_at_us is None:
         partition.fenced_at_us = broker.now.mono_us
         broker.poll(broker.config.fenced_us, TimerKind.FENCED, partition.id)
 
 
 def _fenced_us(broker: BrokerState, partition: Partition) -> int:
-    """How long a switcher may take: the table goes to it, and from it to the next group."""
+    """How long a switcher may take: the table goes to the switcher, and from there to the next broker group."""
     log = partition.open_log()
     return broker.config.fenced_us + (
         2 * broker.config.transfer_us(log.live_table.size_bytes) if log is not None else 0
@@ -259,7 +287,7 @@ def _fenced_us(broker: BrokerState, partition: Partition) -> int:
 
 
 def on_fenced_too_long(broker: BrokerState, partition: Partition) -> None:
-    """No newer chain came: run the switch here."""
+    """No newer chain record arrived: run the switch here, so that the segment does not stay fenced for ever (I13)."""
     if partition.fenced_at_us is None:
         return
     left_us = partition.fenced_at_us + _fenced_us(broker, partition) - broker.now.mono_us

@@ -1,11 +1,9 @@
-"""Idle blocks between members: written when they are made, sent ahead, asked for by a member that lacks one.
+"""Idle blocks between members: the content of idle producers travels before a switch, and a switch carries only names.
 
-A table names its idle blocks. So a switch carries names, and the content travels beforehand: the master of the open
-segment offers its blocks to the members of the next group, and they ask for what they lack, one at a time. A member
-that is asked to prepare and still lacks a block gets it from the member whose table it is, and says how much is
-missing. Each block that arrives is kept, for this try and for the next one.
-
-A preparation is written only when all blocks that it names are: a block that is missing is not empty (I9).
+A producer table names its idle blocks. The master of the open segment offers its blocks to the members of the next
+broker group every `block_offer_us` (5 s), and they ask for those that they lack, one at a time. If a member still lacks
+blocks when it is asked to prepare, it gets them from the member that answered the fence, and tells the switcher how
+many bytes are missing. A member keeps each block that arrives, for this try and for the next one.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def table_bytes_max(broker: BrokerState, member: MemberId | None = None) -> int:
-    """How large a table may be for a member to take it; without one, for every broker that is linked."""
+    """The largest table, in bytes, that the member takes; without a member, that every linked broker takes."""
     config = broker.config
     if member is not None:
         takes_parts = versions.reads(broker, member, FORM_PARTS)
@@ -65,7 +63,7 @@ def _keep(broker: BrokerState, partition: Partition, block: IdleBlock) -> None:
 
 
 def missing(broker: BrokerState, partition: Partition, table: Table) -> tuple[bytes, ...]:
-    """Which blocks of a table are not here; those that are only in memory are written."""
+    """The blocks of a table that this member lacks; blocks that it has in memory only are written to the disk."""
     lacking: list[bytes] = []
     for name in table.blocks:
         found = _find(partition, name.id)
@@ -76,16 +74,19 @@ def missing(broker: BrokerState, partition: Partition, table: Table) -> tuple[by
     return tuple(lacking)
 
 
-# ---- now and then: write, drop, offer -------------------------------------------------------------------
+# ---- on a timer: write, drop, offer ---------------------------------------------------------------------
 
 
 def look_soon(broker: BrokerState, partition: Partition) -> None:
-    """Blocks were made, or a record was learned: there may be some to write, to offer, or to drop."""
+    """Look after `block_pause_us` whether blocks have to be written, offered or dropped.
+
+    Called when blocks were made, or when a chain record was learned.
+    """
     broker.poll(broker.config.block_pause_us, TimerKind.BLOCKS, partition.id)
 
 
 def on_timer(broker: BrokerState, partition: Partition) -> None:
-    """Write blocks that were made, drop what nothing names, offer what there is to the next group, and go on asking."""
+    """Write new blocks, drop blocks that nothing names, offer the rest to the next broker group, and go on asking."""
     tables = [log.table for log in partition.logs.values() if log.table is not None]
     for table in tables:
         for block in table.blocks:
@@ -99,7 +100,7 @@ def on_timer(broker: BrokerState, partition: Partition) -> None:
 
 
 def _collect(broker: BrokerState, partition: Partition) -> None:
-    """Drop the blocks that nothing names."""
+    """Drop the blocks that no table, preparation or offer names."""
     decided = partition.chain.open_segment.no if partition.chain is not None else 0
     partition.awaiting = tuple(wait for wait in partition.awaiting if wait.request.segment_no > decided)
     if partition.offer is not None and partition.offer.segment_no < decided:
@@ -122,11 +123,12 @@ def _collect(broker: BrokerState, partition: Partition) -> None:
 
 
 def _found_at_start(broker: BrokerState, partition: Partition) -> tuple[bytes, ...]:
-    """What this member had been given before it restarted, until it is offered anew, or nobody does so for long.
+    """The blocks that the disk had at the start: kept until the next offer, or for `block_keep_us` (10 minutes).
 
-    Without it: (1) all brokers restart; (2) the members of the next group drop the blocks that they were given, for
-    what they were offered is not on their disks; (3) one of the open segment answers the fence, and all of them are got
-    anew in the middle of the switch.
+    Without it:
+      1. All brokers restart. An offer is not kept on the disk, so nothing names the blocks of the next members.
+      2. The members of the next broker group drop the blocks that they were given.
+      3. A switch begins, and they have to get all these blocks again in the middle of it.
     """
     if partition.blocks_found:
         left_us = broker.started_us + broker.config.block_keep_us - broker.now.mono_us
@@ -147,7 +149,7 @@ def _offer(broker: BrokerState, partition: Partition, no: int, blocks: tuple[byt
 
 
 def on_offer(broker: BrokerState, partition: Partition, sender: MemberId, message: BlockOffer) -> None:
-    """The master of the open segment says what a switch would name."""
+    """The master of the open segment names the blocks of its table: note them, and ask for those that are missing."""
     known = partition.offer
     decided = partition.chain.open_segment.no if partition.chain is not None else 0
     if message.segment_no < max(decided, known.segment_no if known is not None else 0):
@@ -160,7 +162,14 @@ def on_offer(broker: BrokerState, partition: Partition, sender: MemberId, messag
 
 
 def wait_for(broker: BrokerState, partition: Partition, sender: MemberId, request: PrepareRequest) -> bool:
-    """Whether a preparation has to wait for blocks of its table; if so, they are asked for, and the sender is told."""
+    """Whether a preparation has to wait for blocks of its table.
+
+    If so, this member asks for them, and tells the switcher how many bytes are missing.
+    """
+    # Rule `block-missing` (I9): a preparation is written only with all blocks that it names. Without it:
+    #   1. A table names block k. B, a member of the next segment, lacks k, prepares all the same, and becomes master.
+    #   2. To B, the producers of k are producers that never sent.
+    #   3. A producer of k resends its last batch. B stores it again.
     lacking = missing(broker, partition, request.table)
     if not lacking:
         return False
@@ -178,7 +187,7 @@ def _with_missing(answer: PrepareAnswer, missing_bytes: int) -> PrepareAnswer:
 
 
 def _ask(broker: BrokerState, partition: Partition) -> None:
-    """Ask for the next few blocks: first what a preparation waits for, then what was offered."""
+    """Ask for the next blocks: up to `blocks_asked_max` for a preparation that waits, else one that was offered."""
     config, asked = broker.config, partition.asked
     if asked is not None and broker.now.mono_us < asked.at_us + config.block_timeout_us:
         return
@@ -204,7 +213,7 @@ def _ask_of(
 
 
 def on_request(broker: BrokerState, partition: Partition, sender: MemberId, message: BlockRequest) -> None:
-    """Give what is here."""
+    """Send the blocks of these that this member has."""
     found = [_find(partition, block) for block in message.blocks[: broker.config.blocks_asked_max]]
     broker.send(sender, BlockAnswer(partition.id, tuple(block.data for block in found if block is not None)))
 
@@ -216,7 +225,15 @@ def on_answer(
     message: BlockAnswer,
     prepare: Callable[[BrokerState, Partition, MemberId, PrepareRequest], None],
 ) -> None:
-    """Keep what was asked for, go on with the preparations that have all they name, and ask for the rest."""
+    """Keep the blocks that were asked for, carry out the preparations that now have all blocks, and ask for the rest.
+
+    Args:
+        broker: This broker.
+        partition: The partition of the blocks.
+        sender: The member that answers. An answer of another member than the one that was asked is ignored.
+        message: The content of the blocks; without any, the sender has none of them any more.
+        prepare: Carries out a preparation again (`preparing.on_prepare`).
+    """
     asked = partition.asked
     if asked is None or asked.member != sender:
         return
@@ -228,20 +245,23 @@ def on_answer(
             got += 1
             _keep(broker, partition, block)
     if not got and partition.offer is not None and partition.offer.member == sender:
-        partition.offer = None  # it has none of them any more: another offer will come
+        partition.offer = None  # the sender has none of them any more; it will send another offer
     waits, partition.awaiting = partition.awaiting, ()
     for wait in waits:
         if not got and wait.request.source == sender:
             _refuse(broker, partition, wait)
         else:
-            # What still lacks a block waits again, and asks. What it replaces was dropped when it came first; meanwhile
-            # the switcher may have asked for something else.
+            # A preparation that still lacks a block waits again. The attempts that it replaces were dropped when the
+            # request arrived. They must not be dropped again now: the switcher may have prepared others since.
             prepare(broker, partition, wait.sender, dataclasses.replace(wait.request, replaces=()))
     look_soon(broker, partition)
 
 
 def _refuse(broker: BrokerState, partition: Partition, wait: Awaiting) -> None:
-    """Whose table it is does not have its blocks any more: it has restarted. The switcher has to fence it anew."""
+    """Refuse the preparation: the member that answered the fence has restarted, and has lost blocks of its table.
+
+    The switcher must fence that member again.
+    """
     request = wait.request
     refusal = PrepareRefusal.BLOCKS_MISSING
     broker.send(wait.sender, PrepareAnswer(partition.id, request.segment_no, request.attempt, broker.run, refusal))

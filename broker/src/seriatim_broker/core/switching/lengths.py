@@ -1,4 +1,4 @@
-"""What a switch seals: the length, the table and the tail that follow from what the members answered."""
+"""What a switch seals: length, producer table and uncertain tail, derived from the members' answers to the fence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from ..values.messages import FenceAnswer
 
 
 def believed(broker: BrokerState, partition: Partition, switch: Switch) -> list[MemberId]:
-    """The members whose answered length may decide: not below what another one knows to be committed.
-
-    Rule `known-elsewhere` (I1): a disk with less than that has forgotten something. It is an older copy.
-    """
+    """The members whose answered length may decide. The log line `older_disk` names each member that is left out."""
+    # Rule `known-elsewhere` (I1): a length below what another member knows to be committed does not count, because the
+    # disk is an older copy. Without it:
+    #   1. Am and As have a. Am knows that a is committed.
+    #   2. Both restart, and As's directory is replaced by a copy from before a.
+    #   3. The shorter tail, 0, decides. a is lost.
     answers = {member: answer for member, answer in switch.sealing.answers.items() if answer.length is not None}
     assert switch.chain is not None
-    start = switch.chain.open_segment.start  # every member had flushed what retention dropped
+    start = switch.chain.open_segment.start  # retention drops only what every member has flushed
     committed = max((answer.commit for answer in answers.values()), default=0)
     committed = max(committed, start)
     believed = [member for member, answer in answers.items() if (answer.length or 0) >= committed]
@@ -32,12 +34,15 @@ def believed(broker: BrokerState, partition: Partition, switch: Switch) -> list[
 
 
 def choose_source(switch: Switch, with_length: list[MemberId]) -> MemberId:
-    """Whose answer becomes the sealed length.
+    """The member whose answer becomes the sealed length.
 
-    Of members that ran on the shortest tail, because it copies least. Of disks that were just started the longest:
-    rule `longest-of-started` (I1). One of them may be an older copy, and what is missing on that one was perhaps
-    acknowledged.
+    An unbroken master comes first. Of members that did not restart it is the one with the shortest tail, because the
+    least must be copied then; any of their tails is safe. Of disks that were just started, the longest tail decides.
     """
+    # Rule `longest-of-started` (I1): of disks that were just started, the longest tail. Without it:
+    #   1. Am and As have a, and a is acknowledged. Both restart; As's directory was replaced by an older copy.
+    #   2. Am answers tail 1, As answers tail 0. Neither remembers that a was committed.
+    #   3. The shorter tail, 0, decides. a is lost.
     unbroken = [member for member in with_length if switch.sealing.answers[member].unbroken]
     if unbroken:
         return unbroken[0]
@@ -48,7 +53,11 @@ def choose_source(switch: Switch, with_length: list[MemberId]) -> MemberId:
 
 
 def uncertain_tail(switch: Switch) -> TailCopy | None:
-    """The uncertain tail: sealed in, perhaps on one disk only."""
+    """The uncertain tail: batches that are sealed in, and that are perhaps on one disk only."""
+    # Rule `tail-copy` (I12): all members of the next segment write it before the transaction. Without it:
+    #   1. a reached Am only. Am restarts and is fenced with tail 1. The switcher seals at 1.
+    #   2. P resends a. It is in the producer table, so the new master answers ok. One disk has a.
+    #   3. Am's disk dies. a is gone for every consumer group that has not read it.
     if switch.sealing.source is None:
         return None
     answer = switch.sealing.answers[switch.sealing.source]
@@ -59,16 +68,25 @@ def uncertain_tail(switch: Switch) -> TailCopy | None:
 
 
 def append_floor_ms(partition: Partition, switch: Switch) -> int:
-    """The append time at which the next segment begins: what was appended last goes on in the chain.
+    """The append time at which the next segment begins, in ms.
 
-    Where what is sealed has a batch, the time of its last one counts even if it is lower than the floor before: the
-    master set append time back. With the older floor, producers that sent a moment ago would seem idle for as long
-    as the clocks differ, be forgotten, and store a batch twice that they resend (I9). A batch above the sealed
-    length sets nothing back: it is gone.
-
-    A member that tells no length (it is suspect, or its table is too large) may know more than the record, or less:
-    it answers 0 if it restarted and has no batch. So the newest of both counts.
+    If no member gave a length, the newest append time that the record or an answer names counts: a member without a
+    length (a suspect, or one with a table that is too large) may know more than the record, or less. It answers 0 if it
+    restarted and has no batch.
     """
+    # Rule `append-time-chain` (TIME): the append time of the last sealed batch goes into the next segment's record.
+    # Without it:
+    #   1. Am's clock is 20 s ahead of Bm's. Am appends a at 12:00:20.
+    #   2. The switcher opens the next segment on Bm, whose clock says 12:00:01.
+    #   3. Bm appends b at 12:00:01: append time goes back.
+    #
+    # The last sealed batch counts even if its time is below the floor before, because the master set append time back
+    # (`append-time-believed`). Without it (I9):
+    #   1. The floor is a day ahead, from a master whose clock was wrong.
+    #   2. Producers that sent a moment ago seem to be idle for a day, and are forgotten.
+    #   3. One of them resends a batch, which is stored twice.
+    #
+    # A batch above the sealed length does not count: it is gone.
     sealed = switch.sealing.answers[switch.sealing.source] if switch.sealing.source is not None else None
     if sealed is not None and sealed.length:
         return sealed.last_append_ms
@@ -78,10 +96,21 @@ def append_floor_ms(partition: Partition, switch: Switch) -> int:
 
 
 def seal(switch: Switch, old: Segment) -> Seal:
+    """The seal that the transaction writes into the record of the old segment."""
     assert switch.sealing.source is not None
     answer = switch.sealing.answers[switch.sealing.source]
+    # Rule `known-commit` (I6): the length is the answered tail, not the commit that the answering member knew.
+    # Without it:
+    #   1. Am and As have a. Am acknowledges a and dies before it tells As the new commit.
+    #   2. As answers tail 1, and that it knows commit 0.
+    #   3. The switcher seals at 0. a is lost (I1).
     length = answer.length
     assert length is not None
+    # Rule `eligible-stay` (I14): eligible are only members that answered a length, and have all messages below the
+    # sealed one. Without it:
+    #   1. As restarts with tail 3, while Am is sealed at 5. As stays eligible.
+    #   2. Am becomes silent, and As takes the serving right.
+    #   3. As serves a segment of which it lacks two messages.
     holders = [
         member for member, other in switch.sealing.answers.items() if other.length is not None and _has(other, length)
     ]
@@ -99,5 +128,5 @@ def seal(switch: Switch, old: Segment) -> Seal:
 
 
 def _has(answer: FenceAnswer, length: int) -> bool:
-    """Whether the member holds all below `length`: an unbroken master at least up to its commit."""
+    """Whether the member has all messages below `length`. An unbroken master answers only its commit."""
     return answer.length is not None and answer.length >= length

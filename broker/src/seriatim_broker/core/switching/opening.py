@@ -1,4 +1,4 @@
-"""What a switch opens: one group after another is asked to prepare, then one transaction seals and opens."""
+"""What a switch opens: it asks one broker group after another to prepare, then one transaction seals and opens."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from . import attempts, lengths, tries
 
 
 def other_groups(broker: BrokerState, switch: Switch) -> list[str]:
+    """The broker groups that may be asked, best first, without the one that has the open segment."""
     assert switch.chain is not None
     return [group for group in candidates.in_order(broker, switch.chain) if group != switch.chain.open_segment.group]
 
 
 def choose_groups(broker: BrokerState, partition: Partition, switch: Switch) -> None:
+    """The seal is decided: put the broker groups in order, and ask the first one to prepare."""
     assert switch.chain is not None
     switch.opening.groups_left = candidates.in_order(broker, switch.chain)
-    if switch.kind is SwitchKind.PLANNED:  # to the group that has rehearsed
+    if switch.kind is SwitchKind.PLANNED:  # the broker group that has rehearsed comes first
         others = [group for group in other_groups(broker, switch) if group != switch.opening.group]
         switch.opening.groups_left = [switch.opening.group, *others]
     prepare_next(broker, partition, switch)
 
 
 def prepare_next(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """Ask all members of the next group, under an attempt of its own."""
+    """Ask all members of the next broker group to prepare; if no broker group is left, pause the switch."""
     while switch.opening.groups_left:
         switch.opening.group = switch.opening.groups_left.pop(0)
         usable = candidates.usable_members(broker, switch.opening.group)
@@ -38,10 +40,10 @@ def prepare_next(broker: BrokerState, partition: Partition, switch: Switch) -> N
         if switch.sealing.table.blocks and not all(
             versions.reads(broker, member, FORM_IDLE_BLOCKS) for member in usable
         ):
-            for member in usable:  # what a member reads it says when it is linked
+            for member in usable:  # a member says which forms it reads when it is linked
                 if not broker.is_linked(member):
                     broker.connect(member.broker)
-            continue  # a member of an older version would take the blocks' names for nothing
+            continue  # a member of an older version does not know names of blocks, and would ignore these producers
         turn = _turn(partition, switch, usable)
         switch.opening.members = broker.share((*usable[turn:], *usable[:turn]))
         switch.opening.attempt, switch.opening.attempt_is_new = attempts.begin(broker, partition, _content(switch))
@@ -55,9 +57,10 @@ def prepare_next(broker: BrokerState, partition: Partition, switch: Switch) -> N
 
 
 def prepare_timeout_us(broker: BrokerState, switch: Switch) -> int:
-    """How long the members of a group may take: longer for more bytes, and longer with each try.
+    """How long the members of a broker group may take, in microseconds.
 
-    Else a table that takes a little longer than the timeout would end every try, and each one begins anew.
+    The time doubles with each try, and grows with the bytes of table and tail. Without it, a table that takes a little
+    longer than the timeout would end every try, and the partition would stay closed.
     """
     tail = lengths.uncertain_tail(switch)
     size_bytes = switch.sealing.table.size_bytes + sum(batch.size_bytes for batch in (tail.batches if tail else ()))
@@ -65,7 +68,7 @@ def prepare_timeout_us(broker: BrokerState, switch: Switch) -> int:
 
 
 def _turn(partition: Partition, switch: Switch, usable: tuple[MemberId, ...]) -> int:
-    """Which member is to be the master: the one that was asked for, else they take turns."""
+    """The index of the next master in `usable`: the one that was asked for, else the members take turns."""
     names = [member.broker for member in usable]
     if (
         switch.kind is SwitchKind.PLANNED
@@ -77,8 +80,16 @@ def _turn(partition: Partition, switch: Switch, usable: tuple[MemberId, ...]) ->
 
 
 def _content(switch: Switch) -> Content:
-    """What the members of the next group are asked to prepare."""
+    """What the members of the next broker group are asked to prepare."""
     flush = switch.genesis.flush if switch.genesis is not None else switch.chain is not None and switch.chain.flush
+    # Rule `table` (I2): the producer table as of the sealed length goes along. Without it:
+    #   1. P sent a and b. a is lost with Am, and P resends both.
+    #   2. b arrives first at the new master. Its table is empty, so it takes any first sequence.
+    #   3. P resends a. The order is b, a.
+    #
+    # Rule `mark-inherited` (I13): a table that started incomplete stays marked, until it is merged. Without it:
+    #   1. Segment 3 is incomplete, and has not heard of P. Segment 4 opens from it, unmarked.
+    #   2. P's next batch has sequence 57. The master of segment 4 refuses it as a gap, for ever.
     return Content(
         switch.segment_no + 1,
         switch.opening.group,
@@ -91,6 +102,7 @@ def _content(switch: Switch) -> Content:
 
 
 def ask_prepare(broker: BrokerState, partition: Partition, switch: Switch, member: MemberId) -> None:
+    """Ask one member to prepare, and name this broker's switch attempts that it may forget."""
     content = _content(switch)
     broker.send(
         member,
@@ -110,29 +122,33 @@ def ask_prepare(broker: BrokerState, partition: Partition, switch: Switch, membe
 
 
 def contradict(broker: BrokerState, partition: Partition, switch: Switch, sender: MemberId) -> None:
-    """A member has the segment that is to be opened: then the record has moved on, or the coordinator went back.
+    """A member refuses to prepare, because it has the segment that is to be opened.
 
-    Another group must not be tried: the number would be used twice. A read that begins now shows which it is.
+    Either the record has moved on, or the coordinator went back in time. A read that begins now shows which it is.
     """
+    # Rule `older-believed` (I7): no other broker group is tried, and a second contradiction proves the loss. Without
+    # it:
+    #   1. Segment 2 is open on B. The coordinator is restored as it was while segment 1 was open.
+    #   2. The switcher asks B to prepare segment 2. B refuses, because it has segment 2.
+    #   3. The switcher opens segment 2 on C: the number is used twice.
     no = switch.segment_no + 1
     if switch.contradicted:
         why = f"{sender.broker} holds segment {no} of partition {partition.id}, which its record does not have"
         behind.begin(broker, partition.id, why, no)
         tries.wait_for_writes(broker, partition, switch)
     elif partition.reading:
-        tries.pause(broker, partition, switch)  # that read began before
+        tries.pause(broker, partition, switch)  # the read under way began before the refusal, so it proves nothing
     else:
         switch.contradicted = True
         tries.begin(broker, partition, switch)
 
 
 def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """The transaction, unless the coordinator is known to be behind by now.
-
-    Rule `behind-ends-switch` (I7). Without it: (1) a switcher reads the older copy and fences; (2) a member tells
-    it that the segment was sealed long ago, so it reads again, and knows that the coordinator went back; (3) the
-    answers that it waits for come all the same, and it opens the lost number again on another group.
-    """
+    """Send the transaction that seals the old segment and opens the next one."""
+    # Rule `behind-ends-switch` (I7): not if the coordinator is known to have lost decisions. Without it:
+    #   1. The coordinator is restored. A switcher reads the older copy, and fences.
+    #   2. A member tells it that the segment was sealed long ago. So it reads again, and learns of the loss.
+    #   3. The answers that it waits for arrive all the same. It opens the lost number again on another broker group.
     if broker.coordinator.behind:
         refused(broker, partition, switch)
         return
@@ -145,7 +161,7 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
         candidates.send_chain(broker, switch.chain, switch.opening.group) if switch.chain is not None else (),
     )
     floor_ms = lengths.append_floor_ms(partition, switch)
-    # `opened_at` is not below the floor for the sake of masters of older versions.
+    # Masters of older versions begin append time at `opened_at`. So it is not below the floor.
     now_ms = max(broker.now.wall_ms, floor_ms)
     switch.enter(SwitchPhase.WRITING)
     if switch.genesis is not None:
@@ -161,6 +177,7 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
     old = switch.chain.open_segment
     assert old.no == switch.segment_no
     if switch.sealing.source is None:
+        # Rule `certificate` (I7), with `sealing.on_certificate`: the transaction compares the death certificate.
         chain = open_over(switch.chain, opening, now_ms, floor_ms)
         partition.write_chain(broker, WriteOwner.SWITCH, chain, certificate=switch.sealing.certificate)
         return
@@ -170,7 +187,8 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
 
 
 def refused(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    if switch.kind is SwitchKind.PLANNED:  # the master is fenced already, so this must come to an end
+    """The coordinator refuses the transaction: wait until it takes writes again."""
+    if switch.kind is SwitchKind.PLANNED:  # the master is fenced already, so there is no way back
         tries.become_failover(broker, partition, switch, SwitchReason.PLAN_REFUSED)
     else:
         tries.wait_for_writes(broker, partition, switch)

@@ -1,4 +1,4 @@
-"""A planned switch: see that the target can open the segment, then have the master come to rest."""
+"""A planned switch: check that the target can open the segment, then have the master come to rest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from . import opening, sealing, tries
 def rehearse(broker: BrokerState, partition: Partition, switch: Switch, chain: Chain) -> None:
     """Have the target prepare the segment, with an empty table, while the master goes on accepting.
 
-    Without it: (1) the master comes to rest and is fenced; (2) the target, which has died or whose disk takes
-    nothing, does not prepare; (3) producers wait for a failover that nobody needed.
+    Without it:
+      1. The master comes to rest and is fenced.
+      2. The target does not prepare, because it has died or its disk takes no write.
+      3. Producers wait for a failover, although the old master was well.
     """
     problem = _problem(broker, switch, chain)
     if problem is not None:
@@ -33,6 +35,7 @@ def rehearse(broker: BrokerState, partition: Partition, switch: Switch, chain: C
 
 
 def quiesce(broker: BrokerState, partition: Partition, switch: Switch) -> None:
+    """The target has rehearsed: ask the master to hold back new batches until all others are committed."""
     assert switch.chain is not None
     old = switch.chain.open_segment
     switch.enter(SwitchPhase.QUIESCING)
@@ -41,32 +44,40 @@ def quiesce(broker: BrokerState, partition: Partition, switch: Switch) -> None:
 
 
 def _problem(broker: BrokerState, switch: Switch, chain: Chain) -> errors.SeriatimError | None:
-    """Why a planned switch has nowhere to go; None if it has."""
+    """Why the planned switch cannot go to its target; None if it can."""
     old, target = chain.open_segment, switch.target_group
     if not target:
         others = [group for group in candidates.in_order(broker, chain) if group != old.group]
-        return None if others else errors.PreconditionError("no other group of the send chain is whole")
+        return None if others else errors.PreconditionError("no other broker group of the send chain is whole")
     members = broker.directory.groups.get(target, ())
     if switch.target_master and switch.target_master not in [member.broker for member in members]:
-        return errors.PreconditionError(f"{switch.target_master} is no member of group {target!r}")
+        return errors.PreconditionError(f"{switch.target_master} is not a member of broker group {target!r}")
     if not candidates.is_whole(broker, target):
         for member in members:
-            broker.connect(member.broker)  # whoever asks again may find it whole
-        return errors.UnavailableError(f"group {target!r} is not whole, as far as is known here")
+            broker.connect(member.broker)  # the next request may find the broker group whole
+        return errors.UnavailableError(
+            f"broker group {target!r} is not whole, as far as {broker.member.broker} knows; the open segment stays"
+        )
     if target == old.group and switch.target_master in ("", old.master.broker):
-        return errors.PreconditionError(f"the open segment is there: {old.master.broker} is its master")
+        return errors.PreconditionError(f"the open segment is there already: {old.master.broker} is its master")
     return None
 
 
 def on_quiesced(broker: BrokerState, partition: Partition, sender: MemberId, message: QuiesceAnswer) -> None:
-    """The master rests, or goes on."""
+    """The master says that it rests, or that it could not come to rest in time and goes on."""
     switch = partition.switch
     if switch is None:
         return
     if switch.phase is not SwitchPhase.QUIESCING or message.switch != switch.id:
         return
     if not message.quiet:
-        tries.give_up(broker, partition, switch, errors.UnavailableError("the master did not come to rest in time"))
+        tries.give_up(
+            broker,
+            partition,
+            switch,
+            errors.UnavailableError("the master did not come to rest in time; the open segment stays where it is"),
+        )
         return
     assert switch.chain is not None
+    # Rule `rest-is-enough` (I6): a master that rests is fenced all the same. `fencing.fence_and_answer` has the story.
     sealing.fence(broker, partition, switch, switch.chain.open_segment.members[:1])

@@ -1,7 +1,8 @@
-"""Preparing: a member writes down what the next segment would start from, for a switcher that may open it.
+"""Preparing: a member writes durably everything that it would need to open the next segment.
 
-Each attempt has a place of its own: two switchers never overwrite each other, and a member opens only what it prepared
-under the attempt that the record names, in the same run. Voiding forbids to open; it deletes nothing.
+Each switch attempt has a place of its own, so two switchers never overwrite each other. A member opens only what it
+prepared under the switch attempt that the chain record names, in the same member run. Voiding forbids that a member
+opens; it deletes nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ from . import idle_blocks
 
 
 def on_prepare(broker: BrokerState, partition: Partition, sender: MemberId, message: PrepareRequest) -> None:
-    """Write what a segment would start from, under the attempt's own id, beside what others prepared."""
+    """Write the preparation under the id of its switch attempt; the answer leaves when it is on the disk.
+
+    A member that refuses, or that lacks idle blocks of the table, answers at once and writes nothing.
+    """
     _forget_replaced(broker, partition, message)
     refusal = _refusal(broker, partition, message)
     answer = PrepareAnswer(partition.id, message.segment_no, message.attempt, broker.run, refusal)
     if refusal:
         broker.send(sender, answer)
         return
+    # Rule `attempt-id` (I1): a preparation is kept under (segment, switch attempt), beside those of other attempts.
+    # Without it:
+    #   1. a is on Am and As, not committed. Switcher 1 fences Am, and prepares segment 2 on B: "seal at 0, no tail".
+    #   2. Switcher 2 has read the same revision. It fences As: "seal at 1, tail [a]".
+    #   3. The transaction of switcher 1 is carried out. Switcher 2 does not know it, and prepares B: a is at 1:0.
+    #   4. P resends a. B finds it in the table of switcher 2, and answers ok, 1:0. Segment 1 ends at 0: a is nowhere.
     key = (message.segment_no, message.attempt)
     if key not in partition.preparations:
         if idle_blocks.wait_for(broker, partition, sender, message):
@@ -49,7 +59,10 @@ def on_prepare(broker: BrokerState, partition: Partition, sender: MemberId, mess
 
 
 def _forget_replaced(broker: BrokerState, partition: Partition, message: PrepareRequest) -> None:
-    """Drop what its switcher knows that the record will never name, so that one preparation a switcher stays."""
+    """Drop the preparations of which the switcher knows that the record will never name them.
+
+    So each switcher leaves one preparation, not one for each try (rule `replaces-undecided`, see `attempts`).
+    """
     for attempt in message.replaces:
         if (message.segment_no, attempt) in partition.preparations:
             partition.preparations = drop(partition.preparations, (message.segment_no, attempt))
@@ -74,7 +87,10 @@ def _refusal(broker: BrokerState, partition: Partition, message: PrepareRequest)
 
 
 def on_prepared_long_ago(broker: BrokerState, partition: Partition) -> None:
-    """Nobody said what became of an attempt: look, for this member may be the master that everybody waits for."""
+    """No broker said which switch attempt was chosen: read the chain record.
+
+    This member may be the master for which the producers wait.
+    """
     known = partition.chain.open_segment.no if partition.chain is not None else 0
     if any(no > known for no, _ in partition.preparations):
         partition.read_chain(broker)
@@ -82,7 +98,14 @@ def on_prepared_long_ago(broker: BrokerState, partition: Partition) -> None:
 
 
 def void_attempts(broker: BrokerState, partition: Partition) -> None:
-    """Void the attempts under which earlier runs prepared to be master."""
+    """Void the switch attempts under which earlier member runs prepared to be master."""
+    # Rule `voided` (I7, RT), with the check of `Preparation.run` when the segment is opened. Without it:
+    #   1. Switcher 1 prepares segment 2 on Bm, in member run 0.
+    #   2. Bm restarts as member run 1. The certificate of member run 0 is written, and is true.
+    #   3. Switcher 1's transaction opens segment 2 with `master_run` 0. Bm reads the record and opens segment 2.
+    #   4. Another switcher reaches no member of B. It finds the certificate of member run 0, and opens segment 3 on A.
+    #   5. Q's x is acknowledged at 3:0. P sends y after that, and Bm acknowledges it at 2:0: sent later, but earlier in
+    #      the order.
     for key, preparation in list(partition.preparations.items()):
         if preparation.members[0] == broker.member and preparation.run != broker.run and not preparation.voided:
             voided = replace(preparation, voided=True)

@@ -1,8 +1,12 @@
-"""Routes: who asks where to append is told, at once or when the chain is past the segment that failed it.
+"""Routes: a client asks where to append, and gets the route at once, or when the next segment is open.
 
-A complaint starts a switch; a suspicion has the master probed first. And so has a complaint about a partition that was
-moved several times a moment ago: a client that can reach none of its brokers would drive it round the send chain for as
-long as that lasts, some ten times a second, under the eyes of all others.
+A complaint names a segment whose master the client cannot reach, and begins a switch. A suspicion names a segment whose
+master is silent: the broker asks the master first. A complaint is treated like a suspicion if the partition was opened
+twice within `restless_us` (10 s). Without it:
+
+  1. A client can reach no broker of the partition, and complains of each master.
+  2. Each complaint opens the next segment, about ten times a second.
+  3. The partition goes round the send chain as long as that lasts, and all other clients must follow it.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from . import switch
 
 
 def on_resolve(broker: BrokerState, partition: Partition, event: ResolveProducer) -> None:
-    """A producer asks for the route, and perhaps complains of a segment."""
+    """A producer asks for the route, and may complain of a segment or name a silent one."""
     _resolve(broker, partition, event.request, event.failed_segment, event.deadline_us)
     if event.silent_segment is not None:
         probe_master(broker, partition, event.silent_segment)
@@ -33,7 +37,7 @@ def on_resolve(broker: BrokerState, partition: Partition, event: ResolveProducer
 def _resolve(
     broker: BrokerState, partition: Partition, request: int, failed_segment: int | None, deadline_us: int
 ) -> None:
-    """Answer with the route, now if it is known to be good, else after a look at the coordinator."""
+    """Answer with the route: at once if this broker has the open segment, else after a read of the chain record."""
     waiter = Waiter(request, failed_segment, broker.now.mono_us, deadline_us)
     partition.waiters = (*partition.waiters, waiter)
     broker.wake(deadline_us, TimerKind.WAITERS, partition.id)
@@ -51,7 +55,7 @@ def _resolve(
 
 
 def answer_waiters(broker: BrokerState, partition: Partition) -> None:
-    """Answer those whose segment the chain is past, and those whose time is up."""
+    """Answer the clients whose segment is no longer the open one, and those whose deadline has passed."""
     if not partition.waiters:
         return
     still: list[Waiter] = []
@@ -61,7 +65,9 @@ def answer_waiters(broker: BrokerState, partition: Partition) -> None:
         known = chain is not None and not partition.reading
         past = chain is not None and (waiter.past is None or chain.open_segment.no > waiter.past)
         if late and chain is None:
-            error = errors.CoordinatorUnavailableError("the chain could not be read in time")
+            error = errors.CoordinatorUnavailableError(
+                "the coordinator did not answer in time, so the route is not known; no message is lost; ask again"
+            )
             broker.out.emit(Resolved(waiter.request, None, error))
         elif late or (past and known) or (past and waiter.past is not None):
             broker.out.emit(Resolved(waiter.request, partition.route(), None))
@@ -77,17 +83,22 @@ def answer_waiters(broker: BrokerState, partition: Partition) -> None:
 
 
 def _look_for(broker: BrokerState, partition: Partition, complaints: Sequence[Waiter]) -> None:
-    """Somebody else may run the switch, and nobody tells a broker that is no member: look, less and less often."""
+    """Read the chain record again while clients wait for a switch, after half of the time that they have waited.
+
+    Another broker may run the switch, and it does not tell brokers that are not members of the partition.
+    """
     if complaints:
         age_us = broker.now.mono_us - max(waiter.asked_us for waiter in complaints)
         broker.poll(max(broker.config.retry_us, age_us // 2), TimerKind.READ, partition.id)
 
 
 def complain(broker: BrokerState, partition: Partition, segment_no: int, reason: SwitchReason) -> bool:
-    """A client cannot reach the master of a segment: open the next one. Returns whether the complaint counts.
+    """A client or consumer cannot reach the master of a segment: begin a switch.
 
-    If the partition is restless it does not, yet: the client is told the same master, tries it again, and complains
-    again if that is in vain. Meanwhile the master is asked: one that is dead is not waited for.
+    Returns:
+        Whether the complaint counts. It does not while the partition is restless: the client gets the same route, tries
+        the master again, and complains again if that fails. Meanwhile this broker asks the master, and begins a switch
+        if the master does not answer within `probe_us`.
     """
     if _is_restless(broker, partition, segment_no):
         probe_master(broker, partition, segment_no)
@@ -97,7 +108,11 @@ def complain(broker: BrokerState, partition: Partition, segment_no: int, reason:
 
 
 def _is_restless(broker: BrokerState, partition: Partition, segment_no: int) -> bool:
-    """Whether the partition was moved too much lately to be moved on a client's word; see `restless_us`."""
+    """Whether the open segment is too young to be switched because of a complaint alone; see `restless_us`.
+
+    Needed is an age of `patience_us` (1 s) if two segments were opened within `restless_us` (10 s), and of four times
+    as much from the third one on.
+    """
     config, now_ms, chain = broker.config, broker.now.wall_ms, partition.chain
     if chain is None or chain.open_segment.no != segment_no:
         return False
@@ -108,7 +123,7 @@ def _is_restless(broker: BrokerState, partition: Partition, segment_no: int) -> 
     patience_us = config.patience_us * (0 if count < 2 else 1 if count == 2 else 4)
     patience_us = max(patience_us, _patience_without_messages_us(config, chain))
     age_us = (now_ms - chain.open_segment.opened_at_ms) * 1000
-    return 0 <= age_us < patience_us  # opened in the future: the clocks disagree, and an age says nothing
+    return 0 <= age_us < patience_us  # an age below 0 means that the clocks disagree: it says nothing
 
 
 def _patience_without_messages_us(config: BrokerConfig, chain: Chain) -> int:
@@ -132,11 +147,11 @@ DOUBLINGS_MAX = 16
 """So many doublings of the patience count: it has reached its limit long before."""
 
 
-# ---- a master that a client finds silent ----------------------------------------------------------------
+# ---- a master that is silent to a client ----------------------------------------------------------------
 
 
 def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> None:
-    """A client finds the master silent: ask it, and look after a moment whether it answered."""
+    """A client has no answer from the master: send it a heartbeat, and look after `probe_us` whether it answered."""
     partition.probe_wanted = segment_no if partition.chain is None else None
     segment = partition.chain.open_segment if partition.chain is not None else None
     if partition.probed_at_us is not None or segment is None or segment.no != segment_no:
@@ -152,7 +167,7 @@ def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> 
 
 
 def on_probe_due(broker: BrokerState, partition: Partition, segment_no: int) -> None:
-    """No word from the master since it was asked: it is taken for dead."""
+    """If the master has sent nothing since it was asked, begin a switch."""
     probed_at_us, partition.probed_at_us = partition.probed_at_us, None
     segment = partition.chain.open_segment if partition.chain is not None else None
     if probed_at_us is None or segment is None or segment.no != segment_no:

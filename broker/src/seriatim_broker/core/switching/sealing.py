@@ -1,4 +1,4 @@
-"""What a switch has to know before it seals: it fences members, waits for their answers, and decides."""
+"""The first half of a switch: it fences members, waits for their answers, and decides what is sealed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from . import lengths, opening, tries
 
 
 def fence(broker: BrokerState, partition: Partition, switch: Switch, members: tuple[MemberId, ...]) -> None:
+    """Step 2: ask these members of the open segment to fence it."""
     switch.enter(SwitchPhase.FENCING)
     switch.sealing.pending = dict.fromkeys(members, False)
     tries.set_deadline(broker, partition, switch, broker.config.fence_timeout_us << switch.tries)
@@ -24,6 +25,7 @@ def fence(broker: BrokerState, partition: Partition, switch: Switch, members: tu
 
 
 def ask_fence(broker: BrokerState, partition: Partition, switch: Switch, member: MemberId) -> None:
+    """Ask one member, or connect to it if there is no link yet."""
     assert switch.chain is not None
     if not broker.is_linked(member):
         broker.connect(member.broker)
@@ -34,14 +36,14 @@ def ask_fence(broker: BrokerState, partition: Partition, switch: Switch, member:
 
 
 def on_fence_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceAnswer) -> None:
-    """A member is fenced, and says what it has."""
+    """A member answers: it is fenced and says what it has, or it does not know the segment."""
     switch = partition.switch
     if switch is None:
         return
     if switch.phase is not SwitchPhase.FENCING or message.switch != switch.id or sender not in switch.sealing.pending:
         return
     if message.coordinator_behind:
-        tries.pause(broker, partition, switch)  # what this member knows, the record may not have
+        tries.pause(broker, partition, switch)  # the member knows decisions that the record may have lost
         return
     del switch.sealing.pending[sender]
     if message.fenced:
@@ -53,10 +55,12 @@ def on_fence_answer(broker: BrokerState, partition: Partition, sender: MemberId,
 
 
 def on_fence_progress(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceProgress) -> None:
-    """A member is fenced and has much to say: it gets the time for it, if nothing else is known yet.
+    """A member is fenced and its answer is large: give it more time, if no other member has answered yet.
 
-    Without it: (1) a large table needs longer than `fence_timeout_us`; (2) the certificate of the master is there,
-    so the segment is opened over, though a member is about to say how long it is.
+    Without it:
+      1. A large table takes longer than `fence_timeout_us`.
+      2. The death certificate of the master's member run is in the coordinator.
+      3. So the segment is opened over, although a member was about to answer its length.
     """
     switch = partition.switch
     if switch is None:
@@ -73,7 +77,7 @@ def on_fence_progress(broker: BrokerState, partition: Partition, sender: MemberI
 
 
 def decide_or_wait(broker: BrokerState, partition: Partition, switch: Switch, timed_out: bool = False) -> None:
-    """Go on once the best answer is there, or nobody else can give one, or the time is up."""
+    """Decide if the best answer is there, or no other member can answer, or the deadline has passed; else wait."""
     with_length = lengths.believed(broker, partition, switch)
     if with_length and _waits_for_second(broker, switch, with_length):
         return
@@ -88,7 +92,7 @@ def decide_or_wait(broker: BrokerState, partition: Partition, switch: Switch, ti
         if switch.kind is SwitchKind.PLANNED:
             tries.become_failover(broker, partition, switch, SwitchReason.PLAN_MASTER_DIED)
         elif switch.sealing.answers:
-            _open_over(broker, partition, switch)  # only suspects answered: fenced, but no length to trust
+            _open_over(broker, partition, switch)  # only suspects answered: they are fenced, but gave no length
         else:
             _ask_certificate(broker, partition, switch)
     elif with_length:
@@ -96,11 +100,12 @@ def decide_or_wait(broker: BrokerState, partition: Partition, switch: Switch, ti
 
 
 def _waits_for_second(broker: BrokerState, switch: Switch, with_length: list[MemberId]) -> bool:
-    """Whether the other members get some more time, because only disks that were just started have answered.
-
-    Rule `second-member` (I1): both members went down, and one is back. Its disk may be an older copy, made within
-    the last run, which nothing else tells. The other member knows better, and is probably on its way.
-    """
+    """Whether to wait for the other members, because only disks that were just started have answered."""
+    # Rule `second-member` (I1): a disk that was just started waits `second_member_us` (3 s) for the other ones.
+    # Without it:
+    #   1. a is acknowledged. Both members go down.
+    #   2. As's directory is replaced by an older copy, made within the last member run. Only its content shows that.
+    #   3. As starts first, and answers tail 0. The switcher seals at 0, a moment before Am is back with a.
     assert switch.sealing.first_answer_us is not None
     if not all(switch.sealing.answers[member].from_disk for member in with_length):
         return False
@@ -115,7 +120,7 @@ def _waits_for_second(broker: BrokerState, switch: Switch, with_length: list[Mem
 
 
 def _decide(broker: BrokerState, partition: Partition, switch: Switch, with_length: list[MemberId]) -> None:
-    """The unbroken master's commit; else the shortest answered tail (any would be safe, it copies least)."""
+    """Step 3: the source is chosen, so length and table are known; merge the table if it is incomplete and can be."""
     assert switch.chain is not None
     switch.sealing.source = lengths.choose_source(switch, with_length)
     answer = switch.sealing.answers[switch.sealing.source]
@@ -124,7 +129,7 @@ def _decide(broker: BrokerState, partition: Partition, switch: Switch, with_leng
     before = switch.chain.before(switch.segment_no)
     mergeable = (
         not switch.sealing.table_complete and not switch.sealing.table.blocks
-    )  # blocks are named only if it is too large
+    )  # an incomplete table names blocks only if it is too large to be merged
     if mergeable and before is not None and switch.chain.settled_before(switch.segment_no):
         switch.enter(SwitchPhase.TABLES)
         tries.set_deadline(broker, partition, switch, broker.config.table_timeout_us)
@@ -134,7 +139,10 @@ def _decide(broker: BrokerState, partition: Partition, switch: Switch, with_leng
 
 
 def on_table(broker: BrokerState, partition: Partition, segment_no: int, table: Table | None) -> None:
-    """What lies in all segments before is known: the next segment opens with a complete table again."""
+    """The table of all segments before arrived: merge it, so that the next segment opens with a complete table.
+
+    Without an answer, or with a merge above `spelled_out_bytes_max` (24 MiB), the table stays incomplete.
+    """
     switch = partition.switch
     if switch is None:
         return
@@ -142,6 +150,11 @@ def on_table(broker: BrokerState, partition: Partition, segment_no: int, table: 
     if switch.phase is not SwitchPhase.TABLES or before is None or segment_no != before.no:
         return
     if table is not None:
+        # Rule `merge-empty` (I13): the mark goes only if the tables of the settled segments are in the merged one.
+        # Without it:
+        #   1. P sent sequence 56 to segment 2, which was UNSETTLED when segment 3 was opened, with an incomplete table.
+        #   2. Segment 2 is settled. Segment 4 opens, unmarked, with the table of segment 3 only.
+        #   3. P's next batch, sequence 57, is refused as a gap, for ever.
         merged = merge([ProducerTable(table), ProducerTable(switch.sealing.table)]).at_rest()
         if merged.size_bytes <= broker.config.spelled_out_bytes_max:
             switch.sealing.table = merged
@@ -150,7 +163,7 @@ def on_table(broker: BrokerState, partition: Partition, segment_no: int, table: 
 
 
 def _ask_certificate(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """Nobody answers: only a certificate that the master's run has ended allows to open over it."""
+    """No member answers: read whether the death certificate of the master's member run is in the coordinator."""
     assert switch.chain is not None
     switch.enter(SwitchPhase.CERTIFYING)
     tries.set_deadline(broker, partition, switch, broker.config.fence_timeout_us)
@@ -158,10 +171,9 @@ def _ask_certificate(broker: BrokerState, partition: Partition, switch: Switch) 
 
 
 def on_certificate(broker: BrokerState, partition: Partition, run: RunId, exists: bool | None) -> None:
-    """Whether the master's run is certified to have ended: by its own certificate, or a later run's of its disk.
+    """Open over the segment if the master's member run is certified to have ended; else pause the switch.
 
-    An earlier run's does not: (1) the master's run 0 ended yesterday; (2) run 1 opened this segment and is merely
-    unreachable; (3) with yesterday's certificate the next segment is opened while run 1 goes on acknowledging (I7).
+    The certificate of a later member run of the same disk proves as much.
     """
     switch = partition.switch
     if switch is None:
@@ -170,6 +182,16 @@ def on_certificate(broker: BrokerState, partition: Partition, run: RunId, exists
         return
     assert switch.chain is not None
     wanted = switch.chain.open_segment.master_run_id
+    # Rule `certificate` (I7): without a length, the segment is opened over only with the master's death certificate.
+    # Without it:
+    #   1. Am and As are alive, behind a cut cable. The switcher reaches neither, and opens segment 2 on B.
+    #   2. Q's x is acknowledged at 2:0. P can still reach Am, sends y after that, and has it acknowledged at 1:7.
+    #   3. y was sent after x was acknowledged, and comes before x.
+    #
+    # Rule `old-certificate` (I7): one of an earlier member run proves nothing. Without it:
+    #   1. Bm's member run 0 ended yesterday, and its certificate is there.
+    #   2. Member run 1 opened segment 2, and is only unreachable.
+    #   3. The switcher opens segment 3 with yesterday's certificate, while member run 1 goes on acknowledging.
     if exists and run.member == wanted.member and run.run >= wanted.run:
         switch.sealing.certificate = run
         _open_over(broker, partition, switch)
@@ -178,6 +200,8 @@ def on_certificate(broker: BrokerState, partition: Partition, run: RunId, exists
 
 
 def _open_over(broker: BrokerState, partition: Partition, switch: Switch) -> None:
+    """Open the next segment without a length of this one, which becomes UNSETTLED."""
+    # Rule `mark-inherited` (I13), with `opening._content`: no member gave a table, so the next segment is marked.
     switch.sealing.source = None
     switch.sealing.table = NO_TABLE
     switch.sealing.table_complete = False

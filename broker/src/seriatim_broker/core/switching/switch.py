@@ -1,9 +1,11 @@
 """The switch: seal the open segment and open the next one. Any broker may run it.
 
-Read the chain; fence a member and take its tail; prepare the next group under an id of this attempt; one transaction.
-Each phase has a deadline, and whatever goes wrong before the transaction leaves the chain as it was. Being wrong about
-who is dead costs a switch, never order. The parts: `tries` (begin, pause, end), `planned`, `sealing` and `lengths`
-(what to seal), `opening` (what to open). What the members answer is in `fencing`, `preparing` and `quiescence`.
+The steps: read the chain record; fence a member and take its tail; have the next broker group prepare under the id of
+this switch attempt; write one transaction. Each phase has a deadline. A failure before the transaction leaves the chain
+as it was. A broker that is wrong about which member is dead costs one switch, and never breaks the order.
+
+The parts: `tries` (begin, pause, end), `planned`, `sealing` and `lengths` (what to seal), `opening` (what to open).
+`fencing`, `preparing` and `quiescence` have the members' answers.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from . import attempts, opening, planned, sealing, tries
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, chain: Chain | None, revision: int, failed: bool) -> None:
-    """The record as the coordinator has it: only this one may be compared with in the transaction."""
+    """Step 1 is done: the transaction will compare the revision of this record, and of no other one."""
     switch = partition.switch
     if switch is None or switch.phase is not SwitchPhase.READING:
         return
@@ -37,10 +39,10 @@ def on_chain_read(broker: BrokerState, partition: Partition, chain: Chain | None
     if chain is None:
         tries.give_up(broker, partition, switch, errors.UnknownTopicError(f"there is no partition {partition.id}"))
         return
-    chain = partition.chain  # what was read, or something newer that came meanwhile
+    chain = partition.chain  # the record that was read, or a newer one that arrived meanwhile
     assert chain is not None
     if not switch.segment_no:
-        switch.segment_no = chain.open_segment.no  # planned: whatever is open now
+        switch.segment_no = chain.open_segment.no  # a planned switch names no segment: it moves the open one
     if chain.open_segment.no != switch.segment_no:
         tries.finish(broker, partition, switch)
     elif switch.kind is SwitchKind.PLANNED and switch.fenced:
@@ -54,20 +56,20 @@ def on_chain_read(broker: BrokerState, partition: Partition, chain: Chain | None
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
-    """A newer record came by another way."""
+    """A newer record is known that this switch did not read itself."""
     switch = partition.switch
     if switch is None:
         return
     if not switch.segment_no and switch.kind is SwitchKind.PLANNED:
-        return  # it has not read which segment it is about
+        return  # this switch has not read yet which segment is open
     if chain.open_segment.no > switch.segment_no:
         tries.finish(broker, partition, switch)
     elif switch.phase not in (SwitchPhase.READING, SwitchPhase.PAUSED, SwitchPhase.WRITING):
-        switch.chain = chain  # another field changed: the transaction compares with the newest revision known
+        switch.chain = chain  # the open segment is the same: the transaction compares the newest known revision
 
 
 def on_timer(broker: BrokerState, partition: Partition) -> None:
-    """A deadline passed."""
+    """The deadline of the phase has passed: go on with what is known, try again, or give up."""
     switch = partition.switch
     if switch is None or broker.now.mono_us < switch.deadline_us:
         return
@@ -83,12 +85,15 @@ def on_timer(broker: BrokerState, partition: Partition) -> None:
         opening.prepare_next(broker, partition, switch)
     elif switch.phase is SwitchPhase.QUIESCING:
         tries.give_up(
-            broker, partition, switch, errors.DeadlineExceededError("the master did not come to rest in time")
+            broker,
+            partition,
+            switch,
+            errors.DeadlineExceededError("the master did not come to rest in time; the open segment stays where it is"),
         )
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A member that could not be asked can be asked now."""
+    """A member is linked: ask it, if this switch waits for it; end a pause."""
     switch = partition.switch
     if switch is None:
         return
@@ -101,7 +106,7 @@ def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> N
 
 
 def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A member will not answer."""
+    """A member is not linked any more, so it will not answer: decide without it, or try the next broker group."""
     switch = partition.switch
     if switch is None:
         return
@@ -111,11 +116,18 @@ def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) ->
     elif switch.phase is SwitchPhase.PREPARING and switch.opening.awaits(member):
         opening.prepare_next(broker, partition, switch)
     elif switch.phase is SwitchPhase.QUIESCING and member in switch.opening.members:
-        tries.give_up(broker, partition, switch, errors.UnavailableError(f"{member.broker} of the target went away"))
+        tries.give_up(
+            broker,
+            partition,
+            switch,
+            errors.UnavailableError(
+                f"{member.broker}, a member of the target, cannot be reached; the open segment stays where it is"
+            ),
+        )
 
 
 def on_prepare_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: PrepareAnswer) -> None:
-    """A member of the next group is prepared, or will not be."""
+    """A member of the next broker group has prepared, refuses, or needs more time for idle blocks."""
     switch = partition.switch
     if switch is None or switch.phase is not SwitchPhase.PREPARING:
         return
@@ -125,7 +137,7 @@ def on_prepare_answer(broker: BrokerState, partition: Partition, sender: MemberI
         if message.refusal in (PrepareRefusal.DECIDED, PrepareRefusal.HOLDS_A_BATCH):
             opening.contradict(broker, partition, switch, sender)
         elif message.refusal == PrepareRefusal.BEHIND:
-            tries.pause(broker, partition, switch)  # another group may not know what this member knows
+            tries.pause(broker, partition, switch)  # another broker group may not know of the loss yet
         elif (
             message.refusal == PrepareRefusal.VOIDED and not switch.opening.attempt_is_new
         ):  # the member has restarted since
@@ -135,11 +147,15 @@ def on_prepare_answer(broker: BrokerState, partition: Partition, sender: MemberI
         else:
             opening.prepare_next(broker, partition, switch)
         return
-    if message.missing_bytes:  # it gets idle blocks: as long as it gets on, it has the time
+    if message.missing_bytes:  # the member gets idle blocks; each one that arrives gives it more time
         more_us = broker.config.transfer_us(message.missing_bytes)
         tries.set_deadline(broker, partition, switch, opening.prepare_timeout_us(broker, switch) + more_us)
         return
     switch.opening.prepared[sender] = message.run
+    # Rule `chosen-alone` (I12): every member of the next segment has prepared before the transaction. Without it:
+    #   1. Bm is prepared, Bs is not. The switcher opens segment 2 on Bm alone.
+    #   2. Bm acknowledges a: one disk has it.
+    #   3. Bm's disk dies, and a is lost.
     if len(switch.opening.prepared) < len(switch.opening.members):
         return
     if switch.kind is SwitchKind.PLANNED and not switch.fenced:
@@ -149,9 +165,10 @@ def on_prepare_answer(broker: BrokerState, partition: Partition, sender: MemberI
 
 
 def on_written(broker: BrokerState, partition: Partition, outcome: WriteOutcome) -> None:
-    """Done: everybody concerned hears of it. Lost, or not known: read before anything else.
+    """The transaction ended without success: read the chain record before anything else.
 
-    Refused: the read that is under way says whether the record has it all the same; if not, try again later.
+    After a refusal the record may have the transaction all the same. If the read that is under way shows that it does
+    not, the switch tries again later. After success the newer record ends the switch (`on_learned`).
     """
     switch = partition.switch
     if switch is None:
@@ -159,17 +176,24 @@ def on_written(broker: BrokerState, partition: Partition, outcome: WriteOutcome)
     if outcome is WriteOutcome.REFUSED and switch.phase is SwitchPhase.WRITING:
         opening.refused(broker, partition, switch)
     elif outcome is not WriteOutcome.DONE and switch.phase is SwitchPhase.WRITING:
+        # Rule `unknown-outcome` (I7): after a time-out the switcher reads, and believes nothing else. Without it:
+        #   1. Two switchers prepare segment 2. The transaction of switcher 1 gets no answer.
+        #   2. Switcher 1 believes that it was carried out, and tells B to open segment 2, sealed at 0.
+        #   3. Switcher 2's transaction was carried out: segment 1 is sealed at 1. There are two chains.
         if switch.genesis is not None:
-            switch.genesis.refused = outcome is WriteOutcome.CONFLICT  # somebody made, or deleted, it meanwhile
+            switch.genesis.refused = outcome is WriteOutcome.CONFLICT  # another broker made or deleted it meanwhile
         switch.enter(SwitchPhase.READING)  # the read is under way
         tries.renew(broker, switch)
 
 
-# ---- how a switch comes about ---------------------------------------------------------------------------
+# ---- what begins a switch -------------------------------------------------------------------------------
 
 
 def begin_failover(broker: BrokerState, partition: Partition, reason: SwitchReason, segment_no: int) -> None:
-    """Run the switch of this segment, unless it is under way."""
+    """Begin a failover of this segment, unless one is under way, or a later segment is open already.
+
+    A planned switch that is under way is given up for it.
+    """
     running = partition.switch
     if running is not None and running.segment_no >= segment_no and not running.is_planned:
         tries.hurry(broker, partition)
@@ -177,15 +201,22 @@ def begin_failover(broker: BrokerState, partition: Partition, reason: SwitchReas
     if partition.chain is not None and partition.chain.open_segment.no > segment_no:
         return
     if running is not None:
-        tries.give_up(broker, partition, running, errors.UnavailableError("a member failed meanwhile"))
+        tries.give_up(
+            broker,
+            partition,
+            running,
+            errors.UnavailableError("a member failed meanwhile, so a failover moves the partition; no message is lost"),
+        )
     partition.switch = Switch(SwitchKind.FAILOVER, reason, segment_no, None)
     tries.begin(broker, partition, partition.switch)
 
 
 def begin_planned(broker: BrokerState, partition: Partition, event: PlanSwitch) -> None:
-    """Move the open segment, everyone alive, unless a switch is under way."""
+    """Move the open segment while all members are alive; refused while another switch is under way."""
     if partition.switch is not None:
-        error = errors.UnavailableError("another switch of this partition is under way", retry_after_ms=100)
+        error = errors.UnavailableError(
+            "another switch of this partition is under way; ask again in 100 ms", retry_after_ms=100
+        )
         broker.out.emit(Resolved(event.request, partition.route(), error))
         return
     reason = SwitchReason.MOVED if event.target_group else SwitchReason.PLANNED
@@ -201,7 +232,7 @@ def begin_move(
     reason: SwitchReason = SwitchReason.GROUP_CORDONED,
     target_group: str = "",
 ) -> None:
-    """Move the open segment away from its group, as planned; nobody waits for the answer."""
+    """Move the open segment away from its broker group by a planned switch that answers no request."""
     assert partition.switch is None
     partition.switch = Switch(SwitchKind.PLANNED, reason, 0, None)
     partition.switch.target_group = target_group
@@ -209,9 +240,9 @@ def begin_move(
 
 
 def begin_genesis(broker: BrokerState, partition: Partition, event: CreatePartition) -> None:
-    """Make the partition, with its first segment; one that is there already is no error."""
+    """Make the partition with its first segment; if the partition is there already, this is not an error."""
     if partition.chain is not None or partition.switch is not None:
-        busy = errors.UnavailableError("the partition is being made", retry_after_ms=100)
+        busy = errors.UnavailableError("the partition is being made; ask again in 100 ms", retry_after_ms=100)
         known = partition.chain is not None
         broker.out.emit(Resolved(event.request, partition.route(), None if known else busy))
         return

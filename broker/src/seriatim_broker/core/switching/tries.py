@@ -13,7 +13,10 @@ from ..values.kinds import SwitchReason, TimerKind
 
 
 def begin(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """Step 1: read the chain. Not while the coordinator refuses writes: the switch would fence, and not end."""
+    """Step 1: read the chain record.
+
+    Not while the coordinator refuses writes: the switch would fence the segment, and could not write its transaction.
+    """
     if not switch.started_us:
         switch.started_us = broker.now.mono_us
     if partition.write_wait_us(broker):
@@ -25,13 +28,13 @@ def begin(broker: BrokerState, partition: Partition, switch: Switch) -> None:
 
 
 def renew(broker: BrokerState, switch: Switch) -> None:
-    """Answers to an earlier reading of the chain say nothing about the next one."""
+    """Give the switch a new id, so that answers from before the next read of the chain record do not count."""
     switch.id = broker.new_id()
     switch.sealing.renew()
 
 
 def hurry(broker: BrokerState, partition: Partition) -> None:
-    """There is a new reason: do not sit out a pause."""
+    """There is a new reason for the switch: end its pause now."""
     switch = partition.switch
     if switch is None:
         return
@@ -40,7 +43,7 @@ def hurry(broker: BrokerState, partition: Partition) -> None:
 
 
 def give_up(broker: BrokerState, partition: Partition, switch: Switch, error: errors.SeriatimError) -> None:
-    """A planned switch is dropped; the segment goes on where it is."""
+    """End a planned switch or a genesis without a transaction: the open segment stays where it is."""
     if switch.request is not None:
         broker.out.emit(Resolved(switch.request, partition.route(), error))
     if partition.switch is switch:
@@ -48,19 +51,28 @@ def give_up(broker: BrokerState, partition: Partition, switch: Switch, error: er
 
 
 def finish(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """The chain is past the segment, by this switch or another."""
+    """End the switch: a later segment is open, by this switch or by another one."""
     if switch.request is not None:
         broker.out.emit(Resolved(switch.request, partition.route(), None))
     partition.switch = None
 
 
 def pause(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """Nothing more can be done now: try again after a while, or when something changes."""
+    """No broker group can be asked now: try again after a pause, or when a member is linked.
+
+    The pause begins with `retry_us` and doubles up to `retry_us_max`. Only a failover tries again: a planned switch or
+    a genesis is given up.
+    """
     if switch.kind is SwitchKind.PLANNED and switch.fenced:
         become_failover(broker, partition, switch, SwitchReason.PLAN_TARGET_DIED)
         return
     if switch.kind is not SwitchKind.FAILOVER:
-        give_up(broker, partition, switch, errors.UnavailableError("the members needed did not answer in time"))
+        give_up(
+            broker,
+            partition,
+            switch,
+            errors.UnavailableError("the members that are needed did not answer in time; nothing changed; ask again"),
+        )
         return
     config = broker.config
     switch.enter(SwitchPhase.PAUSED)
@@ -70,11 +82,11 @@ def pause(broker: BrokerState, partition: Partition, switch: Switch) -> None:
 
 
 def wait_for_writes(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """The coordinator refused a write: a switch that nobody waits for goes on later, another one ends here."""
+    """The coordinator refused a write: a failover goes on later, a planned switch or a genesis is given up."""
     if switch.kind is not SwitchKind.FAILOVER:
         error: errors.SeriatimError = errors.CoordinatorRefusedError(
-            "the coordinator refuses to write, so this cannot be done now. Messages are safe. Remedy: see the log "
-            "of the broker for the reason, e.g. etcd's quota is used up; then ask again"
+            "the coordinator refuses to write, so this cannot be done now. Acknowledged messages are safe. Remedy: the "
+            "log of the broker has the reason, for example that etcd's quota is used up; mend that, then ask again"
         )
         if broker.coordinator.behind:
             error = errors.CoordinatorBehindError(behind.reason(broker))
@@ -87,12 +99,13 @@ def wait_for_writes(broker: BrokerState, partition: Partition, switch: Switch) -
 
 
 def set_deadline(broker: BrokerState, partition: Partition, switch: Switch, after_us: int) -> None:
+    """Set the deadline of the present phase, and wake the switch then."""
     switch.deadline_us = broker.now.mono_us + after_us
     broker.wake(switch.deadline_us, TimerKind.SWITCH, partition.id)
 
 
 def become_failover(broker: BrokerState, partition: Partition, switch: Switch, reason: SwitchReason) -> None:
-    """The master came to rest and the plan cannot be followed: it is over, and all members are asked."""
+    """A planned switch has fenced its master and cannot go on as planned: begin again as a failover."""
     if switch.request is not None:
         broker.out.emit(Resolved(switch.request, partition.route(), errors.UnavailableError(str(reason))))
     switch.request = None
