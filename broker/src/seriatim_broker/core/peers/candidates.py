@@ -1,11 +1,12 @@
-"""Candidates: the groups that a switch could open the next segment on, best first.
+"""Candidates: the broker groups on which a switch could open the next segment, best first.
 
-Whole groups come before those that lost a member, and a group that failed is passed over for a while, longer each time,
-while another will do. A group that is cordoned or drained, or that has a full disk, is passed over as long as any other
-whole one is there, the old segment's own included; it is still better than a group that is not whole.
+"Group" means a broker group in this module. Whole groups come before those that lost a member. A group that failed is
+passed over for `flapping_us` (5 s), doubling up to 5 minutes, while another whole group is there. A group that is
+cordoned or draining, or that has a full disk, is passed over while any other whole group is there, even the old
+segment's own. It still comes before a group that is not whole.
 
-Groups outside the send chain come after those in it: a chain can always leave a cordoned group, and one that was made
-before a group was added comes to know it at its next switch (`send_chain`).
+Groups outside the send chain come after those in it. So a chain can always leave a cordoned group, and a switch can use
+a group that was added after the chain was made (`send_chain`).
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def in_order(broker: BrokerState, chain: Chain) -> list[str]:
 
 
 def open_target(broker: BrokerState, chain: Chain) -> str:
-    """The group that a head should be moved to which stands where none should; empty while there is none.
+    """The group to which an open segment should move from a group that it has to leave; empty if there is none now.
 
-    Who might be one, and is not linked, is connected to: whoever asks again finds it.
+    If there is none, this broker connects to the groups that could be one, so a later call may find them.
     """
     own = chain.open_segment.group
     for group in in_order(broker, chain):
@@ -53,24 +54,24 @@ def open_target(broker: BrokerState, chain: Chain) -> str:
 
 
 def send_chain(broker: BrokerState, chain: Chain, group: str) -> tuple[str, ...]:
-    """The send chain once the head has moved to `group`: the old head goes to the tail.
+    """The send chain after the open segment has moved to `group`: the group that had it goes to the end.
 
-    What need not change stays as it is. Groups that are no more, or that are drained, leave it; active ones that want
-    the partition most take free places, before the old head.
+    Groups that do not exist any more, or that are draining, leave it. The active groups that rank highest for the
+    partition take free places, before the old group. All other groups keep their order.
     """
     old = chain.open_segment.group
     stay = [name for name in chain.send_chain if name not in (old, group) and _stays(broker, name)]
     tail = [old] if old != group and _stays(broker, old) else []
     room = chain.width - 1 - len(stay) - len(tail)
     new = [name for name in _wanting(broker, chain) if name not in (*chain.send_chain, group)]
-    if room < 0:  # the new head came from outside: whoever is farthest from its turn makes room
+    if room < 0:  # the new group comes from outside the send chain: the group farthest from its turn makes room
         tail = tail if len(stay) < chain.width - 1 else []
         stay = stay[: chain.width - 1 - len(tail)]
     return (group, *stay, *new[: max(room, 0)], *tail)
 
 
 def has_place(broker: BrokerState, chain: Chain, without: MemberId) -> bool:
-    """Whether the head has somewhere to go when a member is stopped: never on fewer members than `min_copies`."""
+    """Whether the open segment can move to some group if `without` is stopped; it needs `min_copies` members there."""
     for group in in_order(broker, chain):
         members = broker.directory.groups.get(group, ())
         left = [member for member in members if member != without and is_there(broker, member)]
@@ -81,17 +82,17 @@ def has_place(broker: BrokerState, chain: Chain, without: MemberId) -> bool:
 
 
 def is_closed(broker: BrokerState, group: str) -> bool:
-    """Whether heads should not stand on the group: it is cordoned or drained."""
+    """Whether no open segment should be on the group, because it is cordoned or draining."""
     return broker.directory.specs.get(group, DEFAULT_SPEC).intent is not Intent.ACTIVE
 
 
 def _is_left(broker: BrokerState, group: str) -> bool:
-    """Whether heads should leave the group while another one will do: it is closed, or a disk of it is full."""
+    """Whether open segments should leave the group for another whole one: it is closed, or a disk of it is full."""
     return is_closed(broker, group) or disks.full_member(broker, broker.directory.groups.get(group, ())) is not None
 
 
 def _stays(broker: BrokerState, group: str) -> bool:
-    """Whether a send chain goes on naming the group."""
+    """Whether the group stays in send chains: it exists and is not draining."""
     return (
         group in broker.directory.groups
         and broker.directory.specs.get(group, DEFAULT_SPEC).intent is not Intent.DRAINING
@@ -99,7 +100,7 @@ def _stays(broker: BrokerState, group: str) -> bool:
 
 
 def _wanting(broker: BrokerState, chain: Chain) -> list[str]:
-    """The active groups, the one that wants the partition most first."""
+    """The active groups, the one that ranks highest for the partition first (`placement.order`)."""
     return order(
         placeable(broker.directory.groups, broker.directory.specs), chain.partition, weights_of(broker.directory.specs)
     )
@@ -119,7 +120,7 @@ def usable_members(broker: BrokerState, group: str) -> tuple[MemberId, ...]:
 
 
 def is_whole(broker: BrokerState, group: str) -> bool:
-    """Whether all members of a group are there."""
+    """Whether all members of a group are there, and they are at least `min_copies`."""
     members = broker.directory.groups.get(group, ())
     return len(members) >= broker.config.min_copies and all(is_there(broker, member) for member in members)
 
@@ -135,7 +136,7 @@ def _is_flapping(broker: BrokerState, group: str) -> bool:
 
 
 def note_failure(broker: BrokerState, group: str) -> None:
-    """A group lost its segment: it is passed over for a while, longer each time."""
+    """A group failed and lost its open segment: pass it over, for twice as long as the last time."""
     until_us, for_us = broker.directory.flapping.get(group, (0, 0))
     quiet = broker.now.mono_us > until_us + 10 * broker.config.flapping_us
     for_us = broker.config.flapping_us if quiet or not for_us else min(2 * for_us, 60 * broker.config.flapping_us)

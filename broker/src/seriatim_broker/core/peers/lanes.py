@@ -1,21 +1,16 @@
-"""Whether each lane of a link carries, and not only one of them.
+"""Lanes: whether each lane of a link delivers messages.
 
-A link has two lanes, each with a TCP connection of its own: control (heartbeats, fences, prepares) and data (`DATA`:
-batches, their acknowledgements, copies). One of the two can stop while the other goes on: a firewall forgets a
-connection, or the path drops large packets. So each lane proves by itself that it carries:
+A link has two lanes, each with its own TCP connection: control (heartbeats, fences, prepares) and data (`DATA`:
+batches, their acknowledgements, copies). One lane can stop while the other goes on, if a firewall forgets a connection
+or the path drops large packets. So each lane has its own proof:
 
-    control   something arrived on it within `lane_stall_us`. Heartbeats go there all the time.
-    data      each answer to a heartbeat says how many messages the answerer received on it. While the number grows the
-              lane carries. If it did not grow for `lane_probe_us` a `LaneProbe` is sent, and it must grow within
+    control   a message arrived on it within `lane_stall_us` (3 s). Heartbeats go there all the time.
+    data      each answer to a heartbeat says how many messages the other end received on it. If that number did not
+              grow for `lane_probe_us` (0.5 s), this broker sends a `LaneProbe`. The number must grow within
               `lane_stall_us` from then.
 
-The number is a proof of progress and not a round trip, so a lane with megabytes in its queue is not mistaken for a
-stalled one; and a busy link sends no probe at all. Each end proves the direction in which it sends data.
-
-Rule `lane-unwatched` (I13): a stalled lane counts as silence, and silence ends the link.
-1  the data lane from a master to its slave stops; heartbeats go on
-2  nothing that the master accepts from now on commits, and copies that others wait for never arrive
-3  without this rule the link stands for ever, and is chosen for the next segment of the group again
+The number shows progress, not a round trip. So a lane with megabytes in its queue does not count as stalled, and a busy
+link sends no probe. Each end proves the direction in which it sends data.
 """
 
 from __future__ import annotations
@@ -30,19 +25,19 @@ _DATA = frozenset(DATA)
 
 
 def on_up(link: Link, now_us: int) -> None:
-    """A new connection begins with proofs of its own."""
+    """A new connection begins to prove its lanes anew."""
     link.data_count = link.data_told = 0
     on_awake(link, now_us)
 
 
 def on_awake(link: Link, now_us: int) -> None:
-    """What did not arrive while this process slept proves nothing."""
+    """This process did not run for some time: begin anew, because missing messages prove nothing now."""
     link.control_heard_us = link.data_proved_us = now_us
     link.probed_us = None
 
 
 def on_received(link: Link, message: Message, now_us: int) -> None:
-    """Something arrived, on the lane of its kind."""
+    """A message arrived: note the lane of its kind."""
     link.heard_us = now_us
     if type(message) in _DATA:
         link.data_count += 1
@@ -59,7 +54,11 @@ def on_answer(link: Link, data_count: int, now_us: int) -> None:
 
 
 def look(broker: BrokerState, link: Link) -> bool:
-    """Whether a lane of the link is stalled; sends a probe if the data lane has to prove that it carries."""
+    """Whether a lane of the link is stalled; sends a probe if the data lane has shown no progress."""
+    # Rule `lane-unwatched` (I13): the caller ends a link with a stalled lane, as if the peer were silent. Without it:
+    #   1. The data lane from a master to its slave stops. Heartbeats go on.
+    #   2. The master commits nothing that it accepts from then on, and copies that other members wait for never arrive.
+    #   3. The link stays up for ever, and the next segment of this broker group is opened over it again.
     config, now_us = broker.config, broker.now.mono_us
     if now_us - link.control_heard_us > config.lane_stall_us:
         broker.out.note("lane_stalled", NO_PARTITION, peer=link.broker, lane="control")

@@ -1,8 +1,9 @@
 """The serving right: the one member that delivers a segment to consumers.
 
-The right is in the chain record. A server delivers only while every other eligible member has answered a heartbeat
-that the server sent less than a lease ago; whoever wants the right stops answering first, and waits until the last
-answer has run out. Order and durability do not rest on this: it keeps two servers from delivering at once.
+The chain record names the server. The server delivers only while every other eligible member has answered a heartbeat
+that the server sent less than `serve_lease_us` (300 ms) ago. A member that wants the right first stops answering for
+the segment, and then waits until its last answer cannot count any more. So two servers never deliver at once. Order in
+the log and durability do not depend on this.
 """
 
 from __future__ import annotations
@@ -23,25 +24,29 @@ from . import disks, updates
 
 
 def confirmed(partition: Partition, no: int) -> bool:
-    """Whether the right to serve the segment was given in this run."""
+    """Whether the right to serve the segment was given to this member run."""
     held = partition.rights.get(no)
     return held is not None and held.confirmed
 
 
 def joining(partition: Partition, no: int) -> tuple[MemberId, ...]:
-    """The members that are being given the control records of the segment."""
+    """The members that are receiving the control records of the segment, to become eligible."""
     held = partition.rights.get(no)
     return tuple(held.joining) if held is not None else ()
 
 
 def stop_joining(partition: Partition, no: int, member: MemberId) -> None:
-    """The member must ask again for the control records of the segment."""
+    """Stop giving the member the control records of the segment: it must ask again."""
     held = partition.rights[no]
     held.joining = drop(held.joining, member)
 
 
 def may_deliver(broker: BrokerState, partition: Partition, no: int) -> bool:
     """Whether this member may deliver from the segment at this moment."""
+    # Rule `serve-lease` (SERVER): no other eligible member is silent for longer than the lease. Without it:
+    #   1. Server Am is cut off from As, but not from its consumer c1.
+    #   2. As takes the right over, and delivers a to consumer c2.
+    #   3. Am delivers a to c1, as a first delivery (I9).
     right = partition.rights.get(no)
     if right is None or not right.confirmed or broker.now.mono_us < right.from_us:
         return False
@@ -49,11 +54,12 @@ def may_deliver(broker: BrokerState, partition: Partition, no: int) -> bool:
 
 
 def silent_members(broker: BrokerState, partition: Partition, no: int, for_us: int) -> list[MemberId]:
-    """The other eligible members that did not answer a heartbeat sent within the last `for_us`, or refuse to.
+    """The other eligible members that answered no heartbeat that was sent within the last `for_us`, or that refuse to.
 
-    Whom this member's own transaction may have listed counts as eligible. Without it (SERVER): (1) the server lists a
-    member, and the answer to its transaction does not come; (2) it knows an older record, in which it is the only
-    eligible one, and delivers alone; (3) the listed member finds it silent, takes over, and delivers as well.
+    Members that this member's own transaction may have listed count as eligible. Without it (SERVER):
+      1. The server lists a member as eligible. Its transaction gets no answer.
+      2. The server knows an older record, in which it is the only eligible member, and delivers alone.
+      3. The listed member finds the server silent, takes the right over, and delivers as well.
     """
     assert partition.chain is not None
     segment = partition.chain.segment(no)
@@ -72,7 +78,7 @@ def silent_members(broker: BrokerState, partition: Partition, no: int, for_us: i
 
 
 def unfit_members(broker: BrokerState, partition: Partition, no: int) -> list[MemberId]:
-    """The other eligible members that control records must not wait for: silent for too long, or their disk hangs."""
+    """The other eligible members that may not stay so: silent for `silence_us`, or with a disk that hangs."""
     unfit = silent_members(broker, partition, no, broker.config.silence_us)
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
@@ -81,7 +87,11 @@ def unfit_members(broker: BrokerState, partition: Partition, no: int) -> list[Me
 
 
 def seek(broker: BrokerState, partition: Partition, no: int) -> None:
-    """Somebody wants deliveries and they may not happen: do what is missing, and look again soon."""
+    """A consumer group waits for deliveries that this server may not make now: take the missing step.
+
+    The step is to take the right anew, to wait until it begins, or to remove silent members from `eligible`. The server
+    looks again at `right.from_us`, or after a tenth of `heartbeat_us`.
+    """
     right = partition.rights.get(no)
     chain = partition.chain
     if right is None or chain is None:
@@ -104,16 +114,28 @@ def seek(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def take_over(broker: BrokerState, partition: Partition, no: int, server_epoch: int) -> None:
-    """The server is said to be silent: look, and take the right if this member may and the server is."""
+    """Another broker or a client says that the server is silent: take the right if that is so, and this member may.
+
+    Args:
+        broker: This broker.
+        partition: The partition of the segment.
+        no: The number of the segment.
+        server_epoch: The server epoch of the server that is said to be silent. If the record names a newer one, this
+            does nothing.
+    """
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
     if chain is None or segment is None or segment.server_epoch > server_epoch or segment.server == broker.member:
         return
     log = partition.logs.get(no)
     if log is None or segment.state is not SegmentState.SEALED or partition.is_writing(WriteOwner.RIGHT, no):
-        return  # an unsettled segment keeps its server: whoever settles it decides
+        return  # an unsettled segment keeps its server until it is settled
     if partition.write_wait_us(broker):
-        return  # the old server must not be refused for nothing: who complained asks again
+        return  # the transaction could not be written, so the old server must not be refused; the caller asks again
+    # Rule `half-server` (I14): only a member with the whole segment takes the right. Without it:
+    #   1. Bm copies segment 2, and has half of it. The server Am becomes silent.
+    #   2. Bm takes the right, and reaches the end of what it has.
+    #   3. Consumers get no more of segment 2, or Bm reports an end that is none (I1).
     if not log.is_whole or disks.is_hung(broker, broker.member):
         return
     if not _is_silent(broker, segment.server):
@@ -128,10 +150,14 @@ def take_over(broker: BrokerState, partition: Partition, no: int, server_epoch: 
 
 
 def want_another(broker: BrokerState, partition: Partition, segment: Segment) -> None:
-    """The server of a sealed segment does not answer: take the right, and ask all that have the segment to take it.
+    """The server of a sealed segment does not answer: take the right, and ask the other copies to take it.
 
-    Each looks by itself whether the server is silent, so a question too many moves nothing.
+    Each member checks by itself whether the server is silent, so an unnecessary question changes nothing.
     """
+    # Rule `server-unmissed` (I13): a member that needs the server asks for another one. Without it:
+    #   1. The server of segment 2 is gone, and no consumer group reads segment 2 any more.
+    #   2. Only a server lists a copy as eligible, and only a server tells the producer table.
+    #   3. Segment 2 has one whole copy for ever, and a segment behind it that needs its table is never delivered.
     take_over(broker, partition, segment.no, segment.server_epoch)
     for member in dict.fromkeys((*segment.eligible, *segment.members)):
         if member not in (broker.member, segment.server):
@@ -148,7 +174,7 @@ def _is_silent(broker: BrokerState, member: MemberId) -> bool:
 
 
 def offer(broker: BrokerState, partition: Partition, no: int) -> None:
-    """This member's disk hangs, so it cannot serve: ask the other eligible members to take the right."""
+    """This member's disk hangs, so it cannot serve: ask the other eligible members to take the right over."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
     if segment is not None and segment.state is SegmentState.SEALED and segment.server == broker.member:
         for member in segment.eligible:
@@ -157,13 +183,21 @@ def offer(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def _nobody_eligible_lives(broker: BrokerState, segment: Segment) -> bool:
-    """A member that is not eligible serves only after the certified end of every eligible one's last run."""
+    """Whether the last member run of every eligible member is certified to have ended.
+
+    Only then may a member serve that is not eligible.
+    """
     return all(_has_ended(broker, member) for member in segment.eligible)
 
 
 def _has_ended(broker: BrokerState, member: MemberId) -> bool:
+    """Whether the last member run of the member is certified to have ended."""
+    # Rule `unreachable-is-gone` (SERVER): only a death certificate shows that a server has ended. Without it:
+    #   1. The server Am is cut off, and goes on delivering within its lease.
+    #   2. Bm, which is not eligible, cannot reach Am or any eligible member, and takes the right at once.
+    #   3. Both deliver.
     if broker.directory.is_replaced(member):
-        return member in broker.directory.ended  # whoever gave its slot away certified its last run
+        return member in broker.directory.ended  # the command that gave its slot away certified its last member run
     link = broker.links.by_broker.get(member.broker)
     linked_run = link.run if link is not None and link.member == member else 0
     run = max(linked_run, broker.directory.runs.get(member, 0))
@@ -171,9 +205,10 @@ def _has_ended(broker: BrokerState, member: MemberId) -> bool:
 
 
 def _has_certainly_ended(broker: BrokerState, member: MemberId) -> bool:
-    """Whether the member's last run has ended, and did not answer this broker when its certificate came.
+    """Whether the member's last member run has ended, and was not linked to this broker when its certificate came.
 
-    A run that was connected at that moment may live, and deliver until its last answered heartbeats have run out.
+    A member run that was linked at that moment may be alive. It may deliver until the lease of its last answered
+    heartbeats is over.
     """
     link = broker.links.by_broker.get(member.broker)
     wait_us = broker.config.serve_lease_us + broker.config.serve_margin_us
@@ -185,34 +220,34 @@ def _has_certainly_ended(broker: BrokerState, member: MemberId) -> bool:
 
 
 def refuse_server(broker: BrokerState, partition: Partition, no: int) -> None:
-    """This member was fenced, so another server may be named: the present one gets no more answers for the segment."""
+    """This member was fenced, so a switch may name another server: refuse the present one."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
     if segment is None:
-        refuse_others(broker, partition, no, partition.logs[no].record.members)  # who serves is not known yet
+        refuse_others(broker, partition, no, partition.logs[no].record.members)  # the server is not known yet
     elif segment.server != broker.member:
         refuse(broker, partition, no, segment.server)
 
 
 def refuse(broker: BrokerState, partition: Partition, no: int, server: MemberId) -> None:
-    """From now on heartbeats of that server are answered without this segment."""
+    """From now on, answers to that server's heartbeats do not count for this segment."""
     broker.links.refusals.setdefault(server.broker, {}).setdefault(partition.id, {})[no] = (0, 0)
 
 
 def refused_to(broker: BrokerState, name: str) -> tuple[tuple[PartitionId, int], ...]:
-    """The segments for which a broker's heartbeats are not answered: until it surely knows the newer record."""
+    """The segments for which a broker is refused, until it has surely read the newer record."""
     refusals = broker.links.refusals.get(name)
     return tuple((partition, no) for partition, told in refusals.items() for no in told) if refusals else ()
 
 
 def refuse_others(broker: BrokerState, partition: Partition, no: int, members: Iterable[MemberId]) -> None:
-    """Whoever else of these may think that it serves the segment gets no more answers for it."""
+    """Refuse each of these members except this one, because any of them may believe that it serves the segment."""
     for member in members:
         if member != broker.member:
             refuse(broker, partition, no, member)
 
 
 def _tell_refused(broker: BrokerState, partition: Partition, name: str) -> None:
-    """Send a refused server the newer record, once a session; it is refused until it surely has it."""
+    """Send a refused server the newer record, once in each session of the link."""
     refusals = broker.links.refusals.get(name, {}).get(partition.id)
     chain = partition.chain
     link = broker.links.by_broker.get(name)
@@ -227,7 +262,7 @@ def _tell_refused(broker: BrokerState, partition: Partition, name: str) -> None:
 
 
 def forget_told(broker: BrokerState, name: str, session: int, sent_us: int) -> None:
-    """A heartbeat of that session, sent after the newer record on the same ordered stream, was answered: it knows."""
+    """A broker answered a heartbeat that was sent behind the newer record on the same stream: refuse it no longer."""
     refusals = broker.links.refusals.get(name)
     for partition in list(refusals or ()):
         assert refusals is not None
@@ -239,7 +274,7 @@ def forget_told(broker: BrokerState, name: str, session: int, sent_us: int) -> N
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A refused server can be told at last."""
+    """A broker is linked again: if it is refused, send it the newer record."""
     _tell_refused(broker, partition, member.broker)
 
 
@@ -247,7 +282,7 @@ def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> N
 
 
 def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, chain: Chain, changes: Changes) -> None:
-    """Take up rights that the record gives, let go of those that it took away."""
+    """A newer record is known: take up the rights that it gives to this member, drop those that it took away."""
     for segment in changes.changed:
         no = segment.no
         if segment.server != broker.member:
@@ -258,7 +293,8 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
             old = known.segment(no)
             renewed = old is not None and old.server_epoch < segment.server_epoch
             if old is not None and renewed and _was_given_in_this_run(broker, partition, segment):
-                # taken anew: what this member promised in its last run is forgotten, so it refuses all others first
+                # The right was taken anew. This member has forgotten which servers its last member run answered, so it
+                # refuses all of them first.
                 held = partition.rights[no]
                 held.confirmed = True
                 held.from_us = broker.now.mono_us + broker.config.serve_lease_us + broker.config.serve_margin_us
@@ -269,7 +305,7 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
         if right is not None and right.joining:
             for member in segment.eligible:
                 right.joining = drop(right.joining, member)
-    for right in partition.rights.values():  # what was sent compares an older record: it is done, or never will be
+    for right in partition.rights.values():  # transactions that compared an older record have been decided by now
         for member in right.listing:
             if not broker.is_linked(member):
                 right.joining = drop(right.joining, member)
@@ -281,12 +317,14 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
 
 
 def give_up(partition: Partition, told: Chain) -> None:
-    """Serve no more what newer segments of a record say that another member serves.
+    """Stop serving the segments that another member serves, as these changes of the chain record say.
 
-    The record itself cannot be taken up, because older parts of it are not known here. Without this (I4): (1) the new
-    server sends what changed to the old one, and waits for a heartbeat that the old one answers after it; (2) the old
-    one answers, and has only asked the coordinator so far; (3) both deliver.
+    Called if the changes cannot be applied, because this member does not know the record that they continue.
     """
+    # Rule `changes-end-a-right` (SERVER). Without it:
+    #   1. The new server tells the old one what changed, and waits until it has answered a later heartbeat.
+    #   2. The old server cannot apply the changes and asks the coordinator. It answers the heartbeat meanwhile.
+    #   3. The new server refuses the old one no longer, and both deliver (I4).
     for segment in told.segments:
         known = partition.chain.segment(segment.no) if partition.chain is not None else None
         if known is not None and known.server_epoch < segment.server_epoch and known.server != segment.server:
@@ -300,7 +338,7 @@ def _new_right(broker: BrokerState, partition: Partition, known: Chain | None, c
     blind = segment.records_lost
     if not _was_given_in_this_run(broker, partition, segment):
         return Right(confirmed=False, from_us=0, old_server=None, blind=blind)
-    old_server = None  # whose right it was before, if no record between was missed: its certified end saves the wait
+    old_server = None  # the server before, if no record between was missed: its certified end makes the wait needless
     if known is not None and chain.epoch == known.epoch + 1:
         old = known.segment(segment.no)
         old_server = old.server if old is not None else None
@@ -312,13 +350,14 @@ def _new_right(broker: BrokerState, partition: Partition, known: Chain | None, c
 
 
 def _was_given_in_this_run(broker: BrokerState, partition: Partition, segment: Segment) -> bool:
-    """Whether the right is surely newer than this run; else it is taken anew, if anybody wants deliveries.
+    """Whether the right was surely given to this member run; if not, it is taken anew when a consumer needs it.
 
-    Without it (I4): (1) this member served the segment in its last run, and gave tokens under `server_epoch`; (2) it
-    starts again, and the first word of the chain is a peer's record from before that; (3) the newer record comes, and
-    looks as if it gave the right just now; (4) the counter of tokens begins anew, so a token of the last run is valid
-    again. Only a record that the coordinator itself gave to this run tells what is newer; or that this run prepared the
-    segment, because then nobody served it before.
+    That is sure in two cases: this member run prepared the segment, so no member served it before; or the right is
+    newer than the first record that this member run read in the coordinator. Without it (I4):
+      1. This member served the segment in its last run, and gave tokens under a server epoch.
+      2. It starts again. The first record that it hears is an older one, which another member tells.
+      3. The newer record arrives, and looks as if it gave the right to this run.
+      4. The counter of tokens begins anew, so a token of the last member run is valid again.
     """
     chosen = partition.chosen_preparation(segment)
     if chosen is not None and chosen.run == broker.run:
@@ -327,7 +366,7 @@ def _was_given_in_this_run(broker: BrokerState, partition: Partition, segment: S
 
 
 def on_certificate(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A server that is certainly gone delivers nothing: its successor need not wait."""
+    """The server before has certainly ended, so it delivers nothing: this server need not wait any longer."""
     for no, right in partition.rights.items():
         if right.old_server == member and _has_certainly_ended(broker, member) and right.from_us > broker.now.mono_us:
             right.from_us = broker.now.mono_us

@@ -1,8 +1,9 @@
-"""Updates: telling another member what the chain says now (`record` hears it).
+"""Updates: telling another member the newest chain record (`dispatch.record` receives it).
 
-A short record travels whole. Of a long one only the newest changes do: an update says since which epoch they are all
-there. Whoever knows the record of that epoch, or a later one, has the new record then, because records form one line.
-Whoever does not, reads the coordinator. So an update may be lost, late, older or come twice, as a whole record may.
+A record of up to `whole_chain_segments_max` (64) segments travels whole. Of a longer one only the newest changes
+travel, with the chain epoch from which on they are complete. A member that knows the record of that chain epoch, or of
+a later one, can apply them, because records form one line. Any other member reads the coordinator. So an update may be
+lost, late or old, or arrive twice, as a whole record may.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ..values.messages import FORM_CHAIN_CHANGES, ChainChanges, ChainUpdate
 
 
 def tell(broker: BrokerState, partition: Partition, name: str, *must: int) -> None:
-    """Send the record, or what changed in it lately, to whoever holds that slot now.
+    """Send the record, or its newest changes, to the disk that has that slot now.
 
     Args:
-        broker: For the message.
-        partition: Its chain must be known, be it from the disk only.
-        name: To whom.
-        must: Numbers of segments that it must hear of, even if they changed long ago.
+        broker: This broker.
+        partition: Its chain record must be known, from this member run or from the disk.
+        name: The name of the broker to tell.
+        must: Numbers of segments to include, even if they changed long ago.
     """
     chain = partition.decided
     assert chain is not None
@@ -37,7 +38,7 @@ def tell(broker: BrokerState, partition: Partition, name: str, *must: int) -> No
 
 
 def tell_member(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """`tell`, unless the slot has another disk."""
+    """As `tell`, but only to exactly this member: not if its slot has another disk, or it is not linked."""
     if broker.is_linked(member):
         tell(broker, partition, member.broker)
     else:
@@ -45,7 +46,7 @@ def tell_member(broker: BrokerState, partition: Partition, member: MemberId) -> 
 
 
 def _newest(broker: BrokerState, partition: Partition, chain: Chain, must: tuple[int, ...]) -> ChainChanges:
-    """The newest changes: as many epochs as fit."""
+    """The newest changes: of as many chain epochs as fit into `told_segments_max` (16) segments."""
     numbers: set[int] = set()
     gone: set[int] = set()
     since = chain.epoch

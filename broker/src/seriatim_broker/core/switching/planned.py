@@ -55,9 +55,7 @@ def _problem(broker: BrokerState, switch: Switch, chain: Chain) -> errors.Seriat
     if not candidates.is_whole(broker, target):
         for member in members:
             broker.connect(member.broker)  # the next request may find the broker group whole
-        return errors.UnavailableError(
-            f"broker group {target!r} is not whole, as far as {broker.member.broker} knows; the open segment stays"
-        )
+        return errors.UnavailableError(f"broker group {target!r} is not whole, as far as this broker knows; ask again")
     if target == old.group and switch.target_master in ("", old.master.broker):
         return errors.PreconditionError(f"the open segment is there already: {old.master.broker} is its master")
     return None
