@@ -1,7 +1,7 @@
-"""The core of a broker process: all its partitions, its links, its timers; one method that changes state.
+"""The core of a broker process: all its partitions, links and timers. Only one method changes its state.
 
-`step(event, now)` takes what happened and returns what is to be done, in order. There is no I/O here, no clock and no
-chance: the same code runs in production under asyncio and in the simulator on virtual time.
+`step(event, now)` takes an event and returns the effects to carry out, in order. The core does no I/O, reads no clock
+and draws no random number. So the same code runs in production under asyncio and in the simulator in virtual time.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ from .writing import replication
 
 
 class BrokerCore(State):
-    """One run of one broker.
+    """The core of one member run of one broker.
 
     Args:
         config: Times and limits.
         member: This broker and its disk.
-        run: The number of this run, raised durably before this object is made.
-        nonce: 12 random bytes of this run, for ids.
+        run: The number of this member run, raised durably before this object is made.
+        nonce: 12 random bytes of this member run, for ids.
         checksum: CRC-32C.
-        recovered: What the disk holds.
-        suspect_before_run: The run that followed the last one that did not end in order; or 0.
+        recovered: Everything that the disk has, by partition.
+        suspect_before_run: The member run that followed the last one that did not end in order; 0 if all did. Writes
+            of earlier member runs that were not flushed may be missing.
     """
 
     __slots__ = ("early", "is_behind", "partitions", "ready", "state")
@@ -77,12 +78,12 @@ class BrokerCore(State):
         self.state.suspect_before_run = suspect_before_run
         self.partitions: Partitions = {}
         self.ready = False
-        self.is_behind = False  # and what is open here is fenced
-        self.early: list[Event] = []  # what came before the start was durable
+        self.is_behind = False  # the coordinator has lost decisions, and the open segments here are fenced
+        self.early: list[Event] = []  # events that came before the start was durable
         for found in recovered:
             partition = partitions.find(self.partitions, found.partition)
             partition.recover(found, suspect_before_run)
-            for cursor in found.cursors:  # what a group left in earlier segments is not read again
+            for cursor in found.cursors:  # control records of segments that the consumer group has left can go
                 if partition.cursor_in(cursor.segment_no, cursor.group) is None:
                     self.state.out.write(DropCursor(found.partition, cursor.segment_no, cursor.group))
             for log in partition.logs.values():
@@ -90,7 +91,7 @@ class BrokerCore(State):
                     quarantine.note(self.state, log)
 
     def start(self, now: Moment) -> list[Effect]:
-        """Fence and void what earlier runs left open; nothing is answered until that is durable."""
+        """Fence and void what earlier member runs left open. The core answers nothing until that is durable."""
         self.state.now = now
         self.state.started_us = now.mono_us
         for partition in self.partitions.values():
@@ -112,11 +113,11 @@ class BrokerCore(State):
 
     @property
     def quarantined(self) -> dict[tuple[PartitionId, int], int]:
-        """Segments that the chain contradicts, by partition and number, with how many messages are kept of each."""
+        """Quarantined segments, by partition and number, with the number of messages that the disk keeps of each."""
         return self.state.disk.quarantined
 
     def quarantined_logs(self) -> list[tuple[PartitionId, int, int, int]]:
-        """Partition, segment, the length that the chain decided, and the length here, in their order."""
+        """Quarantined segments, in order: partition, segment, the length that the chain decided, the length here."""
         found: list[tuple[PartitionId, int, int, int]] = []
         for partition, no in sorted(self.state.disk.quarantined):
             known = self.partitions.get(partition)
@@ -130,29 +131,32 @@ class BrokerCore(State):
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether the reserve of this broker's disk is reached."""
+        """Whether this broker's disk has reached its reserve."""
         return self.state.disk.full_since_us is not None
 
     def disk_state(self, member: MemberId) -> str:
-        """What is wrong with a member's disk, as far as is known here: "hangs", "full", or empty."""
+        """What is wrong with a member's disk, as far as this broker knows: "hangs", "full", or empty."""
         if disks.is_hung(self.state, member):
             return "hangs"
         return "full" if disks.full_for_us(self.state, member) is not None else ""
 
     def disk_stall_us(self, mono_us: int) -> int:
-        """For how long, at that time, the disk has completed nothing although a write waits; 0 if nothing waits."""
+        """For how long, at that time, the disk has completed no write although one waits; 0 if none waits."""
         since_us = self.state.out.write_waits_since_us
         return max(0, mono_us - since_us) if since_us is not None else 0
 
     def next_wake_us(self) -> int | None:
-        """When a `Tick` is due: monotonic microseconds, or None."""
+        """When the next `Tick` is due, in monotonic microseconds; None if no timer is set."""
         return self.state.timers.heap[0].at_us if self.state.timers.heap and self.state.ended_by is None else None
 
     def step(self, event: Event, now: Moment) -> list[Effect]:
-        """Advance by one event and say what must be done, in this order. The only method that changes state."""
+        """Advance by one event; returns the effects to carry out, in this order.
+
+        After `EndRun` each step returns nothing, and the process has to end.
+        """
         assert now.mono_us >= self.state.now.mono_us, "the monotonic clock went back"
         if self.state.ended_by is not None:
-            return []  # this run is over: the process ends
+            return []  # this member run is over
         self.state.now = now
         if self.ready or isinstance(event, Persisted):
             self._handle(event)
@@ -169,7 +173,7 @@ class BrokerCore(State):
         return effects if self.state.ended_by is None else [EndRun(self.state.ended_by)]
 
     def _finish(self) -> list[Effect]:
-        """End the step: marks that are true already, messages to this broker itself, then out with the rest."""
+        """End the step: handle marks that are true already and messages to this broker itself; return the effects."""
         done: list[Effect] = []
         while True:
             effects, marks = self.state.out.finish(self.state.now.mono_us)
@@ -223,6 +227,10 @@ class BrokerCore(State):
 
     def _on_received(self, event: Received) -> None:
         link = self.state.links.by_broker.get(event.broker)
+        # Rule `any-session` (SERVER): messages of an older connection do not count. Without it:
+        #   1. As refuses server Am for segment 1 in its newest answer to a heartbeat.
+        #   2. An answer of the connection before waited in a queue, and is handled now: it names no refusal.
+        #   3. Am delivers, although As is about to take the right over.
         if link is None or not link.up or link.session != event.session:
             return
         lanes.on_received(link, event.message, self.state.now.mono_us)
@@ -254,7 +262,7 @@ class BrokerCore(State):
             standing.on_answer(self.state, sender, message)
             return
         if isinstance(message, LaneProbe):
-            return  # it was counted
+            return  # `lanes.on_received` has counted it
         partition = partitions.find(self.partitions, message.partition)
         handlers.MESSAGES[type(message)](self.state, partition, sender, message)
         partitions.forget_if_idle(self.state, self.partitions, partition)

@@ -134,8 +134,8 @@ def take_over(broker: BrokerState, partition: Partition, no: int, server_epoch: 
         return  # the transaction could not be written, so the old server must not be refused; the caller asks again
     # Rule `half-server` (I14): only a member with the whole segment takes the right. Without it:
     #   1. Bm copies segment 2, and has half of it. The server Am becomes silent.
-    #   2. Bm takes the right, and reaches the end of what it has.
-    #   3. Consumers get no more of segment 2, or Bm reports an end that is none (I1).
+    #   2. Bm takes the right, and serves the first half.
+    #   3. Consumers never get the second half, because the server of segment 2 does not have it (I1).
     if not log.is_whole or disks.is_hung(broker, broker.member):
         return
     if not _is_silent(broker, segment.server):

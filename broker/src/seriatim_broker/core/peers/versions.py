@@ -1,5 +1,4 @@
-"""Which forms of messages and records the other brokers read: in a rolling upgrade, some brokers are of older versions.
-"""
+"""Which forms of messages and records the other brokers read. In a rolling upgrade some are of older versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all parts of one broker's core share: who it is, the time, and the state that is of no single partition."""
+"""What all parts of one broker's core share: its identity, the time, and state that belongs to no single partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .timers import Timer, TimerQueue
 _T = TypeVar("_T")
 
 Read = tuple[ReadKind, PartitionId, int, MemberId | str | None, int]
-"""Who asked the disk: kind, partition, segment, for whom, from which index."""
+"""A read of the disk under way: kind, partition, segment, the member or consumer group that needs it, first index."""
 
 
 class OwnDisk(State):
@@ -35,8 +35,8 @@ class OwnDisk(State):
     __slots__ = ("full_since_us", "hangs", "quarantined")
 
     def __init__(self) -> None:
-        self.hangs = False  # as the operator was told last
-        self.full_since_us: int | None = None  # since when its reserve is reached
+        self.hangs = False  # as the log said last
+        self.full_since_us: int | None = None  # since when the reserve is reached
         self.quarantined: dict[tuple[PartitionId, int], int] = {}  # (partition, segment) -> messages that are kept
 
 
@@ -77,8 +77,8 @@ class BrokerState(State):
         self.checksum = checksum
         self.now = Moment(0, 0)
         self.started_us = 0
-        self.suspect_before_run = 0  # what earlier runs wrote without a flush may be gone
-        self.ended_by: RunOverError | None = None  # why this run must end; no step does anything once it is set
+        self.suspect_before_run = 0  # unflushed writes of earlier member runs may be gone
+        self.ended_by: RunOverError | None = None  # why this member run must end; once it is set, steps do nothing
         self.serial = 0
         self.out = Outbox()
         self.timers = TimerQueue()
@@ -87,54 +87,67 @@ class BrokerState(State):
         self.coordinator = CoordinatorState()
         self.streams = ConsumerStreams()
         self.disk = OwnDisk()
-        self.shared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # names and members that many partitions have alike
-        # Kept here and not in the partitions, of which most never need them:
-        self.attempts: dict[PartitionId, tuple[Attempt, ...]] = {}  # to open the next segment, oldest first
-        self.reads: dict[int, Read] = {}  # serial -> who asked the disk
-        self.copies_asked: dict[int, tuple[MemberId, int]] = {}  # request -> who was asked, for how many segments
-        self.carried_bytes = 0  # of staged batches in memory, for publications that are carried out
+        self.shared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # names and members that many partitions share
+        # These are here and not in the partitions, because most partitions never need them:
+        self.attempts: dict[PartitionId, tuple[Attempt, ...]] = {}  # switch attempts of this broker, oldest first
+        self.reads: dict[int, Read] = {}  # serial -> the read of the disk
+        self.copies_asked: dict[int, tuple[MemberId, int]] = {}  # request -> the member asked, how many segments
+        self.carried_bytes = 0  # of staged batches in memory, for publications under way
 
     # ---- ids and time ----
 
     def new_serial(self) -> int:
-        """A number that this run did not use before."""
+        """A number that this member run did not use before."""
         self.serial += 1
         return self.serial
 
     def new_id(self) -> bytes:
-        """16 bytes that no other run and no other call has: the run's random nonce and a counter."""
+        """16 bytes that no other member run and no other call has: the run's random nonce and a counter."""
         return self.nonce + self.new_serial().to_bytes(4, "big")
 
     def wake(self, at_us: int, kind: TimerKind, partition: PartitionId | None = None, detail: str | int = 0) -> None:
-        """Have the handler of that kind of timer called at that time."""
+        """Have the handler of that kind of timer called at that monotonic time."""
         self.timers.push(Timer(at_us, self.new_serial(), partition, kind, detail))
 
     def poll(self, after_us: int, kind: TimerKind, partition: PartitionId, detail: str | int = 0) -> None:
-        """As `wake`, after a time; asked for many times, the handler is still called once."""
+        """As `wake`, after a time. If this is called many times, the handler is still called once."""
         at_us = self.now.mono_us + after_us
         if not self.timers.is_polled_earlier((kind, partition, detail), at_us):
             self.wake(at_us, kind, partition, detail)
 
     def end_run(self, why: str) -> None:
-        """Have this run ended: `step` returns `EndRun` and no other effect from now on. The first reason counts."""
+        """End this member run: from now on `step` returns only `EndRun`. The first reason counts."""
+        # Rule `own-death` (I13): a member run that reads its own death certificate ends. Without it:
+        #   1. A certificate is written for As, which is alive. Every other broker cuts its link to As.
+        #   2. As goes on running. No broker believes it, and each one that it asks refuses it.
+        #   3. Its slot stays empty, because no new member run begins.
+        #
+        # Rule `later-run` (TWO): a member run that sees a later member run of its disk ends. Without it:
+        #   1. A copy of a broker's directory is started. It raises the member run, and registers it.
+        #   2. The first process goes on: two processes answer as the same member, and each has half of the batches.
         if self.ended_by is None:
             text = (
-                f"{why}. What was acknowledged as replicated is on other members too. Remedy: if this disk still has "
-                "its slot, start the broker again: it goes on as a new run. If another disk has it, remove this one"
+                f"{why}. Messages that were acknowledged as replicated are on other members too. Remedy: if this disk "
+                "still has its slot, start the broker again: it goes on as a new member run. If another disk has the "
+                "slot, remove this disk"
             )
             self.ended_by = RunOverError(text, member=str(self.member), run=self.run)
 
     # ---- messages to other brokers ----
 
     def send(self, member: MemberId, message: Message) -> None:
-        """Send to a member; a broker that has another disk by now is not it, and does not get it."""
+        """Send to exactly this member; if it is not linked, connect to its broker and send nothing."""
+        # Rule `incarnation` (I14): a broker with another disk is another member, and does not get the message. Without
+        # it:
+        #   1. Am's disk is replaced by an empty one. A switcher asks "Am" for its tail, and it answers 0.
+        #   2. The switcher seals at 0. All messages of the segment are lost (I1).
         if self.is_linked(member):
             self.out.emit(Send(member.broker, message))
         else:
             self.connect(member.broker)
 
     def send_broker(self, name: str, message: Message) -> None:
-        """Send to the disk that holds that slot now; it may be this broker's own."""
+        """Send to the broker of that name, with the disk that has its slot now; it may be this broker itself."""
         link = self.links.get(name)
         if name == self.member.broker or (link is not None and link.up):
             self.out.emit(Send(name, message))
@@ -142,7 +155,7 @@ class BrokerState(State):
             self.connect(name)
 
     def connect(self, name: str) -> None:
-        """Keep a link to that broker from now on."""
+        """Open a link to that broker, and keep it open from now on."""
         if name == self.member.broker:
             return
         if name not in self.links.by_broker:
@@ -151,7 +164,7 @@ class BrokerState(State):
             self.out.emit(Connect(name))
 
     def beat(self, name: str) -> None:
-        """Send a heartbeat ahead of time, if the last one is not fresh: deliveries may wait for its answer."""
+        """Send a heartbeat now if the last one is older than `heartbeat_us / 2`: deliveries may wait for its answer."""
         link = self.links.get(name)
         now = self.now.mono_us
         if link is not None and link.up and now - link.beat_us >= self.config.heartbeat_us // 2:
@@ -159,7 +172,7 @@ class BrokerState(State):
             self.out.emit(Send(name, Heartbeat(now)))
 
     def watch_peers(self, partition: PartitionId, chain: Chain) -> None:
-        """Hear those often that a partition needs: members of its open segment, and sharers of a serving right."""
+        """Exchange heartbeats often with the members of the open segment, and with the sharers of a serving right."""
         wanted = chain.parts.peers(self.member)
         for name in self.links.watched_by.pop(partition, ()):
             if name not in wanted:
@@ -176,14 +189,17 @@ class BrokerState(State):
                     self.connect(member.broker)
 
     def is_linked(self, member: MemberId) -> bool:
-        """Whether there is a connection to exactly this member that is not known to be silent."""
+        """Whether there is a connection to exactly this member, and it did not fall silent."""
         if member == self.member:
             return True
         link = self.links.get(member.broker)
         return link is not None and link.up and link.member == member
 
     def is_gone(self, member: MemberId) -> bool:
-        """Whether the member is surely not to be reached now: refused, silent for `resume_us`, or another disk."""
+        """Whether the member can surely not be reached now.
+
+        Either its broker refuses connections, it was silent for `resume_us` (200 ms), or its slot has another disk.
+        """
         link = self.links.get(member.broker)
         if member == self.member or link is None:
             return False
@@ -192,13 +208,13 @@ class BrokerState(State):
         return link.refused or self.now.mono_us - max(link.heard_us, link.wanted_us) > self.config.resume_us
 
     def is_link_dismissed(self, link: Link) -> bool:
-        """Whether the run that the link leads to, or led to last, is dismissed."""
+        """Whether the member run at the other end of the link, now or last, is dismissed."""
         return link.member is not None and self.directory.is_dismissed(link.member, link.run)
 
     # ---- steps ----
 
     def persisted(self, token: int) -> list[Mark]:
-        """Let go of what waited for this token, except acknowledgements to runs that were dismissed."""
+        """Release everything that waited for this token, except acknowledgements to dismissed member runs."""
 
         def may_reach(name: str) -> bool:
             link = self.links.get(name)
@@ -207,5 +223,5 @@ class BrokerState(State):
         return self.out.persisted(token, self.now.mono_us, may_reach)
 
     def share(self, names: tuple[_T, ...]) -> tuple[_T, ...]:
-        """The one tuple for all parts that keep an equal one."""
+        """One tuple for all parts that keep an equal one, to save memory."""
         return self.shared.setdefault(names, names)

@@ -1,4 +1,4 @@
-"""What a broker knows of consumer groups on one partition, and of those who read ranges of it."""
+"""What a broker knows of the consumer groups on one partition, and of the readers of ranges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..values.states import NOTHING, State
 
 
 class GroupPhase(enum.Enum):
-    """Where a group's head is on this broker."""
+    """What this broker does with a consumer group's cursor segment."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -24,7 +24,7 @@ class GroupPhase(enum.Enum):
 
 
 class Consumer(State):
-    """A subscription of this group."""
+    """A subscription of a consumer of this consumer group."""
 
     __slots__ = ("name", "stream", "subscription", "was_active")
 
@@ -36,7 +36,7 @@ class Consumer(State):
 
 
 class Question(State):
-    """Somebody who only asks where the group's head is."""
+    """A request that only asks where the consumer group's cursor is."""
 
     __slots__ = ("deadline_us", "describe", "failed_epoch", "request")
 
@@ -48,13 +48,13 @@ class Question(State):
 
 
 class Operation(State):
-    """What a person wants done to the group; `operations` has the rules."""
+    """A rewind, skip, pause or resume of the consumer group; `consumers.operations` has the rules."""
 
     __slots__ = ("event", "is_answered", "is_begun", "tries")
 
     def __init__(self, event: OperateGroup) -> None:
         self.event = event
-        self.is_begun = False  # a transaction was sent, and whether it was carried out is not known yet
+        self.is_begun = False  # its transaction was sent, and may be carried out or not
         self.is_answered = False
         self.tries = 0
 
@@ -67,23 +67,23 @@ class Sync(State):
     def __init__(self, acked: int, reserved: int, waiting: dict[MemberId, None]) -> None:
         self.acked = acked
         self.reserved = reserved
-        self.waiting = waiting  # those that have not confirmed, this member among them
+        self.waiting = waiting  # members that have not confirmed, among them this one
 
 
 class Given(State):
-    """Up to where the grants of a group gave messages that are not acknowledged; `attempts` has the rules."""
+    """Up to where grants gave messages that are not acknowledged; `consumers.attempts` has the rules."""
 
     __slots__ = ("below", "ends", "group_epoch", "segment_no")
 
     def __init__(self, segment_no: int, group_epoch: int) -> None:
         self.segment_no = segment_no
         self.group_epoch = group_epoch
-        self.ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of those that are over
-        self.below = 0  # what the present grant has given; 0: nothing yet
+        self.ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of grants that are over
+        self.below = 0  # the present grant has given all below; 0: nothing yet
 
 
 class GroupHead(State):
-    """What this broker knows of one group on one partition."""
+    """What this broker knows of one consumer group on one partition."""
 
     __slots__ = (
         "acked",
@@ -130,29 +130,29 @@ class GroupHead(State):
         self.segment_no = 0
         self.group_epoch = 0
         self.server_epoch = 0
-        self.cursor: CursorRecord | None = None  # as the coordinator had it last
+        self.cursor: CursorRecord | None = None  # as this broker read or wrote it last
         self.cursor_revision = 0
         self.acked = 0  # acknowledged here
         self.safe_acked = 0  # acknowledged, and durable on every eligible member
-        self.found_acked = 0  # what this member's disk said when it began to serve: below it some may be confirmed
+        self.found_acked = 0  # acknowledged on this member's disk when it began to serve; others may lack a part
         self.reserved = 0
         self.safe_reserved = 0
         self.delivered = 0  # to the active consumer
-        self.given: Given | None = None  # once this broker serves
-        self.repeated_below = 0  # what another server may have delivered
-        self.dropped_from = 0  # as in the cursor's record: as long as nothing behind it is acknowledged
+        self.given: Given | None = None  # set when this broker serves
+        self.repeated_below = 0  # another server may have delivered messages below
+        self.dropped_from = 0  # as in the cursor's record, until a message behind it is acknowledged
         self.dropped_position = 0
-        self.passes_alone = False  # leaves a segment without messages, with or without consumers
+        self.passes_alone = False  # the consumer group leaves a segment without messages, even without consumers
         self.token = 0
-        self.silent_rounds = 0  # looks in a row that found the active consumer silent
+        self.silent_rounds = 0  # how often in a row the active consumer was found silent
         self.reading = 0  # serial of the read under way
         self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
         self.dirty = False
-        self.eligible: tuple[MemberId, ...] = ()  # that the newest control record went to
+        self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
         self.syncs: dict[int, Sync] = {}
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
-        self.reads_chain_first = False  # a transaction met another cursor, or another chain, than was read
-        self.operations: list[Operation] = []  # of people, oldest first: the first one may be under way
+        self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
+        self.operations: list[Operation] = []  # oldest first; the first one may be under way
 
     @property
     def writing(self) -> Operation | None:
@@ -162,20 +162,20 @@ class GroupHead(State):
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing may be given out, because the group is paused or about to be."""
+        """Whether nothing may be delivered, because the consumer group is paused or about to be."""
         writing = self.writing
         is_pausing = writing is not None and writing.event.operation is GroupOperation.PAUSE
         return is_pausing or (self.cursor is not None and self.cursor.paused)
 
     def look_again(self) -> None:
-        """The group's place has to be found anew; its consumers stay."""
+        """Find the consumer group's place anew; its consumers stay."""
         for consumer in self.consumers:
             consumer.was_active = consumer is self.active
         self.drop_deliveries()
         self.phase = GroupPhase.LOADING
 
     def drop_deliveries(self) -> None:
-        """What was read is not delivered, and what was on its way to other members counts for nothing any more."""
+        """Stop delivering: drop the batches that were read, and ignore confirmations of earlier control records."""
         self.active = None
         self.syncs = {}
         self.held_back = ()
@@ -183,9 +183,13 @@ class GroupHead(State):
 
 
 class RangeWait(NamedTuple):
-    """A step that cannot be answered yet: the disk is read, a producer table or the chain is asked for.
+    """A step of a range read that waits for the disk, for a producer table, or for the chain record.
 
-    `passed` was found on the way to `place`, where it waits. `reading`: the serial of the read under way, else 0.
+    Attributes:
+        event: The request.
+        place: Where the reader waits.
+        passed: The events that it found on the way to `place`.
+        reading: The serial of the read of the disk; 0 if none is under way.
     """
 
     event: ReadRange
@@ -197,11 +201,16 @@ class RangeWait(NamedTuple):
 class Right(State):
     """The right of this member to serve one segment.
 
-    `confirmed`: it was given in this run (an earlier run's tokens must not be used again). Nothing is delivered before
-    `from_us`. `blind`: nobody who had the control records was left at some time, so whatever stands above this
-    member's own cursor may be a repeat; `renewed` says which epoch each group must reach for it. `joining`: members
-    that hold the whole segment and are being given the control records. `listing`: those that a transaction of this
-    member may have listed as eligible, without a record since that says so or not.
+    Attributes:
+        confirmed: The right was given to this member run. Tokens of an earlier member run must not be used again.
+        from_us: Nothing is delivered before that monotonic time.
+        old_server: The server before, if its certified end makes the wait needless.
+        blind: At some time no member was left that had the control records. So messages above this member's own cursor
+            may be repeats.
+        renewed: If `blind`: the group epoch that each consumer group must reach.
+        joining: Members that have the whole segment and are receiving the control records.
+        listing: Members that a transaction of this member may have listed as eligible; no newer record says yet
+            whether it did.
     """
 
     __slots__ = ("blind", "confirmed", "from_us", "joining", "listing", "old_server", "renewed")

@@ -1,4 +1,4 @@
-"""What a broker knows of the coordinator: whether it takes writes, and whether it still has what it decided."""
+"""What a broker knows of the coordinator: whether it takes writes, and whether it has lost decisions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class CoordinatorState(State):
     __slots__ = ("behind", "refused", "refuses")
 
     def __init__(self) -> None:
-        # partition -> why its record shows that the coordinator lost decisions, and the segment that must be open
-        # again; 0 stands for this broker's own member record
+        # partition -> why its record shows that the coordinator lost decisions, and the number of the segment that must
+        # be there again; partition 0 stands for this broker's own member record
         self.behind: dict[PartitionId, tuple[str, int]] = {}
-        self.refuses = False  # writes, until it takes them again
+        self.refuses = False  # the coordinator refuses every write
         self.refused: dict[PartitionId, tuple[int, int]] = {}  # -> (last pause after a refused write, until when)

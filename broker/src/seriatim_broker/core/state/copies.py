@@ -1,4 +1,4 @@
-"""What a broker knows of copies that it completes, repairs, settles or asks others about."""
+"""What a broker knows of segments that it copies, repairs or settles, and of producer tables of other members."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Copying(State):
     def __init__(self, replaces: MemberId | None = None) -> None:
         self.asked: MemberId | None = None
         self.asked_us = 0
-        self.differed = False  # a copy was complete once, and another one than was sealed
+        self.differed = False  # a copy was complete once, but its checksum was not the sealed one
         self.failures = 0
         self.pause_us = 0
         self.wake_us = 0
@@ -27,29 +27,30 @@ class Copying(State):
 
 
 KnownTables = Mapping[int, ProducerTable]
-"""Segment number -> the merged table of all segments before it; kept only for segments with an incomplete one, and for
-lost ones, which have none of their own. The one that was used last stands last; see `_keep_before`."""
+"""Segment number -> the merged producer table of all segments before it. Kept only for segments with an incomplete
+table, and for LOST segments, which have no table of their own. The one that was used last is last; see `_keep_before`.
+"""
 
 
 class TableWait(NamedTuple):
-    """Another broker waits for the table as of the end of a segment."""
+    """Another member waits for the producer table as of the end of a segment."""
 
     segment_no: int
     member: MemberId
 
 
 class Repair(State):
-    """One segment that is being written anew: all below `next_index` is."""
+    """One damaged segment that is being written anew; all below `next_index` has been written."""
 
     __slots__ = ("asked", "checksum", "failures", "foreign_count", "is_asking", "next_index", "pause_us", "wake_us")
 
     def __init__(self, next_index: int = 0, checksum: int = 0) -> None:
         self.next_index = next_index
-        self.checksum = checksum  # of the chain, at `next_index`
+        self.checksum = checksum  # the value of the checksum chain at `next_index`
         self.is_asking = False
         self.asked: MemberId | None = None
         self.failures = 0
-        self.foreign_count = 0  # batches that came from others
+        self.foreign_count = 0  # batches that came from other members
         self.pause_us = 0
         self.wake_us = 0
 
@@ -64,13 +65,13 @@ class Settlement(State):
 
     def __init__(self) -> None:
         self.id = b""
-        self.fenced = False  # durably, with all that lies below the tail
+        self.fenced = False  # durably, with everything below the tail
         self.asked: tuple[MemberId, ...] = ()
         self.stored: dict[MemberId, None] = {}
-        self.suspects: dict[MemberId, int] = {}  # the tails of other members that are suspects as well
+        self.suspects: dict[MemberId, int] = {}  # the tails of other members that are suspects too
         self.tails: dict[MemberId, int] = {}  # the tails of other members of a flushed segment
         self.began_us = 0
-        self.is_behind = False  # another member has more than is here
+        self.is_behind = False  # another member has more messages than this one
         self.pause_us = 0
         self.wake_us = 0
         self.writing = False

@@ -1,4 +1,4 @@
-"""Which brokers, disks and broker groups there are, as the coordinator says."""
+"""Which brokers, disks and broker groups exist, as the coordinator says."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ..values.states import State
 
 
 class BrokerDirectory(State):
-    """What a broker knows of the others from the coordinator."""
+    """What a broker has read in the coordinator about the other brokers."""
 
     __slots__ = ("ended", "flapping", "former", "forms_of_all", "groups", "holders", "runs", "specs")
 
     def __init__(self) -> None:
         self.groups: dict[str, tuple[MemberId, ...]] = {}
-        self.specs: dict[str, GroupSpec] = {}  # what is wanted of broker groups, if a person said anything
-        self.runs: dict[MemberId, int] = {}  # as last registered
-        self.holders: dict[str, MemberId] = {}  # broker -> the disk that its slot has, as last registered
-        self.former: dict[MemberId, None] = {}  # held a slot, and were seen to lose it to another disk in this run
-        self.ended: dict[MemberId, int] = {}  # newest run whose death certificate was seen
-        self.forms_of_all = 0  # what every registered broker reads beyond 0.2.0
+        self.specs: dict[str, GroupSpec] = {}  # intent and weight of broker groups, if a person or the operator set any
+        self.runs: dict[MemberId, int] = {}  # member runs, as last registered
+        self.holders: dict[str, MemberId] = {}  # broker -> the disk that has its slot, as last registered
+        self.former: dict[MemberId, None] = {}  # this member run saw them lose their slot to another disk
+        self.ended: dict[MemberId, int] = {}  # newest member run whose death certificate was seen
+        self.forms_of_all = 0  # forms that every registered broker reads in addition to those of 0.2.0
         self.flapping: dict[str, tuple[int, int]] = {}  # broker group -> (passed over until, for how long)
 
     def learn_holders(self, found: dict[str, MemberId]) -> None:
-        """Note which disk has which slot now, and which disks have lost theirs.
+        """Note which disk has which slot now, and which disks have lost their slot.
 
-        A disk that was never seen in the slot is not taken for a former one: this broker may be the one whose view is
-        old, because it is cut off from the coordinator, and the disk the one that has just taken the slot.
+        A disk that was never seen in the slot does not count as a former one. This broker may be cut off from the
+        coordinator, so its view may be old, and that disk may have just taken the slot.
         """
         for broker, before in self.holders.items():
             if found.get(broker, before) != before:
@@ -37,15 +37,21 @@ class BrokerDirectory(State):
         self.holders = {**self.holders, **found}
 
     def is_dismissed(self, member: MemberId, run: int) -> bool:
-        """Whether that run may not take part any more, although it may still be connected.
+        """Whether that member run may not take part any more, although it may still be connected.
 
-        It is dismissed if a death certificate of it (or of a later run of its disk) was seen, or if its slot was seen
-        to go to another disk. A certificate can be false: the process lives on, its disk may be deleted already. A
-        message that this process acknowledges would be on one disk only (I12), so no message of it is believed.
+        It is dismissed if this broker saw a death certificate of it or of a later member run of its disk, or saw its
+        slot go to another disk.
         """
+        # Rule `dismissed-run` (I12): a broker believes nothing that a dismissed run says. Without it:
+        #   1. A certificate is written for As's member run while As lives. Its directory is deleted.
+        #   2. Am, the master, stays linked to As, and counts As's acknowledgement as that of a disk.
+        #   3. Am answers the producer. Am's disk fails: no disk has the message (I1).
+        #
+        # Rule `dismissed-once` (I12): also if it connects again, because `links.on_up` asks this too. Without it, the
+        # link to As is cut once, As connects again, and the story goes on at step 2.
         return self.ended.get(member, 0) >= run or member in self.former
 
     def is_replaced(self, member: MemberId) -> bool:
-        """Whether the member's slot was given to another disk: the member will never serve again, and is refused."""
+        """Whether another disk has the member's slot now: then the member is refused and never serves again."""
         holders = [other for members in self.groups.values() for other in members if other.broker == member.broker]
         return bool(holders) and member not in holders

@@ -1,4 +1,4 @@
-"""What a broker knows of its connections to the other brokers, and which partitions need them."""
+"""What a broker knows of its links to the other brokers, and which partitions need them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..values.states import State
 
 
 class Link(State):
-    """What is known of the connection to another broker."""
+    """What is known of the link to one other broker."""
 
     __slots__ = (
         "answered_us",
@@ -36,37 +36,38 @@ class Link(State):
     def __init__(self, broker: str) -> None:
         self.broker = broker
         self.up = False
-        self.refused = False  # the last attempt found no process that listens
+        self.refused = False  # the last try to connect found no process that listens
         self.member: MemberId | None = None
         self.run = 0
         self.session = 0
-        self.forms = 0  # what its broker reads beyond 0.2.0
-        self.heard_us = 0  # on whichever lane
+        self.forms = 0  # forms that the other broker reads in addition to those of 0.2.0
+        self.heard_us = 0  # on any lane
         self.control_heard_us = 0
         self.data_count = 0  # `DATA` messages received on this link
-        self.data_told = 0  # the same of the other end, as its newest answer said
-        self.data_proved_us = 0  # when that number was seen to grow
-        self.probed_us: int | None = None  # when a `LaneProbe` was sent, if the number did not grow since
-        self.answered_us = -(1 << 60)  # when the newest heartbeat that it answered was sent
+        self.data_told = 0  # how many the other end received, as its newest answer said
+        self.data_proved_us = 0  # when that number grew last
+        self.probed_us: int | None = None  # when a `LaneProbe` was sent, if the number has not grown since
+        self.answered_us = -(1 << 60)  # when the newest answered heartbeat was sent
         self.refused_by: frozenset[tuple[PartitionId, int]] = frozenset()
         self.wanted_us = 0
         self.beat_us = -(1 << 60)
-        self.cut_us = -(1 << 60)  # when it was cut because the run at its other end was dismissed
-        self.disk_stall_us = 0  # as its newest answer said: see `disks`
+        self.cut_us = -(1 << 60)  # when it was cut because the member run at the other end was dismissed
+        self.disk_stall_us = 0  # of the other end's disk, as its newest answer said; see `disks`
         self.disk_full_since_us: int | None = None
 
 
 class LinkTable(State):
-    """The links of a broker, and what they are needed for."""
+    """The links of a broker, and the partitions that need them."""
 
     __slots__ = ("beat_due_us", "by_broker", "refusals", "watched", "watched_by")
 
     def __init__(self) -> None:
         self.by_broker: dict[str, Link] = {}
         self.beat_due_us = 0  # when heartbeats are sent next
-        self.watched: dict[str, dict[PartitionId, None]] = {}  # broker -> partitions that need to hear it
+        self.watched: dict[str, dict[PartitionId, None]] = {}  # broker -> partitions that need its heartbeats
         self.watched_by: dict[PartitionId, tuple[str, ...]] = {}
-        # server -> partition -> segment it is refused for -> (session, time) of the newer record it was sent, or (0, 0)
+        # server -> partition -> segment for which it is refused -> link session and time at which the newer record was
+        # sent to it; (0, 0) if it was not sent yet
         self.refusals: dict[str, dict[PartitionId, dict[int, tuple[int, int]]]] = {}
 
     def get(self, broker: str) -> Link | None:
@@ -74,6 +75,6 @@ class LinkTable(State):
         return self.by_broker.get(broker)
 
     def forget_peers(self, partition: PartitionId) -> None:
-        """The partition is gone."""
+        """The partition is gone: it needs no link any more."""
         for broker in self.watched_by.pop(partition, ()):
             self.watched[broker].pop(partition, None)

@@ -1,7 +1,7 @@
-"""What a step of the core leaves: effects to be done now, one write, and what may leave only once that is durable.
+"""What a step of the core leaves: effects for now, one write, and effects that must wait until the write is durable.
 
-The writes of a step go out as one `Persist`. What depends on them is held here until the matching `Persisted`: effects,
-and marks that tell a partition how far its log is on the disk.
+The writes of a step go out as one `Persist`. Effects that depend on them wait here for the matching `Persisted`. So do
+marks, which tell a partition how far its log is on the disk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..values.states import State
 
 
 class LogDurable(NamedTuple):
-    """Held like an effect: the log of a segment, in this generation of its content, is durable up to `tail`."""
+    """A mark: the log of a segment, in this generation of its content, is durable up to `tail`."""
 
     partition: PartitionId
     segment_no: int
@@ -29,7 +29,7 @@ class LogDurable(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Held like an effect: something that a part of a partition waits for is durable."""
+    """A mark: a write that a part of a partition waits for is durable."""
 
     partition: PartitionId
     kind: StoredFor
@@ -41,7 +41,7 @@ Mark = LogDurable | Stored
 
 
 class Outbox(State):
-    """The effects and writes of the present step, and what earlier steps hold back."""
+    """The effects and writes of the present step, and the effects and marks of earlier steps that wait for the disk."""
 
     __slots__ = ("durable_token", "effects", "held", "marks", "token", "write_waits_since_us", "writes")
 
@@ -55,19 +55,19 @@ class Outbox(State):
         self.write_waits_since_us: int | None = None  # since when no write became durable although one waits
 
     def emit(self, effect: Effect) -> None:
-        """Do this now."""
+        """Have this effect carried out now."""
         self.effects.append(effect)
 
     def note(self, name: str, partition: PartitionId, **fields: object) -> None:
-        """Tell the operator."""
+        """Write a log line, an event of that name with these fields."""
         self.effects.append(Note(name, partition, tuple(fields.items())))
 
     def write(self, write: Write) -> None:
-        """Put this into the step's write."""
+        """Add this to the write of the step."""
         self.writes.append(write)
 
     def when_durable(self, what: Effect | Mark) -> None:
-        """Hold this back until all writes up to the end of this step are durable."""
+        """Keep this until all writes up to the end of this step are durable."""
         self.marks.append(what)
 
     def when_durable_send(self, member: MemberId, message: Message) -> None:
@@ -75,11 +75,11 @@ class Outbox(State):
         self.marks.append(Send(member.broker, message))
 
     def when_stored(self, partition: PartitionId, kind: StoredFor, segment_no: int, serial: int = 0) -> None:
-        """Have the part `kind` told when all writes up to the end of this step are durable."""
+        """Tell the part `kind` of the core when all writes up to the end of this step are durable."""
         self.marks.append(Stored(partition, kind, segment_no, serial))
 
     def finish(self, now_us: int) -> tuple[list[Effect], list[Mark]]:
-        """End a step: its effects, with the write in front, and the marks that are true already."""
+        """End a step. Returns its effects, the write first, and the marks that are true already."""
         if self.writes:
             self.token += 1
             if self.write_waits_since_us is None:
@@ -100,12 +100,12 @@ class Outbox(State):
         return effects, ready
 
     def persisted(self, token: int, now_us: int, may_reach: Callable[[str], bool]) -> list[Mark]:
-        """Let go of what waited for this token; returns the marks, of each log the newest only.
+        """Release everything that waited for this token. Returns the marks, only the newest one of each log.
 
         Args:
-            token: Of the write that is durable now. All earlier writes are durable too.
+            token: The token of the write that is durable now. All earlier writes are durable too.
             now_us: Monotonic time.
-            may_reach: Whether acknowledgements may go to a broker: not to a run that was dismissed.
+            may_reach: Whether acknowledgements may go to a broker; not if its member run was dismissed.
         """
         assert token <= self.token
         self.durable_token = max(self.durable_token, token)
@@ -120,7 +120,7 @@ class Outbox(State):
             elif isinstance(what, Stored):
                 stored.append(what)
             elif isinstance(what, Send) and isinstance(what.message, ReplicateAck):
-                if may_reach(what.broker):  # of the acknowledgements of a log the newest one is enough
+                if may_reach(what.broker):  # the newest acknowledgement of a log covers the earlier ones
                     acks[what.broker, what.message.partition, what.message.segment_no] = what
             else:
                 self.effects.append(what)

@@ -1,6 +1,6 @@
-"""One partition on one broker: all that is known of it, and what can be said of it without a decision.
+"""One partition on one broker: everything that the broker knows of it, and questions that need no decision.
 
-The rules are in the modules around it, as functions of an broker and a partition; `core/__init__` says which is where.
+The rules are in the rooms above, as functions of a broker and a partition; `core/__init__` lists them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .writing import Carrying, Quiescence
 
 
 class Step(NamedTuple):
-    """How the record went from one epoch to a later one: numbers of segments."""
+    """How the record changed from one chain epoch to a later one, by numbers of segments."""
 
     before: int
     changed: tuple[int, ...]
@@ -35,22 +35,22 @@ class Step(NamedTuple):
 
 
 STEPS_KEPT = 16
-"""Epochs that an update may reach back: whoever has missed more of them reads the coordinator."""
+"""How many chain epochs an update may reach back. A member that has missed more of them reads the coordinator."""
 
 
 class Floor(NamedTuple):
-    """How new a chain record is at least: a linearizable read that gives an older one shows a loss."""
+    """The oldest chain record that a linearizable read may give: an older one proves that decisions were lost."""
 
     epoch: int
     open_no: int
 
     @classmethod
     def of(cls, chain: Chain) -> Floor:
-        """That record's."""
+        """The floor of that record."""
         return cls(chain.epoch, chain.open_segment.no)
 
     def or_above(self, other: Floor) -> Floor:
-        """The higher one of each."""
+        """The higher number of each."""
         return Floor(max(self.epoch, other.epoch), max(self.open_no, other.open_no))
 
 
@@ -106,29 +106,29 @@ class Partition(State):
         self.id = partition
         self.chain: Chain | None = None
         self.revision = 0
-        self.awaited = NO_FLOOR  # a record as new as this exists, as another member says
+        self.awaited = NO_FLOOR  # another member said that a record as new as this exists
         self.steps: tuple[Step, ...] = ()  # the newest changes of a long record, oldest first
         self.logs: dict[int, SegmentLog] = {}
         self.unsealed: tuple[int, ...] = ()  # numbers of logs, among them all that are not sealed
         self.blocks: Mapping[bytes, IdleBlock] = NOTHING  # on the disk, or in a write of this step
-        self.blocks_found: tuple[bytes, ...] = ()  # by the start: they stay for a while although nothing names them
+        self.blocks_found: tuple[bytes, ...] = ()  # found at the start: kept for `block_keep_us` without a name
         self.offer: Offer | None = None
         self.awaiting: tuple[Awaiting, ...] = ()
         self.asked: Asked | None = None
-        self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of attempts that are not decided
-        self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # a row a segment: those that touch are one
-        self.cursors: Mapping[str, CursorState] = NOTHING  # of each group the newest place in its newest epoch
+        self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of undecided switch attempts
+        self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # by segment; copies that touch are joined
+        self.cursors: Mapping[str, CursorState] = NOTHING  # each consumer group's newest place in its newest epoch
         self.kept: Chain | None = None  # the record as it is on the disk
-        self.read_floor: Floor | None = None  # while the chain is read: what was known here, or told, when that began
-        self.read_epoch: int | None = None  # of the first record that this run had from the coordinator itself
+        self.read_floor: Floor | None = None  # while the chain is read: the newest record known or told at the begin
+        self.read_epoch: int | None = None  # of the first record that this member run read in the coordinator
         self.read_pause_us = 0
         self.probed_at_us: int | None = None
-        self.probe_wanted: int | None = None  # once the chain is read
+        self.probe_wanted: int | None = None  # the segment to probe when the chain is read
         self.waiters: tuple[Waiter, ...] = ()
         self.quiescence: Quiescence | None = None
         self.fenced_at_us: int | None = None
         self.fence_turn: FenceTurn | None = None
-        self.gaps: Mapping[int, int] = NOTHING  # segment: the request to declare it lost
+        self.gaps: Mapping[int, int] = NOTHING  # segment -> the request to declare it lost
         self.switch: Switch | None = None
         self.settling: Mapping[int, Settlement] = NOTHING
         self.copies: Mapping[int, Copying] = NOTHING
@@ -136,7 +136,7 @@ class Partition(State):
         self.before_tables: KnownTables = NOTHING
         self.table_waits: tuple[TableWait, ...] = ()
         self.groups: Mapping[str, GroupHead] = NOTHING
-        self.given: Mapping[str, Given] = NOTHING  # of groups that were served here, with or without a head
+        self.given: Mapping[str, Given] = NOTHING  # of consumer groups that were served here, even if no longer
         self.rights: Mapping[int, Right] = NOTHING
         self.range_waits: Mapping[int, RangeWait] = NOTHING  # by request
         self.surveys: tuple[SurveyPartition, ...] = ()
@@ -144,7 +144,12 @@ class Partition(State):
         self.writes: Mapping[int, tuple[WriteOwner, int, Chain]] = NOTHING
 
     def recover(self, found: RecoveredPartition, suspect_before_run: int) -> None:
-        """Take up what the disk holds; of what runs before that one wrote without a flush, some may be missing."""
+        """Take up everything that the disk has of the partition, at the start.
+
+        Args:
+            found: What the disk has.
+            suspect_before_run: Writes that member runs before this one did not flush may be missing.
+        """
         for block in map(IdleBlock, found.blocks):
             self.blocks = put(self.blocks, block.id, block)
         self.blocks_found = tuple(self.blocks)
@@ -167,7 +172,7 @@ class Partition(State):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be lost by forgetting this object: no data, nothing under way."""
+        """Whether this object may be forgotten: it has no data, and nothing is under way."""
         return not (
             self.logs
             or self.preparations
@@ -192,7 +197,7 @@ class Partition(State):
 
     @property
     def needs_chain(self) -> bool:
-        """Whether somebody here waits for the chain."""
+        """Whether a part of the core waits for the chain record."""
         return bool(
             self.waiters
             or self.groups
@@ -211,15 +216,18 @@ class Partition(State):
 
     @property
     def has_unsealed(self) -> bool:
-        """Whether a segment here may still be open, as far as this member knows."""
+        """Whether a segment on this member may still be open, as far as this member knows."""
         decided_below = self.chain.open_segment.no if self.chain is not None else 0
         return any(log.no >= decided_below for log in self.unsealed_logs())
 
     def keep_cursor(self, cursor: CursorState) -> CursorState | None:
-        """Take up a control record, in place of the one that it makes worthless, which is returned if it is elsewhere.
+        """Take up a control record; only the newest one of each consumer group is kept.
 
-        Within an epoch of a group its cursor only moves forward (I11), and a new epoch begins from the coordinator's
-        record. So of each group only the newest place in its newest epoch is ever read again.
+        A cursor only moves forward within a group epoch (I11), and a new group epoch begins from the coordinator's
+        record. So only the newest place in the newest group epoch is ever read again.
+
+        Returns:
+            The record that this one replaces, if it is of another segment; its copy on the disk can go.
         """
         known = self.cursors.get(cursor.group)
         left = known if known is not None and known.segment_no != cursor.segment_no else None
@@ -229,18 +237,21 @@ class Partition(State):
         return left
 
     def cursor_in(self, segment_no: int, group: str) -> CursorState | None:
-        """How far the group has acknowledged in that segment, as this disk knows."""
+        """The consumer group's control record in that segment, if this disk has one."""
         known = self.cursors.get(group)
         return known if known is not None and known.segment_no == segment_no else None
 
     def add_log(self, log: SegmentLog) -> None:
-        """Take up the log of a segment."""
+        """Add the log of a segment."""
         if log.record.sealed_len is None and not (log.record.lost or log.record.quarantined):
             self.unsealed = _shared((*(known.no for known in self.unsealed_logs()), log.no))
         self.logs[log.no] = log
 
     def unsealed_logs(self) -> list[SegmentLog]:
-        """The logs here that are neither sealed nor lost, as far as this member knows: one or two of thousands."""
+        """The logs that this member does not know to be sealed or lost, without quarantined ones.
+
+        They are one or two of perhaps thousands.
+        """
         logs = [log for no in self.unsealed if (log := self.logs.get(no)) is not None]
         unsealed = [
             log for log in logs if log.record.sealed_len is None and not (log.record.lost or log.record.quarantined)
@@ -256,24 +267,25 @@ class Partition(State):
 
     @property
     def decided(self) -> Chain | None:
-        """The newest record that this broker knows, from this run or from its disk."""
+        """The newest chain record that this broker knows, from this member run or from its disk."""
         return self.chain if self.chain is not None else self.kept
 
     def open_log(self) -> SegmentLog | None:
-        """The log of the last segment here."""
+        """The log of the open segment, if this member has it and knows the chain."""
         if self.chain is None:
             return None
         return self.logs.get(self.chain.open_segment.no)
 
     def chosen_preparation(self, segment: Segment) -> Preparation | None:
-        """What was prepared here under the attempt that the record names."""
+        """What this member prepared under the switch attempt that the chain record names; None if it did not."""
+        # Rule `attempt-id` (I1): and nothing that it prepared under another one. `preparing.on_prepare` has the story.
         log = self.logs.get(segment.no)
         if log is not None and log.opened_with is not None:
             return log.opened_with
         return self.preparations.get((segment.no, segment.attempt))
 
     def route(self) -> RouteInfo | None:
-        """Where to append, as far as this broker knows."""
+        """Where clients append, as far as this broker knows."""
         if self.chain is None:
             return None
         segment = self.chain.open_segment
@@ -282,18 +294,23 @@ class Partition(State):
     # ---- asking the coordinator (`record` takes the answers) ----
 
     def write_wait_us(self, broker: BrokerState) -> int:
-        """How long no write of this partition is tried, because the coordinator refused one; 0: a write may go.
+        """How long the partition must wait before its next write to the coordinator, in microseconds; 0: it may write.
 
-        While the coordinator refuses all writes, or has lost decisions, the time is not known: `WritesRefused` or the
-        end of `behind` ends the wait.
+        While the coordinator refuses every write, or has lost decisions, the time is not known. Then the event
+        `WritesRefused`, or the end of `behind`, ends the wait.
         """
+        # Rule `refused-at-once` (LIMIT): after a refused write the partition waits, twice as long each time. Without
+        # it:
+        #   1. etcd's quota is used up: it answers reads and refuses writes.
+        #   2. A switch fences, prepares, has its transaction refused, and begins again at once.
+        #   3. Each partition does that many times a second, and members and coordinator do nothing else (I13).
         if broker.coordinator.refuses or broker.coordinator.behind:
             return broker.config.refused_us_max
         _, until_us = broker.coordinator.refused.get(self.id, (0, 0))
         return max(until_us - broker.now.mono_us, 0)
 
     def note_write(self, broker: BrokerState, outcome: WriteOutcome) -> None:
-        """Count refusals in a row: each doubles the pause before the next write of this partition."""
+        """Note the outcome of a write: each refusal in a row doubles the pause, up to `refused_us_max` (10 s)."""
         if outcome is WriteOutcome.REFUSED:
             config = broker.config
             pause_us, _ = broker.coordinator.refused.get(self.id, (0, 0))
@@ -303,7 +320,7 @@ class Partition(State):
             broker.coordinator.refused.pop(self.id, None)
 
     def read_chain(self, broker: BrokerState) -> None:
-        """Ask the coordinator, unless that is under way."""
+        """Read the chain record in the coordinator, unless a read is under way."""
         if self.read_floor is None:
             known = self.decided
             self.read_floor = Floor.of(known).or_above(self.awaited) if known is not None else NO_FLOOR
@@ -318,7 +335,16 @@ class Partition(State):
         certificate: RunId | None = None,
         cursors_revision: int = 0,
     ) -> None:
-        """One transaction on the record, compared with the revision that was read last."""
+        """Write the chain record in one transaction, which compares the revision that was read last.
+
+        Args:
+            broker: This broker.
+            owner: The part of the core that the outcome is reported to.
+            chain: The new record.
+            detail: Of the owner, for example a segment number.
+            certificate: A death certificate that the transaction compares.
+            cursors_revision: If not 0, the transaction compares that no cursor of the partition changed since then.
+        """
         serial = broker.new_serial()
         self.writes = put(self.writes, serial, (owner, detail, chain))
         broker.out.emit(WriteChain(self.id, serial, chain, self.revision, certificate, cursors_revision))
@@ -328,7 +354,7 @@ class Partition(State):
         return any((kind, no) == (owner, detail) for kind, no, _ in self.writes.values())
 
     def end_write(self, serial: int) -> tuple[WriteOwner, int, Chain]:
-        """What a transaction that has ended was: its owner, the owner's detail, and the record."""
+        """Forget a transaction that has ended; returns its owner, the owner's detail, and the record."""
         write = self.writes[serial]
         self.writes = drop(self.writes, serial)
         return write
@@ -336,9 +362,9 @@ class Partition(State):
 
 @lru_cache(64)
 def _shared(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """One object for all equal ones: thousands of partitions have one segment that is not sealed."""
+    """One object for all equal ones, to save memory: thousands of partitions have one segment that is not sealed."""
     return numbers
 
 
 Partitions = dict[PartitionId, Partition]
-"""All that a broker knows."""
+"""All partitions that a broker knows."""

@@ -1,8 +1,8 @@
-"""A segment's log on one member: what it has, what is durable, what is committed, and whether it is fenced.
+"""A segment's log on one member: which messages it has, what is durable, what is committed, and whether it is fenced.
 
-Facts only; the rules are in `appending`, `replication` and `fencing`. The log keeps the uncertain tail in memory: the
-batches that not every member is known to have flushed. A switch copies them, a resumed connection sends them again, and
-their bytes have a limit (`unflushed_bytes_max`).
+The log keeps the uncertain tail in memory: the batches that not every member is known to have flushed. A switch copies
+them, a resumed connection sends them again, and their bytes have a limit (`unflushed_bytes_max`, 8 MiB). The rules
+about logs of several members are in `appending`, `replication` and `fencing`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .outbox import LogDurable
 
 
 class Waiting(NamedTuple):
-    """A reply that waits for the log to be safe up to `end`."""
+    """A reply that waits until the log is safe below `end`, as its ack level demands."""
 
     end: int
     level: int
     request: int
     offset: int
     append_time_ms: int
-    is_final: bool = False  # the offset is the place at which readers find it
+    is_final: bool = False  # readers surely find the batch at this offset
 
 
 class Follower(State):
@@ -55,13 +55,13 @@ class Follower(State):
         self.member = member
         self.received = 0
         self.durable = 0
-        self.in_step = False  # its tail on this connection is known: frames may flow
-        self.out_of_step_us: int | None = None  # since when not
-        self.looks_from_us = 0  # it did not find a staged batch: until then it gets all bodies from here
+        self.in_step = False  # its tail on this connection is known, so frames may be sent to it
+        self.out_of_step_us: int | None = None  # since when it is not in step
+        self.looks_from_us = 0  # it did not find a staged batch: until this time the master sends it all bodies
 
 
 class Held(NamedTuple):
-    """A message of the master that waits; `serial` of the question for its staged body, 0 if it has all it needs."""
+    """A message of the master that waits. `serial` is that of the read of its staged body; 0 if it needs none."""
 
     message: Replicate | ReplicateStaged
     serial: int
@@ -69,7 +69,7 @@ class Held(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The producer table as a fence answer tells it, and the length, tail and generation of the log that it is of."""
+    """The producer table of a fence answer, with the length, tail and generation of the log for which it is true."""
 
     place: tuple[int, int, int]
     table: Table
@@ -120,25 +120,25 @@ class SegmentLog(State):
         self.tail, self.tail_checksum, self.size_bytes = record.begin  # the size is of all batches, with dropped ones
         self.durable = 0
         self.commit = self.tail
-        self.flushed = self.tail  # every member is known to have flushed what lies below; never above the commit
-        self.table: ProducerTable | None = ProducerTable(table, newer, blocks)  # None: nothing needs it any more
-        self.answered: Answered | None = None  # once it is fenced
+        self.flushed = self.tail  # every member is known to have flushed all below; never above the commit
+        self.table: ProducerTable | None = ProducerTable(table, newer, blocks)  # None: it is not needed any more
+        self.answered: Answered | None = None  # set when the log is fenced
         self.uncertain: Sequence[Batch] = ()  # the batches at and above `flushed`
         self.uncertain_bytes = 0
-        self.active = False  # opened in this run and not fenced: takes batches
-        self.unbroken = False  # the master, since it opened the segment in this run
+        self.active = False  # this member run opened it, and it is not fenced: it takes batches
+        self.unbroken = False  # this member opened it as master, in this member run
         self.followers: tuple[Follower, ...] = ()
         self.waiting: Sequence[Waiting] = ()
-        self.runs: Mapping[bytes, tuple[int, bool]] = NOTHING  # producer -> (run, refused)
-        self.opened_with: Preparation | None = None  # what the chain record chose of what was prepared here
+        self.runs: Mapping[bytes, tuple[int, bool]] = NOTHING  # producer -> (producer run, refused)
+        self.opened_with: Preparation | None = None  # the preparation that the chain record chose
         self.held: Sequence[Held] = ()  # from the master, in its order, while a staged body is looked for
         self.told_flushed = 0
         self.last_append_ms = 0
-        self.flushed_append_ms = 0  # of the last batch below `flushed`, if this run opened the segment
-        self.tidied_ms = 0  # up to when the table was tidied although nothing was appended
+        self.flushed_append_ms = 0  # of the last batch below `flushed`, if this member run opened the segment
+        self.tidied_ms = 0  # the append time up to which the table was tidied without a batch
         self.generation = 0
         self.suspect = False
-        self.is_from_disk = False  # this run did not open it: the disk may be an older copy
+        self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
 
     @classmethod
     def recovered(
@@ -149,11 +149,22 @@ class SegmentLog(State):
         suspect: bool,
         blocks: Mapping[bytes, IdleBlock] = NOTHING,
     ) -> SegmentLog:
-        """The log as a start found it; `table` is the one that the segment was opened with.
+        """The log as a start found it.
 
-        `suspect`: an earlier run ended badly, so what was not flushed before it was committed may be missing here.
+        Args:
+            partition: Its partition.
+            found: What the disk has of the segment.
+            table: The producer table with which the segment was opened.
+            suspect: An earlier member run ended badly. So messages that were committed without a flush may be missing.
+            blocks: The idle blocks that the table names.
         """
         log = cls(partition, found.record, table, blocks, found.windows)
+        # Rule `start-fence` (I6): the log stays inactive, because no member run continues a segment that an earlier one
+        # opened. Without it:
+        #   1. Am takes a into segment 1. As has it. Am restarts, and a is not on Am's disk.
+        #   2. Am reads "segment 1 is open, and yours", and goes on with tail 0. It takes b at index 0.
+        #   3. As says that its log is durable below 1, and means a. Am takes that for b (I5).
+        #   4. Am acknowledges b, which is on one disk only (I12).
         log.is_from_disk = True
         log.suspect = suspect and not found.record.flush and found.record.sealed_len is None
         log.tail = log.durable = found.tail
@@ -161,6 +172,10 @@ class SegmentLog(State):
         log.size_bytes = found.size_bytes
         log.commit = log.flushed = found.commit
         log.uncertain = list(found.uncommitted) or ()
+        # Rule `append-time-restart` (TIME): a restarted member knows the append time of its last batch. Without it:
+        #   1. a is appended at 12:00:20, by Am's clock. Both members restart.
+        #   2. As answers the fence with tail 1 and no append time.
+        #   3. The next master's clock says 12:00:05, and b is appended then: append time goes back.
         log.last_append_ms = found.last_append_ms
         log.uncertain_bytes = sum(batch.size_bytes for batch in log.uncertain)
         return log
@@ -174,18 +189,18 @@ class SegmentLog(State):
 
     @property
     def start(self) -> int:
-        """What lies below was dropped by retention."""
+        """Retention dropped all messages below."""
         return self.record.begin.first
 
     @property
     def live_table(self) -> ProducerTable:
-        """The producer table of a log that still needs one: every log that is not sealed, and the kept ones."""
-        assert self.table is not None, f"segment {self.no} let go of its producer table"
+        """The producer table; only of a log that still has one. Every log that is not sealed has one."""
+        assert self.table is not None, f"segment {self.no} has forgotten its producer table already"
         return self.table
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is sealed and all of it is here, as the seal's checksum says."""
+        """Whether it is sealed, and this member has all of it, with the sealed checksum."""
         record = self.record
         return (
             record.sealed_len is not None
@@ -195,11 +210,15 @@ class SegmentLog(State):
 
     @property
     def readable_below(self) -> int:
-        """Consumers may see what lies below."""
+        """Consumers may read all messages below."""
         record = self.record
         if record.quarantined:
             return 0
         if record.sealed_len is None:
+            # Rule `above-commit` (I6): consumers are served only below the commit. Without it:
+            #   1. A consumer is given 3:41, which only the master has.
+            #   2. The master dies, and a switch seals the slave's shorter log at 41.
+            #   3. One consumer group has had a message that no other one ever gets (I2).
             return self.commit
         return min(self.tail, record.sealed_len)
 
@@ -209,7 +228,7 @@ class SegmentLog(State):
         return self.size_bytes - sum(above)
 
     def follower(self, member: MemberId) -> Follower | None:
-        """What this master knows of that member; None if it is none of its followers."""
+        """What this master knows of that member; None if the member is not one of its followers."""
         for follower in self.followers:
             if follower.member == member:
                 return follower
@@ -223,7 +242,7 @@ class SegmentLog(State):
         return times[-1] if times else self.flushed_append_ms
 
     def checksum_at(self, length: int) -> int:
-        """The chain's value at a batch boundary of the uncertain tail."""
+        """The value of the checksum chain at a batch boundary of the uncertain tail."""
         if length == self.tail:
             return self.tail_checksum
         for batch in self.uncertain:
@@ -232,20 +251,21 @@ class SegmentLog(State):
         raise AssertionError(f"{length} is no boundary in [{self.flushed}, {self.tail}] of segment {self.no}")
 
     def tail_copy(self, length: int) -> TailCopy:
-        """The uncertain tail: the batches in [flushed, length).
-
-        It begins at `flushed` and not at the commit. Where the topic does not flush before it commits, it would go
-        like this otherwise (I12): (1) every member has a batch in memory, the commit passes it, only the master's disk
-        has it; (2) a switch seals above the batch and copies nothing; (3) the reply at `replicated_flushed`, or the
-        answer to a resend, says that two disks have it; (4) the master's disk is lost, and the batch with it.
-        """
+        """The uncertain tail: the batches in [flushed, length)."""
+        # Rule `tail-from-commit` (I12): it begins at `flushed`, not at the commit. Without it, on a topic that does not
+        # flush before it commits:
+        #   1. Every member has a in memory, so the commit passes a. Only the master's disk has a.
+        #   2. A switch seals above a, and copies nothing.
+        #   3. The reply at level `replicated_flushed`, or the answer to a resend, says that two disks have a.
+        #   4. The master's disk is lost, and a with it.
         batches = tuple(batch for batch in self.uncertain if batch.header.end_index <= length)
         return TailCopy(self.no, self.flushed, length, batches)
 
     def table_as_of(self, length: int) -> Table:
-        """The producer table without what stands in the log at or above `length`, which is not below the commit.
+        """The producer table without the batches at or above `length`, which is not below the commit.
 
-        A fence freezes it. Several switchers may ask, and the table of 100,000 producers takes 25 ms each time.
+        After a fence it does not change, so it is kept: several switchers may ask, and to make the table of 100,000
+        producers takes 25 ms.
         """
         if not self.record.fenced:
             return self.live_table.without(self._windows_as_of(length))
@@ -264,7 +284,7 @@ class SegmentLog(State):
     # ---- growing ----
 
     def append(self, broker: BrokerState, header: BatchHeader, body: bytes, adopts: BatchHeader | None = None) -> Batch:
-        """The master gives a batch its place and takes it. `adopts`: see `PutBatch`."""
+        """The master gives a batch its place, and takes it into the log. For `adopts` see `PutBatch`."""
         assert self.active
         assert self.unbroken
         placed = place(
@@ -280,20 +300,29 @@ class SegmentLog(State):
         return batch
 
     def _append_time_ms(self, broker: BrokerState) -> int:
-        """Now, and not before the message before; unless that one's time cannot be true."""
+        """The append time of the next batch: the wall clock, but not below the last append time."""
         wall_ms = broker.now.wall_ms
         ahead_ms = self.last_append_ms - wall_ms
+        # Rule `append-time-believed` (TIME): a last append time that is more than `append_time_ahead_ms_max` (2 h)
+        # ahead of the clock does not count. Without it:
+        #   1. One master's clock is years ahead for a moment.
+        #   2. Each later segment begins at the append time of the one before.
+        #   3. Append time stands still for years, and retention by age drops nothing.
         if ahead_ms > broker.config.append_time_ahead_ms_max:
-            # Without it: (1) one clock is years ahead for a moment; (2) each later segment takes its time up from the
-            # one before; (3) append time stands still for years, and retention by time drops nothing.
             broker.out.note("append_time_set_back", self.partition, segment=self.no, ahead_ms=ahead_ms)
             return wall_ms
+        # Rule `append-time-back` (TIME). Without it:
+        #   1. a is appended at 12:00:20. The master's clock is set back by 15 s.
+        #   2. b is appended at 12:00:06, behind a.
+        #   3. A search for the first message since 12:00:10 does not know on which side of a and b to go on.
         return max(self.last_append_ms, wall_ms)
 
     def follow(self, broker: BrokerState, batch: Batch, adopts: BatchHeader | None = None) -> bool:
-        """Take a batch that another member has; False if it is not the next one, or its chain is broken.
+        """Take a batch that another member has.
 
-        `adopts`: see `PutBatch`.
+        Returns:
+            False if it is not the next batch here, or its checksums do not continue the log. For `adopts` see
+            `PutBatch`.
         """
         header = batch.header
         if header.base_index != self.tail or header.previous_checksum != self.tail_checksum:
@@ -319,9 +348,9 @@ class SegmentLog(State):
         broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.generation))
 
     def _tidy(self, broker: BrokerState, now_ms: int) -> None:
-        """Forget what need not be known any more of producers that are idle.
+        """Keep less of idle producers, and forget expired ones (`ProducerTable.tidy`).
 
-        Of a producer without a window the run is forgotten too: as after a switch, it begins another one.
+        The producer run of a forgotten producer goes too: the producer begins another one, as after a switch.
         """
         before_ms = max(self.last_append_ms, min(self.tidied_ms, now_ms))
         committed = make_offset(self.no, self.commit)
@@ -332,28 +361,36 @@ class SegmentLog(State):
             broker.poll(broker.config.block_pause_us, TimerKind.BLOCKS, self.partition)
 
     def fold(self, config: BrokerConfig, on_disk: Iterable[IdleBlock]) -> None:
-        """Have the producers that were idle when this member was stopped in blocks: its disk has windows of them.
+        """At a start: put the producers that were idle when this member stopped into idle blocks again.
 
-        `on_disk`: the blocks that it had of them. The members of the next group were given these, by their names.
+        Args:
+            config: Times and limits.
+            on_disk: The blocks that this member had. The members of the next broker group know these by their names, so
+                they are used again as far as they are still true.
         """
         committed = make_offset(self.no, self.commit)
         self.live_table.take_back(on_disk, committed)
         self.live_table.fold(config, self.last_append_ms, committed)
 
     def keep_producer(self, broker: BrokerState, producer: bytes, now_ms: int) -> bool:
-        """Have a producer count as one that sent at that time, on this disk too; False if nothing had to be done."""
+        """Make a producer count as one that sent at that time, also on the disk.
+
+        Returns:
+            False if nothing had to be done, because its last batch is younger than half of `producer_idle_ms`.
+        """
         window = self.live_table.window(producer)
         if window is None or now_ms - append_time_of(window) < broker.config.producer_idle_ms // 2:
             return False
         self.live_table.touch(producer, now_ms)
         windows = ((producer, self.live_table.window(producer)),)
-        broker.out.write(Truncate(self.partition, self.no, self.tail, windows))  # nothing is cut: the window is written
+        broker.out.write(Truncate(self.partition, self.no, self.tail, windows))  # cuts nothing, writes the window
         return True
 
     def makes_room(self, broker: BrokerState) -> bool:
-        """Whether the table may take up one more producer, after those that may be forgotten are.
+        """Whether the table has room for one more producer, after it has forgotten those that it may forget.
 
-        Only here time goes on without a batch: else a table full of producers that have all gone would stay full.
+        Only here does append time go on without a batch. Without that, a table full of producers that have all gone
+        would stay full for ever.
         """
         table = self.live_table
         if table.producer_count >= broker.config.producer_count_max:
@@ -364,7 +401,12 @@ class SegmentLog(State):
         return table.producer_count < broker.config.producer_count_max
 
     def advance_commit(self, commit: int) -> bool:
-        """Move the commit forward; a fence has frozen it for ever."""
+        """Move the commit forward; returns whether it moved."""
+        # Rule `fence-freezes-commit` (I6): not after a fence. Without it:
+        #   1. Am answers the fence with commit 0.
+        #   2. The slave's acknowledgement of a was already on its way, and arrives.
+        #   3. Am sets commit 1 and acknowledges a.
+        #   4. The switcher seals at 0. a is lost (I1).
         if self.record.fenced or commit <= self.commit:
             return False
         assert commit <= self.tail
@@ -372,7 +414,7 @@ class SegmentLog(State):
         return True
 
     def advance_flushed(self, flushed: int) -> None:
-        """Every member has flushed what lies below; after a fence nothing moves any more."""
+        """Every member has flushed all below; a fence freezes this index too."""
         if self.record.fenced or flushed <= self.flushed:
             return
         assert flushed <= self.commit
@@ -394,14 +436,24 @@ class SegmentLog(State):
         broker.out.write(PutSegment(self.partition, self.record))
 
     def fence(self, broker: BrokerState) -> None:
-        """Take nothing more, commit nothing more. Durable with everything below the tail, by the order of writes."""
+        """Take and commit nothing more, for ever. The order of writes makes it durable with all below the tail."""
+        # Rule `fence-freezes-commit` (I6), with `advance_commit`.
+        #
+        # Rule `fence-durable` (I6): the fence is written to the disk. Without it:
+        #   1. As is fenced, restarts, and has forgotten the fence.
+        #   2. As accepts a from Am.
+        #   3. Am acknowledges a, above the length that the switcher seals (I1).
         self.active = False
         self.held = ()
         if not self.record.fenced:
             self.update(broker, fenced=True)
 
     def seal(self, broker: BrokerState, length: int, checksum: int) -> None:
-        """The chain says so: cut what lies above, durably, and remember the length."""
+        """The chain record says that the segment is sealed: truncate durably to its length, and keep the length."""
+        # Rule `own-commit` (I6): a member truncates only here, to the `sealed_len` of the record. Without it:
+        #   1. As restarts and truncates to the commit that it remembers, which is below the newest one.
+        #   2. As is the only member that comes back, and a switcher fences it at that length.
+        #   3. The messages that Am had acknowledged since are lost (I1).
         assert length >= self.commit, f"segment {self.no} sealed at {length}, below its commit {self.commit}"
         self.active = False
         self.held = ()
@@ -422,7 +474,7 @@ class SegmentLog(State):
         self.update(broker, fenced=True, sealed_len=length, sealed_checksum=checksum)
 
     def quarantine(self, broker: BrokerState) -> None:
-        """Keep everything as it is, durably: nothing is taken, cut or served any more."""
+        """Keep everything as it is, durably: this member takes, truncates and serves nothing of it any more."""
         self.active = False
         self.held = ()
         self.followers = ()
@@ -430,14 +482,14 @@ class SegmentLog(State):
         self.update(broker, fenced=True, quarantined=True)
 
     def let_table_go(self, broker: BrokerState) -> None:
-        """Forget the producer table, here and on the disk: no reader and no switch asks for it any more."""
+        """Forget the producer table, in memory and on the disk: no reader and no switch asks for it any more."""
         assert self.record.sealed_len is not None
         if self.table is not None and self.table.window_count:
             broker.out.write(Truncate(self.partition, self.no, self.tail, None))
         self.table = None
 
     def share(self, segment: Segment) -> None:
-        """Keep the chain's objects in place of equal ones: there may be ten thousand logs like this in a partition."""
+        """Keep the chain record's objects in place of equal ones, to save memory: a partition may have 10,000 logs."""
         record = self.record
         length, checksum = segment.sealed_len, segment.sealed_checksum
         if (record.attempt, record.sealed_len, record.sealed_checksum) != (segment.attempt, length, checksum):
@@ -454,15 +506,15 @@ class SegmentLog(State):
             )
 
     def take_up(self, table: Table) -> None:
-        """Take up the table that the segment was opened with, which comes later than the batches."""
+        """Take up the producer table with which the segment was opened, if it arrives later than the batches."""
         self.live_table.take_up(table)
         self.answered = None
 
     def trim(self, broker: BrokerState, start: Start) -> None:
-        """Retention dropped what lies below `start`: it may go from this disk too.
+        """The chain record says that retention dropped all below `start`: drop it from this disk too.
 
-        A sealed log that ends below begins there from now on, as a copy that has none of its batches yet. What it was
-        opened with says nothing about it any more: the caller forgets that (`copying.begin_behind`).
+        A sealed log that ends below `start` begins at `start` from now on, like a copy that has no batches yet. The
+        table with which it was opened is of no use then, and the caller forgets it (`copying.forget_table`).
         """
         assert start.first > self.start
         copied_from = self.record.copied_from
@@ -478,6 +530,11 @@ class SegmentLog(State):
         if self.table is not None:
             self.table = ProducerTable()
         self.tail, self.tail_checksum, self.size_bytes = start
+        # Rule `begun-is-durable` (COPY): the log counts as durable only when its new beginning is on the disk. Without
+        # it:
+        #   1. Bm begins a copy of a stub. A stub has no message, so the copy is whole at once, in memory.
+        #   2. The server lists Bm. Bm restarts, and its disk knows nothing of the segment.
+        #   3. The record names a copy that is not there (I14).
         self.durable = 0
         self.commit = self.flushed = self.tail
         self.answered = None
@@ -485,7 +542,7 @@ class SegmentLog(State):
         broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.generation))
 
     def start_over(self, broker: BrokerState, table: Table, blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
-        """What is here is not what was sealed: forget it, to copy it anew from a whole member."""
+        """This copy differs from what was sealed: forget it, and begin to copy it anew from a whole member."""
         broker.out.write(Truncate(self.partition, self.no, self.start, None))
         self._begin_at(broker, self.record.begin)
         if self.start:

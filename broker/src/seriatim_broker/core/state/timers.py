@@ -1,4 +1,4 @@
-"""When the core has to be woken, and what for."""
+"""When the core must be woken, and which part of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..values.states import State
 
 
 class Timer(NamedTuple):
-    """When to wake which part. A hint: the part that wakes looks at its own deadlines."""
+    """When to wake which part of the core. It is a hint: the part that wakes looks at its own deadlines."""
 
     at_us: int
     serial: int
@@ -28,21 +28,21 @@ class TimerQueue(State):
 
     def __init__(self) -> None:
         self.heap: list[Timer] = []
-        self.polls: dict[tuple[TimerKind, PartitionId, str | int], int] = {}  # what is polled -> when next
+        self.polls: dict[tuple[TimerKind, PartitionId, str | int], int] = {}  # what is polled -> the next time
 
     def push(self, timer: Timer) -> None:
         """Wake at that time; timers of one time fire in the order of their serial numbers."""
         heapq.heappush(self.heap, timer)
 
     def is_polled_earlier(self, key: tuple[TimerKind, PartitionId, str | int], at_us: int) -> bool:
-        """Whether a poll of the same thing is due at that time or before; if not, that time is noted for it."""
+        """Whether a poll of the same thing is due at that time or earlier; if not, note this time as the next one."""
         if self.polls.get(key, at_us + 1) <= at_us:
             return True
         self.polls[key] = at_us
         return False
 
     def due(self, now_us: int) -> Timer | None:
-        """Take the next timer whose time has come; None if there is none."""
+        """Take the earliest timer that is due; None if none is."""
         if not self.heap or self.heap[0].at_us > now_us:
             return None
         timer = heapq.heappop(self.heap)

@@ -1,4 +1,5 @@
-"""What a broker knows of batches that it is about to append: publications, and a planned switch that is near."""
+"""What a broker knows of batches that it is about to append: those of publications, and those that a planned switch
+holds back."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ FETCH_PAUSE_US = 50_000
 
 
 class Wait(NamedTuple):
-    """Who asked, and until when they wait."""
+    """A request that waits for a publication, and its deadline."""
 
     request: int
     deadline_us: int
@@ -32,7 +33,7 @@ class Fetched(NamedTuple):
 
 
 class Carrying(State):
-    """A publication that is carried out on one partition."""
+    """A publication that this master carries out on one partition."""
 
     __slots__ = (
         "asked",
@@ -67,33 +68,33 @@ class Carrying(State):
         self.batches: StagedBatches = event.batches
         self.segment_no = segment_no
         self.waits: tuple[Wait, ...] = ()
-        self.asked = 0  # the serial of the question to the coordinator that is under way
-        self.is_decided = False  # as the record said when it was read
-        self.is_missing = False  # no member gave the batch that is next
-        self.pause_us = FETCH_PAUSE_US  # before it is asked for again
-        self.due_us = 0  # when
-        self.held_bytes = 0  # in memory: of `fetched` and `uncommitted`
-        self.uncommitted: tuple[tuple[int, int], ...] = ()  # index behind each batch that was appended, and its size
+        self.asked = 0  # serial of the read of the writer's record that is under way; 0: none
+        self.is_decided = False  # the writer's record said DECIDED when it was read
+        self.is_missing = False  # no member gave the next batch
+        self.pause_us = FETCH_PAUSE_US  # before the next try to get that batch
+        self.due_us = 0  # time of that try
+        self.held_bytes = 0  # of `fetched` and `uncommitted`, in memory
+        self.uncommitted: tuple[tuple[int, int], ...] = ()  # (index behind it, size) of each appended batch
         self.fetching: Mapping[int, int] = NOTHING  # serial -> batch
-        self.fetched: Mapping[int, Fetched] = NOTHING  # by number
-        self.gone: Mapping[int, bool] = NOTHING  # numbers of batches that were declared lost
-        self.passed = 0  # all batches below were appended, or were lost
+        self.fetched: Mapping[int, Fetched] = NOTHING  # by number of the batch
+        self.gone: Mapping[int, bool] = NOTHING  # numbers of the batches that were declared lost
+        self.passed = 0  # all batches with lower numbers were appended, or are lost
         self.lost_rows = 0
         self.first_offset: int | None = None
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """What it is called on its partition."""
+        """The name of the publication on its partition: producer id and sequence."""
         return self.producer, self.sequence
 
     @property
     def rows(self) -> Sequence[int]:
-        """The number of the first row of each batch, and last the number of rows."""
+        """The number of the first row of each batch; the last entry is the number of all rows."""
         return self.batches.first_rows
 
 
 class Quiescence(State):
-    """A planned switch is near: new batches wait, in order, until it has happened or is given up."""
+    """A planned switch is near: the master holds new batches back, in order, until it is done or given up."""
 
     __slots__ = ("asked_by", "deadline_us", "queued", "reported", "switch")
 
@@ -105,8 +106,15 @@ class Quiescence(State):
         self.reported = False
 
     def hold(self, broker: BrokerState, event: Append) -> None:
-        """Keep a batch until the plan is over; one too many is kept as a refusal, in its place in the run."""
+        """Keep a batch until the plan is over.
+
+        Above `queued_appends_max` the batch is kept as a refusal, in its place in the producer run.
+        """
         if len(self.queued) >= broker.config.queued_appends_max:
-            overload = errors.OverloadedError("a planned switch is near", retry_after_ms=50)
+            overload = errors.OverloadedError(
+                "the partition is about to move, and too many batches wait for that: this one is not stored; send it "
+                "again in 50 ms",
+                retry_after_ms=50,
+            )
             event = replace(event, body=b"", refuse=overload)
         self.queued.append(event)
