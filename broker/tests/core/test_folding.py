@@ -136,7 +136,7 @@ def test_a_lost_segment_is_never_folded() -> None:
 
 
 def test_the_keepers_of_a_tail_stay_until_two_members_are_whole() -> None:
-    """`folds-no-tail`: members of segment 2 keep what only one member of segment 1 has."""
+    """`folds-with-tail`: members of segment 2 keep what only one member of segment 1 has."""
     chain = switched(first_chain(), 5, tail_from=4, tail_copies=(M10, M11), eligible=(M00,))
     chain = switched(chain)
     assert foldable(chain, next_is_incomplete=False) == ()
@@ -156,7 +156,7 @@ def test_the_keepers_of_a_tail_stay_until_two_members_are_whole() -> None:
     ],
 )
 def test_tables_that_members_forgot_are_not_needed_again(marks: tuple[bool, bool, bool], folds: bool) -> None:
-    """`folds-no-table`: of the empty segment, of the one behind it, and of the one that is opened."""
+    """`folds-with-table`: of the empty segment, of the one behind it, and of the one that is opened."""
     chain = switched(switched(first_chain(), 5, folds=False, incomplete=marks[0]), folds=False, incomplete=marks[1])
     assert bool(foldable(chain, next_is_incomplete=marks[2])) is folds
 

@@ -1,4 +1,4 @@
-"""What a broker knows of switches: its own, those of others that ask it, and who waits for them."""
+"""What a broker knows of switches: its own, those of other switchers, and the requests that wait for them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt to open a segment.
+    """One switch attempt of this broker.
 
-    `compared`: the newest revision that a transaction of it compared, without a word since that it cannot be carried
-    out any more; None: there is no such transaction. `voided`: a member will not open under this id, or may forget it.
+    Attributes:
+        id: Its random id.
+        content: What the members are asked to prepare.
+        compared: The newest revision that a transaction of it compared, if that transaction may still be carried out;
+            None: no such transaction exists.
+        voided: The id is not used again, because a member will not open under it, or may have forgotten it.
     """
 
     id: bytes
@@ -44,7 +48,7 @@ class Attempt:
 
 
 class FenceTurn(NamedTuple):
-    """The switcher that gets a large table now, and those that ask for it meanwhile."""
+    """The switcher that is being given a large table, and the switchers that wait for their turn."""
 
     switcher: MemberId
     segment_no: int
@@ -53,7 +57,7 @@ class FenceTurn(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What the master of a segment has, and this member may need."""
+    """The idle blocks that the master of the open segment has, and that this member may need."""
 
     member: MemberId
     segment_no: int
@@ -61,14 +65,14 @@ class Offer(NamedTuple):
 
 
 class Awaiting(NamedTuple):
-    """A preparation that waits for blocks."""
+    """A preparation that waits for idle blocks."""
 
     sender: MemberId
     request: PrepareRequest
 
 
 class Asked(NamedTuple):
-    """Blocks that were asked for, of whom and when."""
+    """The idle blocks that this member asked for, the member that it asked, and when."""
 
     member: MemberId
     blocks: tuple[bytes, ...]
@@ -76,7 +80,7 @@ class Asked(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """Somebody who asked for a route and waits until the chain is past a segment."""
+    """A request for a route; with `past`, it waits until a segment behind that one is open."""
 
     request: int
     past: int | None
@@ -106,7 +110,7 @@ class SwitchPhase(enum.Enum):
 
 
 class Genesis(State):
-    """What a first segment is made from."""
+    """The content of a partition that is being made with its first segment."""
 
     __slots__ = ("flush", "number", "refused", "send_chain", "topic", "width")
 
@@ -116,7 +120,7 @@ class Genesis(State):
         self.flush = flush
         self.send_chain = send_chain
         self.width = width
-        self.refused = False  # the transaction did not hold
+        self.refused = False  # the transaction failed: another broker made or deleted the partition
 
 
 PHASES: Final = {
@@ -141,7 +145,7 @@ PHASES: Final = {
     SwitchPhase.WRITING: {SwitchPhase.READING, SwitchPhase.PAUSED},
     SwitchPhase.PAUSED: {SwitchPhase.READING, SwitchPhase.PAUSED},
 }
-"""From each phase of a switch the phases that may follow. A switch may end in any phase."""
+"""For each phase of a switch, the phases that may follow. A switch may end in any phase."""
 
 
 class SealPlan(State):
@@ -154,12 +158,12 @@ class SealPlan(State):
         self.renew()
 
     def renew(self) -> None:
-        """Forget the answers: the chain record is read again, and they speak of the one before."""
+        """Forget the answers, because the chain record is read again and they belong to the one before."""
         self.answers: dict[MemberId, FenceAnswer] = {}
-        self.pending: dict[MemberId, bool] = {}  # asked and not answered -> whether the question was sent
+        self.pending: dict[MemberId, bool] = {}  # members without an answer -> whether the question was sent
         self.first_answer_us: int | None = None
-        self.source: MemberId | None = None  # whose answer decides the length
-        self.certificate: RunId | None = None  # that proves the end of the master's run
+        self.source: MemberId | None = None  # the member whose answer decides the length
+        self.certificate: RunId | None = None  # the certificate that proves the end of the master's member run
         self.table_complete = True
 
 
@@ -169,15 +173,15 @@ class OpenPlan(State):
     __slots__ = ("attempt", "attempt_is_new", "group", "groups_left", "members", "prepared")
 
     def __init__(self) -> None:
-        self.groups_left: list[str] = []  # that were not asked yet, in their order
-        self.group = ""  # that is asked now
-        self.members: tuple[MemberId, ...] = ()  # of it, the future master first
+        self.groups_left: list[str] = []  # broker groups that were not asked yet, best first
+        self.group = ""  # the broker group that is asked now
+        self.members: tuple[MemberId, ...] = ()  # its members, the future master first
         self.attempt = b""
         self.attempt_is_new = True
-        self.prepared: dict[MemberId, int] = {}  # -> the run in which it prepared
+        self.prepared: dict[MemberId, int] = {}  # -> the member run in which it prepared
 
     def awaits(self, member: MemberId) -> bool:
-        """Whether that member was asked and has not prepared."""
+        """Whether this switch waits for that member to prepare."""
         return member in self.members and member not in self.prepared
 
 
@@ -213,24 +217,24 @@ class Switch(State):
         self.genesis: Genesis | None = None
         self.phase = SwitchPhase.READING
         self.id = b""
-        self.chain: Chain | None = None  # the record that the transaction will be compared with
+        self.chain: Chain | None = None  # the record whose revision the transaction compares
         self.sealing = SealPlan()
         self.opening = OpenPlan()
-        self.fenced = False  # by this switch: it must come to an end now
-        self.contradicted = False  # a member holds what should not be there yet, and the record was read again since
+        self.fenced = False  # this switch has fenced a member, so it must not be dropped any more
+        self.contradicted = False  # a member has the next segment already, and the record was read again since
         self.deadline_us = 0  # of the phase
         self.pause_us = 0
-        self.tries = 0  # that found no group: each gives the members twice the time of the one before
+        self.tries = 0  # how often no broker group was found; each doubles the time that members get
         self.started_us = 0
-        self.target_group = ""  # of a planned switch: where it should go, if that was said
+        self.target_group = ""  # of a planned switch: the broker group that was asked for, or empty
         self.target_master = ""
 
     @property
     def is_planned(self) -> bool:
-        """Whether all members are alive and the switch may be dropped at no cost."""
+        """Whether it is not a failover: all members are alive, and the switch may be dropped without harm."""
         return self.kind is not SwitchKind.FAILOVER
 
     def enter(self, phase: SwitchPhase) -> None:
-        """Go on to another phase."""
+        """Go to another phase; it must be one that `PHASES` allows."""
         assert phase in PHASES[self.phase], f"a switch cannot go from {self.phase.value} to {phase.value}"
         self.phase = phase

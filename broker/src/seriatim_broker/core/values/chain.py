@@ -1,8 +1,8 @@
 """The chain record of a partition and its transitions.
 
-One record for each partition, in one key of the coordinator: so every transition here is one compare-and-swap there.
-The functions are pure: they take a record and give the next one, whose epoch is one higher. `check` holds what is true
-of every record; each transition asserts it of its result.
+Each partition has one record, in one key of the coordinator. So every transition here is one compare-and-swap there.
+The functions are pure: they take a record and return the next one, whose chain epoch is one higher. `check` asserts
+what is true of every record, and each transition checks its result.
 
     OPEN ──seal_and_open──▶ SEALED ──declare_lost──▶ LOST
       └────open_over──────▶ UNSETTLED ──settle──▶ SEALED
@@ -40,16 +40,18 @@ LEGAL_TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
 
 
 FOLDED_MAX = 4
-"""Segments that leave the record in one transaction. A chain gets one new segment with each, so it never grows by empty
-ones; and those that an older version left get fewer. Few, because the members are told the numbers."""
+"""How many segments leave the record in one transaction at most. Each transaction adds one segment, so a chain does not
+grow by empty segments, and those that an older version left become fewer. It is a small number, because members are
+told the numbers of these segments."""
 
 
 class IllegalTransitionError(AssertionError):
-    """A transition that the table does not have: a bug of ours."""
+    """A transition that `LEGAL_TRANSITIONS` does not have: a bug of the broker."""
 
 
 class Start(NamedTuple):
-    """Where a segment begins: its first index, the value of the checksum chain there, the size of all batches below."""
+    """Where a segment begins: its first index, the value of the checksum chain there, and the bytes of all batches
+    below."""
 
     first: int
     checksum: int
@@ -57,23 +59,39 @@ class Start(NamedTuple):
 
 
 AT_ZERO = Start(0, 0, 0)
-"""Where a segment begins of which nothing was dropped."""
+"""The start of a segment of which nothing was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One tenure of one broker group.
 
-    `members` are fixed while OPEN; the first is the master, in its run `master_run`. `base` is the number of messages
-    in all segments before (None behind an unsettled one). `tail_from`/`tail_copies`: what lies in
-    [tail_from, sealed_len) is also on those members of the next segment. `records_lost`: at some time nobody was left
-    who had the groups' control records of this segment, so whatever its servers deliver may be a repeat. `opened_at_ms`
-    is the switcher's clock, for people and for ages; `append_floor_ms` is the newest append time before the segment, as
-    far as the switcher knew, and no clock of its own is in it. `folded`: so many numbers right before this one belonged
-    to empty segments, which are not kept any more (`folding`).
-
-    What lies below `begin` was dropped by retention. `sealed_bytes` is the size of all batches below `sealed_len`, of
-    those that were dropped too; None if members of an older version sealed it.
+    Attributes:
+        no: Its number in the partition, never reused.
+        attempt: The id of the switch attempt that opened it.
+        group: The broker group.
+        members: The members; fixed while the segment is OPEN. The first one is the master.
+        master_run: The member run in which the master prepared it.
+        state: Its state.
+        base: The number of messages in all segments before; None behind an unsettled one.
+        server: The member that serves consumers.
+        server_epoch: The chain epoch that made it the server.
+        eligible: The members that may serve.
+        opened_at_ms: The switcher's clock at the opening, for people and for the age of the segment.
+        sealed_len: Its length; None while it is not known.
+        sealed_checksum: The value of the checksum chain at that length.
+        tail_from: The batches in [tail_from, sealed_len) are also on `tail_copies`.
+        tail_copies: Members of the next segment.
+        incomplete_table: It was opened without the producer table of all segments before.
+        sealed_at_ms: The switcher's clock at the end of its tenure.
+        records_lost: At some time no member was left that had the control records of consumer groups. So whatever its
+            servers deliver may be a repeat.
+        append_floor_ms: The newest append time before the segment, as far as the switcher knew; no clock of the
+            switcher is in it.
+        folded: How many numbers right before this one belonged to empty segments that left the record (`folding`).
+        begin: Retention dropped all messages below.
+        sealed_bytes: Bytes of all batches below `sealed_len`, including dropped ones; None if members of an older
+            version sealed it.
     """
 
     no: int
@@ -116,31 +134,35 @@ class Segment:
 
     @property
     def master_run_id(self) -> RunId:
-        """The run whose death certificate proves that nobody acknowledges here any more."""
+        """The member run whose death certificate proves that nothing is acknowledged in this segment any more."""
         return RunId(self.members[0], self.master_run)
 
     @property
     def parties(self) -> tuple[MemberId, ...]:
-        """Who must hear each other often: the members of an open segment, else the sharers of its serving right."""
+        """The members that must exchange heartbeats often: those of an open segment, else the eligible ones."""
         return self.members if self.state is SegmentState.OPEN else self.eligible
 
     @property
     def has_two_copies(self) -> bool:
-        """Whether two members surely hold the whole of it: who is eligible does."""
+        """Whether two members surely have the whole segment, because they are eligible; or it is LOST."""
         return self.state is SegmentState.LOST or (self.state is SegmentState.SEALED and len(self.eligible) >= 2)
 
     @property
     def is_settled(self) -> bool:
-        """Whether its length will never change: sealed, or declared lost."""
+        """Whether its length never changes any more: it is sealed, or declared lost."""
         return self.state in (SegmentState.SEALED, SegmentState.LOST)
 
     @property
     def is_stub(self) -> bool:
-        """Whether it has its length and no message any more: there were none, or retention dropped them all."""
+        """Whether it is sealed and has no message, because there were none or retention dropped them all."""
         return self.state is SegmentState.SEALED and self.start == self.sealed_len
 
     def to_state(self, state: SegmentState) -> SegmentState:
-        """`state`, if the table allows to go there."""
+        """`state`, if `LEGAL_TRANSITIONS` allows it.
+
+        Raises:
+            IllegalTransitionError: It does not.
+        """
         if state not in LEGAL_TRANSITIONS[self.state]:
             raise IllegalTransitionError(f"segment {self.no} cannot go from {self.state} to {state}: {self}")
         return state
@@ -148,7 +170,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The record: the send chain (at most `width` groups), and the segments from the oldest to the open one."""
+    """The record: the send chain (at most `width` broker groups), and the segments from the oldest to the open one."""
 
     partition: PartitionId
     epoch: int
@@ -165,7 +187,7 @@ class Chain:
 
     @property
     def parts(self) -> Segments:
-        """The segments, as what they are."""
+        """The segments, typed as `Segments`."""
         assert isinstance(self.segments, Segments)
         return self.segments
 
@@ -194,29 +216,31 @@ class Chain:
         return self.parts[position + 1 : position + 1 + count] if position is not None else ()
 
     def from_no(self, no: int) -> Segment | None:
-        """The segment of that number, else the next one behind it; None behind the open one."""
+        """The segment of that number, else the next one in the record; None if the number is above the open one's."""
         place = self.parts.place(no)
         return self.segments[place] if place < len(self.segments) else None
 
     def is_folded(self, no: int) -> bool:
-        """Whether that number belonged to an empty segment that is not kept any more."""
+        """Whether that number belonged to an empty segment that left the record."""
         segment = self.from_no(no)
         return segment is not None and segment.previous_no < no < segment.no
 
     def settled_before(self, no: int) -> bool:
-        """Whether every segment before `no` is settled: that one has a base then (`check`)."""
+        """Whether every segment before `no` is settled."""
         segment = self.segment(no)
         if segment is not None:
             return segment.base is not None
         return all(segment.is_settled for segment in self.segments if segment.no < no)
 
     def sharing(self, known: Chain | None) -> Chain:
-        """This record, made of the objects of an earlier one as far as they are equal."""
+        """This record, with the objects of an earlier one in place of equal ones, to save memory."""
         return self if known is None else replace(self, segments=self.parts.sharing(known.parts))
 
     def changes_since(self, known: Chain | None) -> Changes:
-        """Which segments are not what they were in an earlier record, all of them if none is known, and which are
-        gone."""
+        """The segments that differ from an earlier record, and the numbers of those that are gone.
+
+        Without an earlier record, all segments count as changed.
+        """
         return Changes(tuple(self.segments), ()) if known is None else self.parts.changes_since(known.parts)
 
 
@@ -235,7 +259,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a switch prepared for the new segment, and the send chain from then on (empty: the old one, turned)."""
+    """What a switch prepared for the new segment, and the send chain from then on; empty: the old one, turned."""
 
     attempt: bytes
     group: str
@@ -267,7 +291,13 @@ def seal_and_open(
 ) -> Chain:
     """Seal the open segment and open the next one behind it: the switch's one transaction.
 
-    With `folds`, empty segments right before the one that is sealed leave the record (`folding`).
+    Args:
+        chain: The record that was read.
+        seal: How the open segment is sealed.
+        opening: The next segment.
+        now_ms: The switcher's wall clock.
+        floor_ms: The append time at which the next segment begins.
+        folds: Whether empty segments right before the sealed one leave the record (`foldable`).
     """
     epoch = chain.epoch + 1
     old = chain.open_segment
@@ -292,7 +322,7 @@ def seal_and_open(
 
 
 def open_over(chain: Chain, opening: Opening, now_ms: int, floor_ms: int = 0) -> Chain:
-    """Open the next segment though nobody could say how long the open one is: it becomes UNSETTLED."""
+    """Open the next segment although no member gave the length of the open one, which becomes UNSETTLED."""
     assert opening.incomplete_table
     old = chain.open_segment
     unsettled = replace(old, state=old.to_state(SegmentState.UNSETTLED), sealed_at_ms=now_ms)
@@ -321,14 +351,14 @@ def settle(chain: Chain, no: int, seal: Seal) -> Chain:
 
 
 def declare_lost(chain: Chain, no: int) -> Chain:
-    """Declare that no disk will ever give this segment back."""
+    """Declare a segment lost, because no disk has it any more; its length stays if it was known."""
     old = _require(chain, no)
     lost = replace(old, state=old.to_state(SegmentState.LOST), sealed_len=old.sealed_len or 0)
     return _settled(chain, lost, chain.epoch + 1)
 
 
 def change_server(chain: Chain, no: int, server: MemberId, silent: Iterable[MemberId]) -> Chain:
-    """Give the serving right of a segment to `server`, and take the silent ones from `eligible`."""
+    """Give the serving right of a segment to `server`, and remove the silent members from `eligible`."""
     epoch = chain.epoch + 1
     old = _require(chain, no)
     gone = set(silent)
@@ -341,16 +371,16 @@ def change_server(chain: Chain, no: int, server: MemberId, silent: Iterable[Memb
 
 
 def _loses_records(old: Segment, server: MemberId) -> bool:
-    """Whether control records are gone for good: a server that was not eligible has none of them.
+    """Whether control records are lost for good, because a server that was not eligible has none of them.
 
-    It stands in the record, and not on the server's disk alone, because this must outlive it: the next server would
-    otherwise take what it gets from this one for all that there is.
+    This is in the record and not only on the server's disk. Without it, the next server would get this one's control
+    records, and treat them as complete.
     """
     return old.records_lost or server not in old.eligible
 
 
 def remove_eligible(chain: Chain, no: int, silent: Iterable[MemberId]) -> Chain:
-    """The server goes on without members that do not answer it."""
+    """The server removes members that do not answer it from `eligible`, and goes on."""
     old = _require(chain, no)
     gone = set(silent)
     assert old.server not in gone
@@ -359,7 +389,7 @@ def remove_eligible(chain: Chain, no: int, silent: Iterable[MemberId]) -> Chain:
 
 
 def add_eligible(chain: Chain, no: int, member: MemberId) -> Chain:
-    """The server lists a member that has the whole segment and its control records."""
+    """The server lists a member as eligible, because it has the whole segment and its control records."""
     old = _require(chain, no)
     assert member not in old.eligible
     return _changed(chain, chain.epoch + 1, replace(old, eligible=(*old.eligible, member)))
@@ -387,12 +417,13 @@ def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Cha
 
 
 def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mapping[int, MemberId | None]) -> Chain:
-    """Members whose copies are needed no more leave the records of sealed segments, in every role that they have.
+    """Remove members from the records of sealed segments, because their copies are not needed any more.
 
     Args:
-        chain: The partition.
-        leaving: Who leaves.
-        successors: Of each segment, who serves it from now on where its server leaves: nobody leaves that record yet.
+        chain: The record.
+        leaving: The members that leave.
+        successors: By segment number. A member: the server leaves, so this member becomes the server, and no member is
+            removed yet. None: the members are removed.
     """
     epoch = chain.epoch + 1
     gone = set(leaving)
@@ -414,13 +445,13 @@ def release_copies(chain: Chain, leaving: Iterable[MemberId], successors: Mappin
 
 
 def trim(chain: Chain, no: int, start: Start | None, first_kept: int) -> Chain:
-    """Retention: what lies before a place is dropped, and segments that no group needs any more leave the record.
+    """Retention: drop all messages before a place, and remove the segments that no consumer group needs any more.
 
     Args:
-        chain: The partition. Nothing before `no` is open or unsettled.
-        no: The segment in which the first message lies that is kept: every sealed one before it becomes a stub.
-        start: Where it begins from now on; None: where it does.
-        first_kept: Segments before this one leave the record: no cursor stands in or before them.
+        chain: The record. No segment before `no` is open or unsettled.
+        no: The segment of the first message that is kept. Every sealed segment before it becomes a stub.
+        start: Where that segment begins from now on; None: it does not change.
+        first_kept: Segments with lower numbers leave the record. No cursor is in them or before them.
     """
     assert first_kept <= no
     assert chain.settled_before(no)
@@ -448,15 +479,15 @@ def as_stub(segment: Segment) -> Segment:
 
 
 def foldable(chain: Chain, next_is_incomplete: bool) -> tuple[Segment, ...]:
-    """The empty segments right before the open one that may leave the record when the next segment opens, newest first.
+    """The empty segments right before the open one that leave the record when the next segment opens, newest first.
 
-    Each switch may leave an empty segment behind, e.g. one for each complaint of a client that reaches no master. It
-    says nothing to a reader, but it would stay in the record, and on disks, as long as what lies before it. The open
-    segment itself is not folded in the transaction that seals it: its members learn its length from the record.
+    Each switch may leave an empty segment behind, for example after each complaint of a client that reaches no master.
+    It has nothing for readers, but would stay in the record and on disks as long as the segments before it. The open
+    segment itself is not folded in the transaction that seals it, because its members learn its length from the record.
 
     Args:
-        chain: Before the transaction.
-        next_is_incomplete: Whether the segment that is about to be opened begins with an incomplete table.
+        chain: The record before the transaction.
+        next_is_incomplete: Whether the next segment opens with an incomplete table.
     """
     marks = (chain.open_segment.incomplete_table, next_is_incomplete)
     found: list[Segment] = []
@@ -469,32 +500,40 @@ def foldable(chain: Chain, next_is_incomplete: bool) -> tuple[Segment, ...]:
 
 
 def may_fold(segment: Segment, before: Segment | None, marks_behind: tuple[bool, bool]) -> bool:
-    """Whether nothing is lost if this segment leaves the record.
+    """Whether this segment may be folded: nothing is lost if it leaves the record.
 
     Args:
-        segment: Which one.
-        before: The one before it, if there is one.
-        marks_behind: Of the next two segments, whether each has an incomplete table.
+        segment: The segment.
+        before: The segment before it in the record, if there is one.
+        marks_behind: Whether each of the next two segments has an incomplete table.
     """
-    # Rule `folds-empty` (I1): a reader that goes on behind a folded number has missed nothing. SEALED says so for ever
-    # (I5); an UNSETTLED one may get a length yet, and a LOST one is a gap that its readers must be told of.
+    # Rule `folds-any-sealed` (I8): only a segment with no message. Without it:
+    #   1. Segment 2 is sealed with a message, and folded.
+    #   2. A consumer group finishes segment 1 and goes on at segment 3.
+    #   3. It never gets the message of segment 2 (I1).
+    #
+    # Rule `folds-unsettled` (I1): only a SEALED one, because its length never changes (I5). Without it:
+    #   1. Segment 2 is UNSETTLED. It has no length, and is folded as if it were empty.
+    #   2. Its members come back, with acknowledged messages. The record has no segment to settle.
+    # And a LOST segment is a gap of which its readers must be told.
     if segment.state is not SegmentState.SEALED or segment.sealed_len != 0:
         return False
-    # Rule `folds-no-tail` (I12): members of a segment keep the uncertain tail of the one before it.
-    #   1  Segment 1 is sealed with a message that only one member of it has; segment 2's members have a copy.
-    #   2  Segment 2 stays empty, is folded, and its members drop what was prepared for it.
-    #   3  The message is on one disk.
+    # Rule `folds-with-tail` (I12): not while its members keep the uncertain tail of the segment before. Without it:
+    #   1. Segment 1 is sealed with a message that only one of its members has. The members of segment 2 have a copy.
+    #   2. Segment 2 stays empty and is folded. Its members drop everything that they prepared for it.
+    #   3. The message is on one disk.
     if before is not None and before.tail_from is not None and not before.has_two_copies:
         return False
-    # Rule `folds-no-table` (I9): tables before incomplete segments are asked for, of the segment right before.
-    #   1  Segments 1 and 2 are complete, so members have forgotten the table of segment 1 (`tables.is_kept`).
-    #   2  Segment 3 is incomplete: its readers skip by the table of segment 2.
-    #   3  Segment 2 is folded: the readers would ask for the table of segment 1, and give what it says again.
+    # Rule `folds-with-table` (I9): not right before an incomplete segment, whose readers ask for its table. Without it:
+    #   1. Segments 1 and 2 have complete tables, so members have forgotten the table of segment 1.
+    #   2. Segment 3 is incomplete: its readers skip repeats by the table of segment 2.
+    #   3. Segment 2 is folded. The readers ask for the table of segment 1, and get an empty one, or none for ever.
+    #   4. They are given repeats as first deliveries, or nothing (I13).
     return (segment.incomplete_table and before is not None) or not any(marks_behind)
 
 
 def check(chain: Chain) -> None:
-    """Assert what is true of every chain record (invariants I5 and I7 in one record)."""
+    """Assert what is true of every chain record: the parts of I5 and I7 that one record shows."""
     assert chain.segments, "a chain has at least one segment"
     assert chain.open_segment.state is SegmentState.OPEN, "the last segment is open"
     previous: Segment | None = None
@@ -504,7 +543,7 @@ def check(chain: Chain) -> None:
 
 
 def _check_around(chain: Chain, changed: Iterable[Segment]) -> None:
-    """`check` of segments that changed in a record that was right before, and of those behind them."""
+    """`check`, but only of the segments that changed and of those right behind them; the record before was right."""
     assert chain.open_segment.state is SegmentState.OPEN, "the last segment is open"
     for segment in changed:
         _check_segment(chain, chain.before(segment.no), segment)
@@ -550,7 +589,7 @@ def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int, 
 
 
 def _moved(chain: Chain, old: Segment, new: Segment, send_chain: tuple[str, ...], folded: tuple[Segment, ...]) -> Chain:
-    """The head moves: the failed group goes to the tail of the send chain, the new one to the front."""
+    """The next record of a switch: the old broker group goes to the end of the send chain, the new one to the front."""
     others = tuple(group for group in chain.send_chain if group not in (old.group, new.group))
     rest = (old.group,) if old.group != new.group else ()
     send_chain = send_chain or (new.group, *others, *rest)
@@ -568,7 +607,7 @@ def _require(chain: Chain, no: int) -> Segment:
 
 
 def _changed(chain: Chain, epoch: int, *changed: Segment, gone: tuple[int, ...] = ()) -> Chain:
-    """The next record: these segments are new or not what they were, and those are gone."""
+    """The next record, in which these segments are new or changed, and those with the numbers in `gone` are gone."""
     segments = chain.parts.with_changes(Changes(changed, gone))
     assert segments, "a chain has at least one segment"
     following = replace(chain, epoch=epoch, segments=segments)
@@ -577,9 +616,9 @@ def _changed(chain: Chain, epoch: int, *changed: Segment, gone: tuple[int, ...] 
 
 
 def _settled(chain: Chain, settled: Segment, epoch: int) -> Chain:
-    """The next record, in which a segment has its length.
+    """The next record, in which a segment has its length, and the segments behind it have their bases.
 
-    Those behind it have their bases, up to the first one that is not settled and the one behind that.
+    That is up to the segment behind the next one that is not settled.
     """
     changed = [settled]
     base, known = settled.base, settled
