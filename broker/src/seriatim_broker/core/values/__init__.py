@@ -1,10 +1,10 @@
-"""Values: what never changes once it is made, and pure functions of it.
+"""Values: objects that never change after they are made, and pure functions of them.
 
-chain, segments, placement, positions, targets   the record of a partition, with its transitions; places in it
-log, producers, writers                          what a disk holds: batches, producer tables, publications
-messages                                         what brokers say to one another
-events, effects                                  what happens to a core, and what it asks to be done
+chain, segments, placement, positions, targets   the chain record of a partition, its transitions, and places in it
+log, producers, writers                          the content of a disk: batches, producer tables; records of writers
+messages                                         the messages between brokers
+events, effects                                  what happens to a core, and what the core asks for
 kinds                                            kinds and reasons, as enums
-config, deleted                                  times and limits; partitions that are deleted
-states                                           the base of classes that do change: copying and comparing them
+config, deleted                                  times and limits; deleted partitions
+states                                           the base of the classes that do change: copying and comparing them
 """

@@ -1,9 +1,9 @@
 """Deleted partitions, as ranges of their ids.
 
-Ids are given out in order and never again. So of a million partitions that were made and deleted there are no more
-ranges than partitions that lie between them, which still exist. The ranges say of each id in them that its partition
-was deleted, as its tombstone did: they are no guess from what is missing. A coordinator that went back in time has
-older ranges, in which ids are missing, and never one too many. So no data is deleted because metadata went back.
+Ids are given out in order, and no id is used twice. So the ranges of a million deleted partitions are few: at most one
+more than the partitions that still exist. Each id in a range is one whose partition was deleted, as its tombstone said;
+no range is a guess. A coordinator that went back in time has older ranges: ids may be missing in them, but none is too
+many. So no broker deletes data because the coordinator went back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ class DeletedPartitions:
         return place >= 0 and partition < self.ranges[place][1]
 
     def with_ids(self, partitions: Iterable[PartitionId]) -> DeletedPartitions:
-        """These as well."""
+        """The set with these ids added."""
+        # Rule `expires-without-range` (I13): the id of a removed tombstone goes in here. Without it:
+        #   1. A topic is deleted while one broker is down. Its tombstones are removed after `deleted_kept_s`.
+        #   2. The broker starts, and finds neither a chain record nor a tombstone of a partition on its disk.
+        #   3. To the broker this is a coordinator that lost decisions. It waits for a person, and keeps the data.
         joined: list[tuple[int, int]] = []
         for first, end in sorted([*self.ranges, *((number, number + 1) for number in partitions)]):
             if joined and first <= joined[-1][1]:
@@ -37,4 +41,4 @@ class DeletedPartitions:
 
 
 NONE_DELETED = DeletedPartitions()
-"""No tombstone was ever removed."""
+"""The empty set: no tombstone was ever removed."""

@@ -1,4 +1,4 @@
-"""What can happen to a broker's core. Every event is handled by `BrokerCore.step(event, now)`."""
+"""The events that can happen to a broker's core. `BrokerCore.step(event, now)` handles each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .writers import WriterRecord
 
 
 class Moment(NamedTuple):
-    """The time of an event: a monotonic clock for durations, the wall clock for what people read."""
+    """The time of an event: the monotonic clock for durations, the wall clock for append time and for people."""
 
     mono_us: int
     wall_ms: int
@@ -30,10 +30,10 @@ class Moment(NamedTuple):
 class WriteOutcome(enum.Enum):
     """How a transaction at the coordinator ended.
 
-    CONFLICT: what was compared did not hold, nothing was written. UNKNOWN: there was no answer, and the write may still
-    come. REFUSED: the coordinator answered that it does not take this write (no space, no right, too large), and will
-    refuse the next one too. Like an unknown one it may have been written: etcd refuses the write that fills its quota
-    and keeps it.
+    CONFLICT: a comparison failed, and nothing was written. UNKNOWN: no answer came, and the write may still be carried
+    out. REFUSED: the coordinator answered that it does not take this write (no space, no right, too large), and will
+    refuse the next one too. Such a write may have been kept, because etcd refuses the write that fills its quota, and
+    keeps it.
     """
 
     DONE = "done"
@@ -43,7 +43,7 @@ class WriteOutcome(enum.Enum):
 
 
 class AckLevel(enum.IntEnum):
-    """When the reply to a batch leaves. Numbers as on the wire; only the last two carry the promise."""
+    """When the reply to a batch leaves. The numbers are those of the wire. Only the last two carry the promise."""
 
     NONE = 1
     MASTER_RECEIVED = 2
@@ -53,14 +53,14 @@ class AckLevel(enum.IntEnum):
 
 
 class StartPosition(enum.IntEnum):
-    """Where a consumer group without a cursor begins. Numbers as on the wire."""
+    """Where a consumer group without a cursor begins. The numbers are those of the wire."""
 
     EARLIEST = 1
     LATEST = 2
 
 
 class GroupOperation(enum.IntEnum):
-    """What a person does to a consumer group's position. Numbers as on the wire."""
+    """An operation on a consumer group's cursor. The numbers are those of the wire."""
 
     REWIND = 1
     SKIP = 2
@@ -69,29 +69,36 @@ class GroupOperation(enum.IntEnum):
 
     @property
     def moves(self) -> bool:
-        """Whether the group begins anew elsewhere, in a new epoch."""
+        """Whether the consumer group goes on at another place, in a new group epoch."""
         return self in (GroupOperation.REWIND, GroupOperation.SKIP)
 
 
 REQUESTS_KEPT = 8
-"""So many operations that were done are remembered in a group's cursor: a request that is repeated later is a new one,
-and is refused if it names the group's epoch."""
+"""How many operations that were done a cursor record remembers. A request that is repeated after more of them counts as
+a new one, and is refused if it names the group epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class CursorRecord:
-    """Where a consumer group is, as the coordinator knows it: a segment, and the epoch of the group.
+    """The cursor of a consumer group as the coordinator has it.
 
-    `deleted`: the group was forgotten. What it acknowledged is still on disks, under its epoch: a group of that name
-    that begins anew does so under a higher one. Also given for a group without a record, with revision 0, if records
-    of deleted groups were removed: `group_epoch` is the highest that such a group may have had.
-    `deleted_at_ms`: when; 0 if a version wrote it that does not say.
-    `paused`: the group is given nothing until it is resumed.
-    `begun_by`: the rewind or skip that began the epoch; None if something else did.
-    `requests`: ids of the last operations that changed this record, oldest first.
-    `dropped_from`: retention dropped what lies between this offset and the place of the cursor, and no consumer of the
-    group is known to have been told; 0: nothing. `dropped_position`: its position.
-    `external`: the group has no consumers and no server; it reads ranges, and reported this place at `reported_at_ms`.
+    Attributes:
+        segment_no: The cursor segment.
+        group_epoch: The group epoch.
+        start_index: The index at which the consumer group began in the segment.
+        topic: The name of the topic.
+        deleted: The consumer group was deleted. Its acknowledgements are still on disks, under its group epoch, so a
+            consumer group of the same name begins in a higher one. Also set, with revision 0, for a consumer group
+            without a record if records of deleted ones were removed: `group_epoch` is the highest that it may have had.
+        deleted_at_ms: When it was deleted; 0 if an older version wrote the record.
+        paused: The consumer group gets nothing until it is resumed.
+        begun_by: The rewind or skip that began the group epoch; None if nothing of that kind did.
+        requests: Ids of the last operations that changed this record, oldest first.
+        dropped_from: Retention dropped messages from this offset up to the cursor, and no consumer is known to have
+            been told; 0: nothing was dropped.
+        dropped_position: The position of that offset.
+        external: The consumer group has no consumers and no server. It reads ranges, and reported this place at
+            `reported_at_ms`.
     """
 
     segment_no: int
@@ -109,7 +116,11 @@ class CursorRecord:
     reported_at_ms: int = 0
 
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
-        """This record, with the group in another place: in its epoch, or in the next one."""
+        """This record with another place, in the same group epoch or in the next one."""
+        # Rule `pause-stays` (PAUSE): `paused` stays as it is. Without it:
+        #   1. A person pauses consumer group g, whose cursor is in segment 2.
+        #   2. All of segment 2 is acknowledged, so g crosses to segment 3.
+        #   3. The server of segment 3 delivers to g.
         if not new_epoch:
             return replace(self, segment_no=segment_no, start_index=index)
         epoch = self.group_epoch + 1
@@ -121,14 +132,14 @@ class CursorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing but time passed."""
+    """Time has passed: timers may be due."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """Both streams to a broker stand; `session` is new and larger than any before.
+    """Both streams to a broker are open; `session` is larger than any before.
 
-    `forms`: which forms of messages it reads beyond those of 0.2.0, a sum of `messages.FORM_*`.
+    `forms`: the forms that it reads in addition to those of 0.2.0, a sum of `messages.FORM_*`.
     """
 
     broker: str
@@ -140,9 +151,9 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """A stream of the link broke. `refused`: and nobody listens there any more, so the process is probably gone.
+    """A stream of the link broke. `refused`: no process listens there any more, so it has probably ended.
 
-    Also reported (with session 0) when an attempt to connect is refused while the link is down.
+    Also reported, with session 0, if a connection is refused while the link is down.
     """
 
     broker: str
@@ -152,7 +163,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of a link; of an older session than the current one it is ignored."""
+    """A message came on a link. The core ignores it if its session is not the link's present one."""
 
     broker: str
     session: int
@@ -168,18 +179,18 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """Whether the reserve of this broker's disk is reached: looked at again and again, told when it changes."""
+    """This broker's disk has reached its reserve, or has room again; told when it changes."""
 
     is_full: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """The answer to `ReadLog`; `batches` is empty if there is nothing (any more), None if the read failed."""
+    """The answer to `ReadLog`; `batches` is empty if the disk has none of them, None if the read failed."""
 
     serial: int
     batches: tuple[Batch, ...] | None
-    is_damaged: bool = False  # what was read is not what was written
+    is_damaged: bool = False  # a checksum did not match
 
 
 # ---- the coordinator ------------------------------------------------------------------------------------
@@ -187,10 +198,10 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True)
 class ChainRead:
-    """The answer to `ReadChain`: linearizable, with the key's mod revision. chain None: no such partition.
+    """The answer to `ReadChain`: linearizable, with the key's mod revision. `chain` is None if there is no record.
 
-    `failed`: the coordinator did not answer. `deleted`: there is no record because the partition was deleted; only
-    looked for where a record was known.
+    `failed`: the coordinator did not answer. `deleted`: there is no record because the partition was deleted; this is
+    looked for only if a record was known before.
     """
 
     partition: PartitionId
@@ -202,7 +213,7 @@ class ChainRead:
 
 @dataclass(frozen=True, slots=True)
 class ChainWritten:
-    """The answer to `WriteChain`; `revision` is the key's new one if DONE."""
+    """The answer to `WriteChain`; if DONE, `revision` is the new mod revision of the key."""
 
     partition: PartitionId
     serial: int
@@ -221,16 +232,16 @@ class CertificateRead:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSeen:
-    """A death certificate appeared (a hint from a watch; transactions compare it themselves)."""
+    """A watch reported a death certificate. It is a hint: transactions compare the certificate themselves."""
 
     run: RunId
 
 
 @dataclass(frozen=True, slots=True)
 class CursorRead:
-    """The answer to `ReadCursor`; `record` None: no cursor. `failed`: the coordinator did not answer.
+    """The answer to `ReadCursor`. `record` is None if there is no cursor. `failed`: the coordinator did not answer.
 
-    `known_revision`: of the newest cursor that was known here when the read began.
+    `known_revision`: the revision of the newest cursor that this broker knew when the read began.
     """
 
     partition: PartitionId
@@ -261,27 +272,31 @@ class WritesRefused:
 
 @dataclass(frozen=True, slots=True)
 class CompareChains:
-    """The coordinator was away, or its revision fell: whether it still has what this broker knows must be looked at."""
+    """The coordinator was away, or its revision fell: compare all chains with what this broker knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRebuilt:
-    """The coordinator was rebuilt since this broker looked last: revisions, and the places of groups, begin anew."""
+    """The coordinator was rebuilt since this broker looked last: revisions and places of consumer groups begin anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRecordSeen:
-    """What is wrong with this broker's member record at the coordinator; empty if it is as this broker wrote it."""
+    """This broker's member record was read: what is wrong with it, or empty if it is as this broker wrote it."""
 
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryChanged:
-    """The admitted members of each group, by slot; the runs that members last registered; what is wanted of groups.
+    """The directory of brokers and broker groups was read or has changed.
 
-    `runs` names every registered disk, admitted or not, one for each broker name. `forms`: what all of them read beyond
-    0.2.0, a sum of `messages.FORM_*`; 0 if one of them does not say.
+    Attributes:
+        groups: The admitted members of each broker group, by slot.
+        runs: The member runs that were registered last: one disk for each broker name, admitted or not.
+        specs: Intent and weight of broker groups.
+        forms: The forms that all registered brokers read in addition to those of 0.2.0, a sum of `messages.FORM_*`; 0
+            if one of them does not say.
     """
 
     groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
@@ -297,8 +312,8 @@ class DirectoryChanged:
 class Append:
     """A batch from a producer. The frame layer has checked lengths, limits and the body's CRC.
 
-    `request` names the reply. `refuse`: the broker has no room for it; the core answers with that error, and refuses
-    the rest of the run with it.
+    `request` names the reply. `run` is the producer run. `refuse`: the broker has no room for the batch, so the core
+    answers with that error and refuses the rest of the producer run with it.
     """
 
     request: int
@@ -313,10 +328,11 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class ResolveProducer:
-    """Where to append? With `failed_segment`, a complaint: answered when the chain is past it, or at the deadline.
+    """A client asks where to append; `Resolved` answers.
 
-    One that does not count yet is answered at once, with the same master (`routes.complain`).
-    With `silent_segment`, a suspicion: answered at once, and its master is probed.
+    With `failed_segment` it is a complaint: answered when a later segment is open, or at the deadline. A complaint that
+    does not count yet is answered at once, with the same master (`routes.complain`). With `silent_segment` it is a
+    suspicion: answered at once, and the broker probes the master.
     """
 
     request: int
@@ -328,7 +344,7 @@ class ResolveProducer:
 
 @dataclass(frozen=True, slots=True)
 class ResolveConsumer:
-    """Who serves the group's head? With `failed_server_epoch`, a complaint about that server."""
+    """A consumer asks which member serves its group's cursor segment; `failed_server_epoch` makes it a complaint."""
 
     request: int
     partition: PartitionId
@@ -340,7 +356,7 @@ class ResolveConsumer:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartition:
-    """The controller makes a partition: prepare the first group that answers, then write the chain."""
+    """The controller makes a partition: prepare its first segment on the first broker group that can, then write it."""
 
     request: int
     partition: PartitionId
@@ -353,24 +369,24 @@ class CreatePartition:
 
 @dataclass(frozen=True, slots=True)
 class DropPartitionData:
-    """The partition was deleted (the coordinator has its tombstone): forget it."""
+    """The partition was deleted, as its tombstone says: drop its data and forget it."""
 
     partition: PartitionId
 
 
 @dataclass(frozen=True, slots=True)
 class DropDeleted:
-    """These partitions were deleted, as the coordinator's ranges say: forget those that are here."""
+    """These partitions were deleted, as the coordinator's ranges say: drop what this disk has of them."""
 
     deleted: DeletedPartitions
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSwitch:
-    """Move the open segment, everyone alive: to the next whole group, or to the one that is named.
+    """Move the open segment while all members are alive: to the next whole broker group, or to the named one.
 
-    `target_master`: which member of the target is to be the master; empty: whose turn it is. With the own group as
-    target this changes the master only.
+    `target_master`: the next master; empty: the member whose turn it is. If the target is the segment's own broker
+    group, only the master changes.
     """
 
     request: int
@@ -381,7 +397,7 @@ class PlanSwitch:
 
 @dataclass(frozen=True, slots=True)
 class ListLogs:
-    """Which logs are here? The first `limit` behind a place, by partition and segment."""
+    """List the first `limit` logs on this disk behind a place, by partition and segment; `LogsListed` answers."""
 
     request: int
     after_partition: PartitionId
@@ -391,9 +407,9 @@ class ListLogs:
 
 @dataclass(frozen=True, slots=True)
 class ListCursors:
-    """Which consumer groups this disk has acknowledgements of, in an epoch up to `epoch_max`; `CursorsListed` answers.
+    """List consumer groups with acknowledgements on this disk, in group epochs up to `epoch_max`.
 
-    Begins above (partition, group), and names at most `limit`.
+    Begins above `after` (partition, consumer group), and names at most `limit`. `CursorsListed` answers.
     """
 
     request: int
@@ -404,7 +420,7 @@ class ListCursors:
 
 @dataclass(frozen=True, slots=True)
 class ForgetGroup:
-    """The coordinator has no cursor of this consumer group, and one that is made begins above `epoch_max`."""
+    """The coordinator has no cursor of this consumer group, and a new one begins above `epoch_max`: forget its acks."""
 
     partition: PartitionId
     group: str
@@ -413,7 +429,7 @@ class ForgetGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListLed:
-    """Of which partitions is this member the master? Above `after`, at most `limit`; `LedListed` answers."""
+    """List at most `limit` partitions above `after` whose open segment this member leads; `LedListed` answers."""
 
     request: int
     after: PartitionId
@@ -422,9 +438,9 @@ class ListLed:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Retention decided what may go, from the chain record of that epoch; see `core.control.retention`.
+    """Retention decided what may be dropped, from the chain record of that epoch; see `core.control.retention`.
 
-    `cursors_revision`: the coordinator's, as of which the group's cursors were looked at.
+    `cursors_revision`: the coordinator's revision at which the cursors of the partition were read.
     """
 
     partition: PartitionId
@@ -437,7 +453,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class PassGroup:
-    """This group stands in a segment that retention emptied, or that is lost: its server is to move it on."""
+    """The consumer group's cursor is in a stub or a LOST segment: the server of the segment must move it on."""
 
     partition: PartitionId
     segment_no: int
@@ -446,7 +462,7 @@ class PassGroup:
 
 @dataclass(frozen=True, slots=True)
 class FoundDamage:
-    """A log could not be read: what is on the disk is not what was written."""
+    """A log could not be read, because a checksum on the disk does not match."""
 
     partition: PartitionId
     segment_no: int
@@ -454,7 +470,7 @@ class FoundDamage:
 
 @dataclass(frozen=True, slots=True)
 class DeclareGap:
-    """A person says that all disks of a segment are lost for good: groups are to go on behind it."""
+    """A person says that all disks of a segment are lost for good: consumer groups go on behind it."""
 
     request: int
     partition: PartitionId
@@ -463,7 +479,7 @@ class DeclareGap:
 
 @dataclass(frozen=True, slots=True)
 class SwitchAwayFrom:
-    """The controller found a group without any live member: open over the partition if its segment is there."""
+    """The controller found a broker group without a live member: begin a failover if the open segment is there."""
 
     partition: PartitionId
     segment_no: int
@@ -471,7 +487,7 @@ class SwitchAwayFrom:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """The controller decided that this member (or another, by message) should copy a segment that has one copy left."""
+    """The controller decided that `member`, this one or another, should copy a segment that has one copy left."""
 
     partition: PartitionId
     segment_no: int
@@ -481,7 +497,7 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class MoveHead:
-    """The controller decided that the head of a partition should leave its group; its master switches, as planned."""
+    """The controller decided that the open segment should leave its broker group; the master runs a planned switch."""
 
     partition: PartitionId
     segment_no: int
@@ -490,7 +506,7 @@ class MoveHead:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The controller decided that members should leave the records of sealed segments; `by`, their server, does it."""
+    """The controller decided that members should leave the records of sealed segments; their server `by` does it."""
 
     partition: PartitionId
     segment_nos: tuple[int, ...]
@@ -500,7 +516,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class AskCopies:
-    """What does a member hold of these segments? Answered by `CopiesTold`, or never: whoever asks has a deadline."""
+    """Ask a member what it has of these segments. `CopiesTold` answers, or nothing does: the caller has a deadline."""
 
     request: int
     member: MemberId
@@ -513,7 +529,7 @@ class AskCopies:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerJoin:
-    """A consumer of an exclusive group asks for a partition. (stream, subscription) names it from now on."""
+    """A consumer of an exclusive consumer group asks for a partition. (stream, subscription) names it from now on."""
 
     stream: int
     subscription: int
@@ -526,7 +542,7 @@ class ConsumerJoin:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLeave:
-    """It lets go of the partition."""
+    """The consumer leaves the partition."""
 
     stream: int
     subscription: int
@@ -534,7 +550,7 @@ class ConsumerLeave:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAck:
-    """All up to and including `offset` is done, under the grant's token."""
+    """The consumer acknowledges all up to and including `offset`, under the token of its grant."""
 
     stream: int
     subscription: int
@@ -552,9 +568,9 @@ class ConsumerCredit:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPing:
-    """A heartbeat of the consumer: is its stream alive, and are its subscriptions served here?
+    """A heartbeat of the consumer on a stream; `Pong` answers.
 
-    `session_ms`: how long the consumer holds on to a grant without an answer; 0: it does not say.
+    `session_ms`: how long the consumer keeps a grant without an answered heartbeat; 0: it does not say.
     """
 
     stream: int
@@ -564,14 +580,14 @@ class ConsumerPing:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGone:
-    """The stream ended: all its subscriptions with it."""
+    """The stream ended, and with it all its subscriptions."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroup:
-    """What this broker, as the server of the group's head, knows of the group."""
+    """Ask this broker, as the server of the cursor segment, what it knows of the consumer group."""
 
     request: int
     partition: PartitionId
@@ -580,15 +596,17 @@ class DescribeGroup:
 
 @dataclass(frozen=True, slots=True)
 class OperateGroup:
-    """A person rewinds, skips, pauses or resumes a group, whose head this broker serves; `GroupOperated` answers.
+    """A person rewinds, skips, pauses or resumes a consumer group whose cursor segment this broker serves.
+
+    `GroupOperated` answers.
 
     Attributes:
         request: Names the answer.
-        operation_id: Of the caller, the same if the request is repeated: it is carried out once.
-        group_epoch: The epoch in which the caller knows the group; 0: any.
-        segment_no, index: Where a rewind or skip goes to.
-        known_len: Below which index that segment can be read, if it is the open one, as its master said. It never
-            shrinks: what is committed is sealed in.
+        operation_id: An id of the caller. A repeated request has the same one, and is carried out once.
+        group_epoch: The group epoch that the caller knows; 0: any.
+        segment_no, index: The place to which a rewind or skip goes.
+        known_len: If that segment is the open one: the index below which it can be read, as its master said. It never
+            falls, because committed messages are sealed in.
         deadline_us: When the caller is told that the outcome is not known.
     """
 
@@ -609,9 +627,9 @@ class OperateGroup:
 
 @dataclass(frozen=True, slots=True)
 class SurveyPartition:
-    """What is known here of a partition's chain, of this epoch or a later one, and of one segment of it?
+    """Ask what this broker knows of a partition's chain, at this chain epoch or a later one, and of one segment.
 
-    Answered by `PartitionSurveyed`. `segment_no` 0: the open segment.
+    `PartitionSurveyed` answers. `segment_no` 0 means the open segment.
     """
 
     request: int
@@ -623,10 +641,10 @@ class SurveyPartition:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """One step of reading [start, until): at most `max_bytes`, or one batch. Answered by `RangeRead`.
+    """One step of reading [start, until): at most `max_bytes`, but at least one batch. `RangeRead` answers.
 
-    `raw`: repeats behind unsettled segments are not skipped. `staged`: nor does it matter whether a segment before is
-    settled, because what is staged is found by its place and has no order.
+    `raw`: repeats behind unsettled segments are not skipped. `staged`: a segment before may also be unsettled, because
+    staged batches are found by their place and have no order.
     """
 
     request: int
@@ -644,9 +662,9 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class CarryOut:
-    """Append the rows of a publication that was read as DECIDED; answered by `CarriedOut` once they are committed.
+    """Append the rows of a publication that was read as DECIDED. `CarriedOut` answers when they are committed.
 
-    `manifest`: its id. `batches`: what it says of this partition, in order.
+    `manifest`: the id of its manifest. `batches`: the staged batches that it names for this partition, in order.
     """
 
     request: int
@@ -662,8 +680,11 @@ class CarryOut:
 
 @dataclass(frozen=True, slots=True)
 class StagedFetched:
-    """The answer to `FetchStaged`. Without a batch: no member that has it answered. `is_gone`: none ever will.
-    `is_here`: it is on this member's disk."""
+    """The answer to `FetchStaged`.
+
+    `batch` is None if no member that has it answered. `is_gone`: its segment was declared lost, so none ever will.
+    `is_here`: it is on this member's disk.
+    """
 
     serial: int
     partition: PartitionId

@@ -1,8 +1,10 @@
-"""What brokers say to each other, as plain values.
+"""The messages between brokers, as plain values.
 
-Every message names the partition and, where it matters, the segment and the attempt: nothing is inferred from the
-connection it came on. `DATA` messages travel on the replication stream of a link, in order among themselves; all others
-on its control stream, so that bulk never delays a heartbeat or a fence.
+Every message names the partition and, if it matters, the segment and the switch attempt. Nothing follows from the
+connection on which it came. `DATA` messages travel on the replication stream of a link, in order among themselves. All
+others travel on its control stream, so large messages never delay a heartbeat or a fence.
+
+A broker says in its hello which *forms* it reads in addition to those of version 0.2.0: a sum of `FORM_*`.
 """
 
 from __future__ import annotations
@@ -20,42 +22,43 @@ from .log import Batch, CursorState, TailCopy
 from .producers import Table
 
 FORM_PACKED_TABLES = 1
-"""A peer that says so in its hello reads packed producer tables; another one would take them for empty tables."""
+"""The broker reads packed producer tables. To another broker they look like empty tables."""
 
 FORM_CHAIN_CHANGES = 2
-"""A peer that says so in its hello reads `ChainChanges`; another one is sent whole records."""
+"""The broker reads `ChainChanges`. Another broker is sent whole records."""
 
 FORM_IDLE_BLOCKS = 4
-"""A peer that says so understands tables that name idle blocks, and the messages about them."""
+"""The broker understands tables that name idle blocks, and the messages about them."""
 
 FORM_PARTS = 8
-"""It takes a message that is larger than a frame in parts."""
+"""The broker takes a message that is larger than a frame in parts."""
 
 FORM_FOLDED = 16
-"""A broker that says so understands chains from which empty segments were folded; another one would end on them."""
+"""The broker understands chains from which empty segments were folded. Another broker would end when it reads one."""
 
 FORM_LANE_PROBES = 32
-"""A peer that says so reads `LaneProbe`, and its heartbeat answers say how much arrived on the replication stream."""
+"""The broker reads `LaneProbe`, and its heartbeat answers say how many messages came on the replication stream."""
 
 FORM_EXPIRED = 64
-"""A broker that says so knows that the cursors of deleted consumer groups and the tombstones of deleted partitions are
-removed after a while, and reads what stays of them; another one would begin a group in an epoch that was used."""
+"""The broker knows that the cursors of deleted consumer groups and the tombstones of deleted partitions are removed
+after `deleted_kept_s`, and reads the floor and the ranges that stay. Another broker would begin a consumer group in a
+group epoch that was used before."""
 
 FORM_FENCE_PROGRESS = 128
-"""A peer that says so reads `FenceProgress`."""
+"""The broker reads `FenceProgress`."""
 
 FORM_TRIMMED = 256
-"""A broker that says so reads a record in which segments begin at a start above 0, and knows that what lies below was
-dropped. Another one would copy such a segment from index 0, and never get on."""
+"""The broker reads chain records in which segments begin at a start above 0, because retention dropped the messages
+below. Another broker would try to copy such a segment from index 0, for ever."""
 
 FORM_GROUP_OPERATIONS = 512
-"""A broker that says so gives a paused consumer group nothing; another one would go on delivering."""
+"""The broker delivers nothing to a paused consumer group. Another broker would go on delivering."""
 
 FORM_PUBLICATIONS = 1024
-"""A broker that says so carries out publications, and refuses what only a master may append."""
+"""The broker carries out publications, and refuses client batches that look like published ones."""
 
 FORM_ADOPTS = 2048
-"""A peer that says so reads `ReplicateStaged`."""
+"""The broker reads `ReplicateStaged`."""
 
 FORMS = (
     FORM_PACKED_TABLES
@@ -71,23 +74,27 @@ FORMS = (
     | FORM_PUBLICATIONS
     | FORM_ADOPTS
 )
-"""What this version reads beyond 0.2.0."""
+"""All forms that this version reads in addition to those of 0.2.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """ "I am here", with the sender's own clock, which the answer repeats."""
+    """The sender is there. `sent_us` is the time of its own monotonic clock; the answer repeats it."""
 
     sent_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to a heartbeat, and the segments for which the answerer no longer answers that server.
+    """The answer to a heartbeat.
 
-    `disk_stall_us`: for how long the answerer's disk has completed nothing although a write waits. A broker of an
-    older version does not say it: 0. `disk_is_full`: the reserve of the answerer's disk is reached.
-    `data_count`: how many `DATA` messages the answerer has received on this link. See `lanes`.
+    Attributes:
+        sent_us: As in the heartbeat.
+        refused: The segments for which the answer does not count, because the sender refuses that server.
+        disk_stall_us: For how long the sender's disk has completed no write although one waits; 0 from a broker of an
+            older version. See `disks`.
+        disk_is_full: The sender's disk has reached its reserve.
+        data_count: How many `DATA` messages the sender has received on this link. See `lanes`.
     """
 
     sent_us: int
@@ -99,12 +106,12 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LaneProbe:
-    """DATA. Says nothing: that it arrives proves that the replication stream carries."""
+    """DATA. It has no content: its arrival proves that the replication stream delivers."""
 
 
 @dataclass(frozen=True, slots=True)
 class FenceRequest:
-    """Refuse appends to the segment (opened under `attempt`) for ever, durably, and say what you have."""
+    """A switcher asks a member to fence a segment that was opened under `attempt`, and to answer what it has."""
 
     partition: PartitionId
     segment_no: int
@@ -114,16 +121,27 @@ class FenceRequest:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswer:
-    """What a fenced member holds.
+    """What a member has of the segment.
 
-    `last_append_ms`: of the last batch below `length`, or of the last one that it has if it gives no length; no later
-    message may have an earlier append time. `length` is its commit if it is the unbroken master, else its tail; None if
-    it cannot give one (suspect, or the segment is not known to it). `commit` is the least index that it knows every
-    member to have flushed; if the topic flushes before it commits, that is the commit. `table` is as of `length`;
-    `tail` holds the batches in [commit, length). `from_disk`: a restart found the log, so it may be an older copy;
-    older versions do not say it. `coordinator_behind`: the member knows that the coordinator has lost decisions, so it
-    says nothing about the segment, and no other one may be opened behind it. `size_bytes`: of all batches below
-    `length`, those that retention dropped too; older versions do not say it.
+    Attributes:
+        partition: The partition.
+        segment_no: The segment.
+        switch: As in the request.
+        fenced: The member is fenced; False if it does not know the segment.
+        length: Its commit if it is the unbroken master, else its tail; None if it cannot give one, because it is a
+            suspect, does not know the segment, or has a table that is too large.
+        checksum: The value of the checksum chain at `length`.
+        unbroken: The member is the master, in the same member run since it opened the segment.
+        commit: The index below which it knows every member to have flushed. If the topic flushes before it commits,
+            this is the commit.
+        last_append_ms: The append time of the last batch below `length`, or of its last batch if it gives no length.
+        table: The producer table as of `length`.
+        incomplete_table: The segment was opened with an incomplete table.
+        tail: The batches in [commit, length).
+        from_disk: A restart found the log, so the disk may be an older copy. Older versions do not say it.
+        coordinator_behind: The member knows that the coordinator has lost decisions. So it says nothing about the
+            segment, and no other segment may be opened behind it.
+        size_bytes: Bytes of all batches below `length`, including dropped ones. Older versions do not say it.
     """
 
     partition: PartitionId
@@ -145,7 +163,7 @@ class FenceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FenceProgress:
-    """The segment is fenced, and the answer has about so many bytes: it takes its time, and waits for its turn."""
+    """The member is fenced, and its answer has about `size_bytes`: it takes longer, and may have to wait its turn."""
 
     partition: PartitionId
     segment_no: int
@@ -155,9 +173,10 @@ class FenceProgress:
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """Write, durably, what a segment opened under this attempt will start from.
+    """A switcher asks a member to write durably everything that it needs to open a segment under this switch attempt.
 
-    `replaces`: attempts of the same sender for that segment that can never be chosen; the receiver forgets them.
+    `replaces`: switch attempts of the same sender for that segment that can never be chosen; the receiver forgets them.
+    `source`: the member that has the idle blocks that the table names.
     """
 
     partition: PartitionId
@@ -174,7 +193,10 @@ class PrepareRequest:
 
 @dataclass(frozen=True, slots=True)
 class PrepareAnswer:
-    """Whether it is written, and the run of the member that wrote it."""
+    """Whether the preparation is on the disk, and the member run that wrote it.
+
+    With `missing_bytes` it is neither written nor refused: the member gets idle blocks of so many bytes first.
+    """
 
     partition: PartitionId
     segment_no: int
@@ -186,7 +208,7 @@ class PrepareAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BlockOffer:
-    """The idle blocks that the master's table of the open segment names: get them before a switch needs them."""
+    """The master of the open segment names the idle blocks of its table, so that the next members get them early."""
 
     partition: PartitionId
     segment_no: int
@@ -195,7 +217,7 @@ class BlockOffer:
 
 @dataclass(frozen=True, slots=True)
 class BlockRequest:
-    """DATA. The content of these idle blocks, please."""
+    """DATA. A request for the content of these idle blocks."""
 
     partition: PartitionId
     blocks: tuple[bytes, ...]
@@ -203,7 +225,7 @@ class BlockRequest:
 
 @dataclass(frozen=True, slots=True)
 class BlockAnswer:
-    """DATA. The contents of the first of the blocks that were asked for and are here."""
+    """DATA. The contents of those requested blocks that the sender has; without any, it has none of them."""
 
     partition: PartitionId
     contents: tuple[bytes, ...]
@@ -211,9 +233,9 @@ class BlockAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ChainUpdate:
-    """A chain record as the coordinator holds (or held) it, with its mod revision (0: not known).
+    """A chain record of the coordinator, perhaps an old one, with its mod revision (0: not known).
 
-    Older than what the receiver knows: ignored.
+    The receiver ignores a record that is older than the one that it knows.
     """
 
     chain: Chain
@@ -222,10 +244,15 @@ class ChainUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ChainChanges:
-    """What changed in a long chain record. Older than what the receiver knows: ignored.
+    """The newest changes of a long chain record. The receiver ignores them if it knows a newer record.
 
-    `chain` is the record with some of its segments only: all that are new or changed since the record of epoch `since`,
-    and a few more. `gone` are the numbers of those that left it since. `digest` is that of all its segments.
+    Attributes:
+        chain: The record with only some of its segments: all that are new or changed since chain epoch `since`, and a
+            few more.
+        revision: The mod revision of the record; 0: not known.
+        since: The chain epoch from which on the changes are complete.
+        gone: Numbers of the segments that left the record since then.
+        digest: The digest of all segments of the record.
     """
 
     chain: Chain
@@ -237,7 +264,7 @@ class ChainChanges:
 
 @dataclass(frozen=True, slots=True)
 class QuiesceRequest:
-    """A planned switch asks the master to queue new batches until commit = tail."""
+    """A planned switch asks the master to hold back new batches until commit = tail."""
 
     partition: PartitionId
     segment_no: int
@@ -246,7 +273,7 @@ class QuiesceRequest:
 
 @dataclass(frozen=True, slots=True)
 class QuiesceAnswer:
-    """Whether commit = tail was reached in time; if not, the master accepts as before."""
+    """Whether the master reached commit = tail in time. If not, it accepts batches as before."""
 
     partition: PartitionId
     segment_no: int
@@ -256,9 +283,10 @@ class QuiesceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """DATA. Batches of an open segment from its master, and how far every member had flushed then.
+    """DATA. Batches of an open segment from its master.
 
-    Where the topic flushes before it commits, `commit` is the commit. Where it does not, it may be lower.
+    `commit` is the index below which the master knows every member to have flushed. If the topic flushes before it
+    commits, that is the commit; otherwise it may be lower.
     """
 
     partition: PartitionId
@@ -270,8 +298,8 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateStaged:
-    """DATA. The next batch of an open segment, of a publication: its body is the one that is staged there, which the
-    follower finds on its own disk."""
+    """DATA. The next batch of an open segment, from a publication. The follower finds the body on its own disk: it is
+    that of the batch at `staged`."""
 
     partition: PartitionId
     segment_no: int
@@ -283,7 +311,7 @@ class ReplicateStaged:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateAck:
-    """DATA. Up to where a member has the segment in memory and on disk."""
+    """DATA. A member has the segment below `received` in memory, and below `durable` on its disk."""
 
     partition: PartitionId
     segment_no: int
@@ -294,7 +322,7 @@ class ReplicateAck:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateRefused:
-    """DATA. The member takes nothing more for this segment and attempt: fenced, sealed, or not opened here."""
+    """DATA. The member takes no batch of this segment and switch attempt, for the named reason."""
 
     partition: PartitionId
     segment_no: int
@@ -304,7 +332,7 @@ class ReplicateRefused:
 
 @dataclass(frozen=True, slots=True)
 class ResumeReplica:
-    """DATA. First message of a master about a segment on a new connection: where are you?"""
+    """DATA. The first message of a master about a segment on a new connection: it asks for the follower's tail."""
 
     partition: PartitionId
     segment_no: int
@@ -325,7 +353,7 @@ class ReplicaTail:
 
 @dataclass(frozen=True, slots=True)
 class KeepProducer:
-    """A master to its followers: a writer has something decided, so it counts as a producer that sent at that time."""
+    """A master tells its followers that a writer has a decided publication, so it counts as one that sent then."""
 
     partition: PartitionId
     segment_no: int
@@ -336,7 +364,7 @@ class KeepProducer:
 
 @dataclass(frozen=True, slots=True)
 class PassRequest:
-    """You serve this segment, in which there is no message any more, and the group stands there: move it on."""
+    """A request to the server of a segment without messages: move the consumer group, whose cursor is in it, on."""
 
     partition: PartitionId
     segment_no: int
@@ -345,9 +373,9 @@ class PassRequest:
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """DATA. Batches of a sealed segment, please, from this index on; and the table it was opened with, if wanted.
+    """DATA. A request for batches of a sealed segment from this index on, and for the table with which it was opened.
 
-    `want_end_table`: the table as of the end in its place. The copy begins behind what retention dropped, so it cannot
+    `want_end_table`: the table as of the end of the segment instead. A copy that begins behind dropped messages cannot
     make that table from the batches.
     """
 
@@ -361,7 +389,7 @@ class CopyRequest:
 
 @dataclass(frozen=True, slots=True)
 class CopyAnswer:
-    """DATA. The batches, contiguous from `from_index`; empty with `available` false if this member has them not."""
+    """DATA. The batches, contiguous from `from_index`; none, and `available` is False, if the sender lacks them."""
 
     partition: PartitionId
     segment_no: int
@@ -374,7 +402,7 @@ class CopyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class StoreTail:
-    """Keep a copy of an uncertain tail: a settler wants it on a second disk."""
+    """The member that settles a segment asks another member to keep a copy of the uncertain tail, on a second disk."""
 
     partition: PartitionId
     settle: bytes
@@ -383,7 +411,7 @@ class StoreTail:
 
 @dataclass(frozen=True, slots=True)
 class TailStored:
-    """The copy is durable."""
+    """The copy of the uncertain tail is durable."""
 
     partition: PartitionId
     segment_no: int
@@ -392,10 +420,10 @@ class TailStored:
 
 @dataclass(frozen=True, slots=True)
 class SuspectTail:
-    """From one member of an UNSETTLED segment to another: it is fenced, and its log ends here.
+    """A member of an UNSETTLED segment tells another one that it is fenced, and where its log ends.
 
-    `compares`: the topic flushes before it commits, and the member knew `commit` to be committed. Without it the member
-    is a suspect, as always in older versions.
+    `compares`: the topic flushes before it commits, and the member knew that all below `commit` was committed. If it is
+    False, the member is a suspect. In older versions it always is.
     """
 
     partition: PartitionId
@@ -407,7 +435,7 @@ class SuspectTail:
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The producer table as of the end of a settled segment, merged with all before it."""
+    """A request for the producer table as of the end of a settled segment, merged with the tables before it."""
 
     partition: PartitionId
     segment_no: int
@@ -415,7 +443,7 @@ class TableRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableAnswer:
-    """The table, or None if this member cannot tell."""
+    """The table; None if the sender does not have it."""
 
     partition: PartitionId
     segment_no: int
@@ -424,7 +452,7 @@ class TableAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CursorSync:
-    """Control records from the server of a segment to another eligible (or soon to be eligible) member."""
+    """Control records, from the server of a segment to a member that is eligible or is about to become so."""
 
     partition: PartitionId
     segment_no: int
@@ -445,7 +473,7 @@ class CursorSynced:
 
 @dataclass(frozen=True, slots=True)
 class EligibleRequest:
-    """To the server: this member holds the whole sealed segment and wants to be listed."""
+    """To the server: the sender has the whole sealed segment, and asks to be listed as eligible."""
 
     partition: PartitionId
     segment_no: int
@@ -453,7 +481,7 @@ class EligibleRequest:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """To an eligible member: the server is said to be silent; look, and take the right if so."""
+    """To a member with the segment: the server may be silent; check it, and take the right over if it is."""
 
     partition: PartitionId
     segment_no: int
@@ -462,7 +490,7 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class HealRequest:
-    """The controller asks a member to become a whole copy of a sealed segment, in place of a dead one."""
+    """The controller asks a member to become a whole copy of a sealed segment, in place of a dead member."""
 
     partition: PartitionId
     segment_no: int
@@ -471,7 +499,7 @@ class HealRequest:
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """The controller asks the master of an open segment to move the head to another group."""
+    """The controller asks the master of an open segment to move it to another broker group."""
 
     partition: PartitionId
     segment_no: int
@@ -479,7 +507,7 @@ class MoveRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """The controller asks the server of sealed segments to have members leave their records that are being drained."""
+    """The controller asks the server of sealed segments to remove members that are being drained from their records."""
 
     partition: PartitionId
     segment_nos: tuple[int, ...]
@@ -488,7 +516,7 @@ class ReleaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class CopiesQuestion:
-    """What do you hold of these segments, and what would become of the open ones if `without` were stopped?"""
+    """A question to a member: what it has of these segments, and whether the open ones can go on without `without`."""
 
     serial: int
     without: MemberId
@@ -496,10 +524,11 @@ class CopiesQuestion:
 
 
 class Standing(enum.IntEnum):
-    """What a member says of its copy of a segment. Numbers as on the wire.
+    """What a member says of its copy of a segment. The numbers are those of the wire.
 
-    IN_STEP and the two after it: the segment is open, this is its master in the run that opened it, and every other
-    member has (not has) all up to the commit, and there is (is not) another group that the head could go to.
+    UNKNOWN, WHOLE and PARTIAL are about any segment. The others come from the master of an open segment, in the member
+    run that opened it. IN_STEP: every other member has all below the commit, and the segment could move to another
+    broker group. OUT_OF_STEP: a member lacks messages. NOWHERE_TO_GO: no other broker group could take the segment.
     """
 
     UNKNOWN = 0
@@ -512,7 +541,7 @@ class Standing(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """A member's word on one segment: up to where it has it, and the epoch of the chain that it knows."""
+    """What a member says of one segment: its copy, the index up to which it has it, the chain epoch that it knows."""
 
     standing: Standing
     index: int
@@ -521,7 +550,7 @@ class CopyReport:
 
 @dataclass(frozen=True, slots=True)
 class CopiesAnswer:
-    """One report for each segment of the question, in its order."""
+    """One report for each segment of the question, in the same order."""
 
     serial: int
     reports: tuple[CopyReport, ...]

@@ -1,22 +1,22 @@
-"""The producer table: what each producer's last batches in a partition were, and where they stand.
+"""The producer table: the last batches of each producer in a partition, with their offsets.
 
-It recognises repeats, finds gaps and travels with each switch. Entries know their offsets, so the table can be wound
-back to any length that a switch may choose (`cut`): the newest `WINDOW_BATCHES` uncommitted entries and as many
-committed ones are kept for each producer.
+It recognises repeats, finds gaps and travels with each switch. Entries have offsets, so the table can be taken back to
+any length that a switch may choose (`cut`). For each producer it keeps the newest `WINDOW_BATCHES` uncommitted entries
+and as many committed ones.
 
-A partition may have 100,000 producers, and a switch waits for their table. So a window is packed bytes from the log to
-the disk and the wire, and a table at rest is one run of bytes: making one of 100,000 windows takes some milliseconds,
-and whoever only passes it on never looks inside.
+A partition may have 100,000 producers, and a switch waits for their table. So a window is packed bytes in memory, on
+the disk and on the wire, and a table at rest is one string of bytes. To make one of 100,000 windows takes some
+milliseconds, and a broker that only passes it on does not look inside.
 
-Most producers are idle. A window that was idle for minutes is cut to its newest entry; 4,096 such windows become an
-*idle block*, which never changes: 56 bytes a producer in memory, against 170 of a window. A producer that comes back
-has a window again, which hides its row. Blocks are made in the order in which producers fell silent, so that the oldest
-block can be dropped as a whole: after `producer_expiry_ms`, or when there are too many producers. What is made and
-dropped follows from the log alone (its batches and their append times): the members of a segment come to the same
-blocks, unless they know different commits at that moment, which costs nothing but memory.
+Most producers are idle. A window that was idle for `producer_idle_ms` (5 minutes) is cut to its newest entry, and 4,096
+such windows become an *idle block*, which never changes. It takes 56 bytes a producer in memory, a window takes 170. A
+producer that comes back has a window again, which hides its row. Blocks are made in the order in which producers fell
+silent. So the oldest block can be dropped as a whole, after `producer_expiry_ms` (7 days) or if there are too many
+producers. Only the log decides what is made and dropped: its batches and their append times. So the members of a
+segment make the same blocks, unless they know different commits at that moment, which costs only memory.
 
-A table at rest becomes a live one a slice of rows at a time (`Unread`). All windows of 100,000 producers at once would
-hold up a new master for 80 ms, in which it accepts nothing.
+A table at rest becomes a live one in slices of rows (`Unread`). To make all windows of 100,000 producers at once would
+take 80 ms, in which a new master accepts nothing.
 
     window  n entries of 24 bytes, oldest first: epoch u32, base sequence u64, messages u32, offset u64
             append time of the newest batch, ms, i64 (0: not known, written by a version that did not keep it)
@@ -45,7 +45,7 @@ from .config import BrokerConfig
 from .states import NOTHING, State, drop, put
 
 WINDOW_BATCHES: Final = 16
-"""Batches of one producer on one partition that may be unacknowledged at once; the client's window is no larger."""
+"""How many batches of one producer on one partition may be unacknowledged; the client's window is not larger."""
 
 KEPT_BATCHES: Final = 2 * WINDOW_BATCHES
 
@@ -83,7 +83,7 @@ class Entry(NamedTuple):
 # ---- windows --------------------------------------------------------------------------------------------
 
 Window = bytes
-"""The newest batches of one producer, packed as the module says; of one entry at least."""
+"""The newest batches of one producer, at least one, packed as the module describes."""
 
 Rows = tuple[tuple[bytes, Window], ...]
 """Producers with their windows."""
@@ -107,7 +107,7 @@ def newest_of(window: Window) -> Entry:
 
 
 def append_time_of(window: Window) -> int:
-    """When the newest batch was appended, in ms; 0 if that is not known."""
+    """The append time of the newest batch, in ms; 0 if it is not known."""
     found: int = _TIME.unpack_from(window, len(window) - TIME_BYTES)[0]
     return found
 
@@ -127,7 +127,7 @@ def _cut(window: Window, offset: int) -> Window | None:
 
 
 class IdleBlock(State):
-    """Producers that were idle, each with its newest batch. Never changes; `id` is a digest of all of it."""
+    """Idle producers, each with its newest batch. It never changes; `id` is a digest of its content."""
 
     __slots__ = ("_keys", "data", "id", "newest_ms")
 
@@ -140,7 +140,9 @@ class IdleBlock(State):
         keys = array("Q", data[: PRODUCER_BYTES * count])[::2]
         if sys.byteorder == "little":
             keys.byteswap()
-        self._keys = keys  # the first half of each id, as a number: ids are random, so it nearly always decides
+        self._keys = (
+            keys  # the first half of each producer id, as a number: it is random, so it is nearly always unique
+        )
 
     @staticmethod
     def is_sound(data: bytes) -> bool:
@@ -149,23 +151,23 @@ class IdleBlock(State):
 
     @staticmethod
     def size_bytes(producer_count: int) -> int:
-        """What a block with so many producers takes in a message and on the disk."""
+        """The bytes of a block with so many producers, in a message and on the disk."""
         return producer_count * (PRODUCER_BYTES + ROW_BYTES)
 
     @classmethod
     def of(cls, rows: Iterable[tuple[bytes, Window]]) -> IdleBlock:
-        """The block of these producers; of each window the newest entry is kept."""
+        """The block of these producers, with the newest entry of each window."""
         ordered = sorted(rows)
         ids = [producer for producer, _ in ordered]
         return cls(b"".join((*ids, *(window[-ROW_BYTES:] for _, window in ordered))))
 
     @property
     def producer_count(self) -> int:
-        """How many producers it holds."""
+        """The number of producers in it."""
         return len(self._keys)
 
     def find(self, producer: bytes) -> int:
-        """The place of a producer; -1 if it is not here."""
+        """The place of a producer in the block; -1 if it is not in it."""
         keys, key = self._keys, int.from_bytes(producer[:8], "big")
         at = bisect_left(keys, key)
         while at < len(keys) and keys[at] == key:
@@ -190,21 +192,21 @@ class IdleBlock(State):
         return self
 
     def freeze(self) -> Hashable:
-        """Its digest says all."""
+        """Its id, which is a digest of its content."""
         return (type(self).__name__, self.id)
 
 
 BLOCK_ID_BYTES: Final = 16
 
 DICT_BYTES_MAX: Final = 250
-"""Of a dict, a key: 50 to 150 are usual; one that was much larger once has more."""
+"""Bytes of a dict for each key, above which it is copied: 50 to 150 are usual, and a dict that has shrunk has more."""
 
 
 # ---- tables at rest -------------------------------------------------------------------------------------
 
 
 class BlockName(NamedTuple):
-    """An idle block in a table: its id, and what can be said without its content."""
+    """An idle block as a table names it: its id, and what a member needs to know without its content."""
 
     id: bytes
     producer_count: int
@@ -216,7 +218,7 @@ _NAME: Final = struct.Struct("<16sIqH")
 
 
 def pack_names(names: Iterable[BlockName]) -> bytes:
-    """Blocks as the module says."""
+    """The names packed as the module describes."""
     found = bytearray()
     for name in names:
         bits = name.hidden.to_bytes((name.hidden.bit_length() + 7) // 8, "little")
@@ -225,10 +227,10 @@ def pack_names(names: Iterable[BlockName]) -> bytes:
 
 
 def read_names(packed: bytes) -> tuple[BlockName, ...]:
-    """What `pack_names` was given.
+    """The names that `pack_names` packed.
 
     Raises:
-        ValueError: The bytes are not that.
+        ValueError: The bytes are not packed names.
     """
     names: list[BlockName] = []
     at = 0
@@ -239,16 +241,16 @@ def read_names(packed: bytes) -> tuple[BlockName, ...]:
         at += _NAME.size + size
         hidden = int.from_bytes(packed[at - size : at], "little")
         if at > len(packed) or hidden.bit_length() > count:
-            raise ValueError("the hidden rows of an idle block are not those of its producers")
+            raise ValueError("the name of an idle block hides more rows than the block has producers")
         names.append(BlockName(block, count, newest_ms, hidden))
     return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table at rest: `rows` packed as the module says, empty for a table without producers; idle blocks by name.
+    """A table at rest: `rows` packed as the module describes, empty without producers; idle blocks by name.
 
-    Whoever makes a live table of it needs the blocks themselves; see `core.switching.idle_blocks`.
+    To make a live table of it takes the blocks themselves; see `core.switching.idle_blocks`.
     """
 
     rows: bytes = b""
@@ -256,18 +258,18 @@ class Table:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a message and on the disk, without the content of its blocks."""
+        """Its bytes in a message and on the disk, without the content of its blocks."""
         return len(self.rows) + sum(_NAME.size + block.producer_count // 8 for block in self.blocks)
 
     @property
     def row_count(self) -> int:
-        """How many producers it knows that are in no block."""
+        """The number of its producers that are in no block."""
         count: int = _COUNT.unpack_from(self.rows)[0] if self.rows else 0
         return count
 
     @property
     def is_sound(self) -> bool:
-        """Whether `rows` is as long as what it begins with says."""
+        """Whether `rows` has the length that its counts demand."""
         rows = self.rows
         if not rows:
             return True
@@ -297,9 +299,9 @@ def _columns(rows: bytes) -> tuple[list[bytes], list[Window]]:
 
 
 class Unread(State):
-    """Packed rows of which windows are made slice after slice: `read` are those made so far, in the table's order.
+    """Packed rows of which windows are made in slices. `read` has the windows made so far, in the table's order.
 
-    A single producer is found meanwhile, in 0.2 ms of 100,000.
+    A single producer is found at any time; among 100,000 it takes 0.2 ms.
     """
 
     __slots__ = ("_end", "_known_since", "_rows", "_slice_from", "read", "replaced_count", "row_count")
@@ -307,19 +309,19 @@ class Unread(State):
     def __init__(self, rows: bytes) -> None:
         self.row_count: int = _COUNT.unpack_from(rows)[0]
         self.read: dict[bytes, Window] = {}
-        self.replaced_count = 0  # of producers that have a newer window by now
+        self.replaced_count = 0  # how many of its producers have a newer window by now
         self._rows = rows
         self._slice_from = 0
-        self._end = _COUNT.size + (PRODUCER_BYTES + 1) * self.row_count  # of the last window that was made
-        self._known_since = b""  # the time of windows that have none
+        self._end = _COUNT.size + (PRODUCER_BYTES + 1) * self.row_count  # where the last window that was made ends
+        self._known_since = b""  # the append time for windows that have none
 
     @property
     def left_count(self) -> int:
-        """Rows of which no windows were made yet."""
+        """The number of rows of which no windows were made yet."""
         return self.row_count - self._slice_from
 
     def date(self, append_time: bytes) -> None:
-        """Have windows whose last append is not known that time."""
+        """Give that append time to the windows that have none."""
         assert not self.read
         self._known_since = append_time
 
@@ -339,14 +341,18 @@ class Unread(State):
         self._slice_from, self._end = end, ends[-1]
 
     def find(self, producer: bytes) -> Window | None:
-        """The window of a producer."""
+        """The window of a producer; None if the table does not know it."""
         window = self.read.get(producer)
         if window is not None or not self.left_count:
             return window
+        # Rule `unread-is-unknown` (I9): a producer whose window was not made yet is known all the same. Without it:
+        #   1. P's batch a is sealed in. The new master opens with P in its table, and has not made P's window yet.
+        #   2. P resends a. The master does not find P.
+        #   3. It stores a again, behind the first a, or refuses P's next batch as a gap.
         rows, begin = self._rows, self._slice_from
         counts_from = _COUNT.size + PRODUCER_BYTES * self.row_count
         at = rows.find(producer, _COUNT.size + PRODUCER_BYTES * begin, counts_from)
-        while at >= 0 and (at - _COUNT.size) % PRODUCER_BYTES:  # the end of one id and the beginning of the next
+        while at >= 0 and (at - _COUNT.size) % PRODUCER_BYTES:  # it matched across the end of one id
             at = rows.find(producer, at + 1, counts_from)
         if at < 0:
             return None
@@ -377,18 +383,23 @@ def pack_table(windows: Mapping[bytes, Window] | Rows) -> Table:
 
 
 class ProducerTable(State):
-    """The live table of an open segment. `newer`: windows that replace those of the table at rest.
+    """The live table of an open segment.
 
-    `windows` are in the order of their last batches, `blocks` in the order in which they were made, oldest first. A bit
-    of `hidden` is set for a row of a block whose producer came back: a window or a newer block knows more of it.
+    `windows` are in the order of their last batches. `blocks` are in the order in which they were made, oldest first. A
+    bit of `hidden` is set for each row of a block whose producer came back: a window or a newer block has its batches.
+
+    Args:
+        table: The table at rest from which it is made.
+        newer: Windows that replace those of the table at rest.
+        blocks: Idle blocks by id, among them all that the table names.
     """
 
     __slots__ = ("_newer", "_unread", "blocks", "hidden")
 
     def __init__(self, table: Table = NO_TABLE, newer: Rows = (), blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
         self._unread: Unread | None = Unread(table.rows) if table.rows else None
-        self._newer: Mapping[bytes, Window] = NOTHING  # all windows, if there is nothing unread
-        # All that the table names are there: one that is missing is not empty (I9), and a bug of ours.
+        self._newer: Mapping[bytes, Window] = NOTHING  # all windows, if no row is unread
+        # A block that is missing here is a bug of the broker (rule `block-missing`, see `idle_blocks.wait_for`).
         self.blocks: tuple[IdleBlock, ...] = tuple(blocks[name.id] for name in table.blocks)
         self.hidden: Mapping[bytes, int] = NOTHING  # block id -> bits of its hidden rows
         if table.blocks:
@@ -404,11 +415,11 @@ class ProducerTable(State):
             if bits:
                 self.hidden = put(self.hidden, block.id, self.hidden.get(block.id, 0) | bits)
 
-    # ---- what is not a window yet ----
+    # ---- rows without a window yet ----
 
     @property
     def windows(self) -> Mapping[bytes, Window]:
-        """All windows. Those that are not made yet are made by this call."""
+        """All windows. The call makes those that were not made yet."""
         if self._unread is not None:
             self.read_on(self._unread.left_count)
         return self._newer
@@ -419,12 +430,12 @@ class ProducerTable(State):
 
     @property
     def unread_count(self) -> int:
-        """Rows of the table at rest of which no windows were made yet."""
+        """The number of rows of the table at rest of which no windows were made yet."""
         return self._unread.left_count if self._unread is not None else 0
 
     @property
     def window_count(self) -> int:
-        """How many producers have a window, or a row of which none was made yet."""
+        """The number of producers that have a window, or a row of which no window was made yet."""
         unread = self._unread
         return len(self._newer) + (unread.row_count - unread.replaced_count if unread is not None else 0)
 
@@ -436,32 +447,37 @@ class ProducerTable(State):
         if not self._unread.left_count:
             windows = self._unread.read
             for producer in self._newer:
-                windows.pop(producer, None)  # it goes behind all that sent before
+                windows.pop(producer, None)  # its window goes behind those of the producers that sent before it
             windows.update(self._newer)
             self.windows = windows or NOTHING
 
     def freeze(self) -> Hashable:
-        """How many windows are made already says nothing."""
+        """The same value, however many windows were made already."""
         assert self.windows is not None
         return super().freeze()
 
-    # ---- what it knows ----
+    # ---- questions ----
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes at rest, without the content of its blocks."""
+        """About its bytes at rest, without the content of its blocks."""
         return self.window_count * (PRODUCER_BYTES + 1 + ROW_BYTES) + sum(
             _NAME.size + block.producer_count // 8 for block in self.blocks
         )
 
     @property
     def producer_count(self) -> int:
-        """How many producers it knows."""
+        """The number of producers that it knows."""
         idle = sum(block.producer_count for block in self.blocks)
         return self.window_count + idle - sum(bits.bit_count() for bits in self.hidden.values())
 
     def window(self, producer: bytes) -> Window | None:
-        """What is known of a producer."""
+        """The window of a producer, or its row in an idle block; None if the table does not know it."""
+        # Rule `row-hides-window` (I9): the window of a producer that came back comes before its row in a block.
+        # Without it:
+        #   1. P was idle and is in a block, with its batch of sequence 10. It comes back and sends 11 and 12.
+        #   2. The table finds P's row, and believes that 10 was its last sequence.
+        #   3. It refuses 13 as a gap, and stores a resend of 11 again.
         window = self._newer.get(producer)
         if window is None and self._unread is not None:
             window = self._unread.find(producer)
@@ -471,7 +487,7 @@ class ProducerTable(State):
         return window
 
     def _idle_row(self, producer: bytes) -> tuple[IdleBlock, int] | None:
-        """The block that holds a producer's newest row, and its place there."""
+        """The block with a producer's newest row, and its place there; None if the row is hidden or there is none."""
         for block in reversed(self.blocks):
             at = block.find(producer)
             if at >= 0:
@@ -479,7 +495,7 @@ class ProducerTable(State):
         return None
 
     def last(self, producer: bytes) -> Entry | None:
-        """The newest batch of a producer, or None for an unknown one."""
+        """The newest batch of a producer; None if the table does not know the producer."""
         window = self.window(producer)
         return newest_of(window) if window is not None else None
 
@@ -489,9 +505,9 @@ class ProducerTable(State):
         return entries_of(window) if window is not None else ()
 
     def has_from(self, offset: int, producer: bytes, count: int) -> bool:
-        """Whether so many batches of a producer, at least one, stand at and above an offset.
+        """Whether at least `count` batches of a producer, which is 1 or more, are at or above an offset.
 
-        Each batch stands behind the one before it, so this is a look at one of them, whatever the window holds.
+        Offsets of a window ascend, so this reads only one entry.
         """
         window = self.window(producer)
         if window is None or len(window) < count * ENTRY_BYTES + TIME_BYTES:
@@ -500,27 +516,27 @@ class ProducerTable(State):
         return found >= offset
 
     def find(self, header: BatchHeader) -> Entry | None:
-        """The entry of a batch that is here already, or None if it fell out of the window or never was."""
+        """The entry of a batch that was stored before; None if it is older than the window or was never stored."""
         for entry in reversed(self.entries(header.producer)):
             if entry.epoch == header.producer_epoch and entry.base_sequence == header.base_sequence:
                 return entry if entry.message_count == header.message_count else None
         return None
 
     def covers(self, header: BatchHeader) -> bool:
-        """Whether a batch lies at or below the table: behind an unsettled segment, readers skip it."""
+        """Whether a batch is at or below the table. Behind an unsettled segment, readers skip such a batch."""
         newest = self.last(header.producer)
         if newest is None:
             return False
         return (header.producer_epoch, header.last_sequence) <= (newest.epoch, newest.last_sequence)
 
     def items(self) -> Iterator[tuple[bytes, Window]]:
-        """Each producer with its window, those that were idle for longest first."""
+        """Each producer with its window, the one that was idle for longest first."""
         for block in self.blocks:
             yield from block.rows(self.hidden.get(block.id, 0))
         yield from self.windows.items()
 
     def at_rest(self) -> Table:
-        """The whole table, its blocks by name."""
+        """The whole table at rest, with its blocks by name."""
         return replace(pack_table(self.windows), blocks=self._names()) if self.blocks else pack_table(self.windows)
 
     def _names(self) -> tuple[BlockName, ...]:
@@ -530,10 +546,10 @@ class ProducerTable(State):
         )
 
     def spelled_out(self, size_bytes_max: int, evict_ms: int) -> Table | None:
-        """The whole table without blocks, for readers that have none; None if it is larger than that.
+        """The whole table with the rows of its blocks in it; None if it is larger than `size_bytes_max`.
 
         To make it fit, blocks that were idle for `evict_ms` are left out, the oldest first, as if there were too many
-        producers. It is a copy of the table that is cut so: this one stays as it is.
+        producers. This table itself does not change.
         """
         blocks = self.blocks
         newest_ms = max(map(append_time_of, self.windows.values()), default=0)
@@ -557,7 +573,7 @@ class ProducerTable(State):
     # ---- growing ----
 
     def record(self, header: BatchHeader) -> Window:
-        """Take up a batch with its place; returns the producer's new window."""
+        """Add a stored batch; returns the producer's new window."""
         producer = header.producer
         entry = _ENTRY.pack(
             header.producer_epoch,
@@ -567,7 +583,7 @@ class ProducerTable(State):
         )
         known = self._newer.get(producer)
         if known is not None:
-            self._newer = drop(self._newer, producer)  # it goes behind all others
+            self._newer = drop(self._newer, producer)  # so that its window goes behind all others
         elif self._unread is not None and (known := self._unread.find(producer)) is not None:
             self._unread.replaced_count += 1
         elif self.blocks:
@@ -579,7 +595,11 @@ class ProducerTable(State):
         return window
 
     def touch(self, producer: bytes, append_time_ms: int) -> None:
-        """Have a producer count as one that sent at that time; one that is not known stays so. In memory only."""
+        """Make a producer count as one that sent at that time, in memory only; an unknown one stays unknown."""
+        # Rule `entry-stays` (I9): a master calls this for a writer while it has a decided publication. Without it:
+        #   1. A publication is decided and carried out. Its request to the master is delayed.
+        #   2. The writer sends nothing for `producer_expiry_ms`, and the table forgets it.
+        #   3. The request arrives. The master does not know the writer, and stores the rows again.
         known = self._newer.get(producer)
         if known is not None:
             self._newer = drop(self._newer, producer)
@@ -591,7 +611,7 @@ class ProducerTable(State):
             self._newer = put(self._newer, producer, known[:-TIME_BYTES] + _TIME.pack(append_time_ms))
 
     def _come_back(self, producer: bytes) -> Window | None:
-        """What a block knows of a producer, which has a window from now on: its row is hidden."""
+        """A producer sends again: hide its row in its block, and return the row as its window."""
         found = self._idle_row(producer)
         if found is None:
             return None
@@ -600,24 +620,25 @@ class ProducerTable(State):
         return block.window(at)
 
     def take_up(self, table: Table) -> None:
-        """Take up the windows of producers that are not known here; those that are known are the newer ones."""
-        assert not self.blocks, "only the table of an open segment has blocks, and it is whole"
+        """Add the producers that this table does not know; the windows that it has are newer and stay."""
+        assert not self.blocks, "only the table of an open segment has blocks, and it is complete"
         if table.rows:
             self.windows = {**dict(table), **self.windows}
 
-    # ---- winding back ----
+    # ---- taking batches back ----
 
     def cut(self, segment_no: int, length: int, producers: Iterable[bytes]) -> dict[bytes, Window | None]:
-        """What becomes of these producers' windows without the batches of a segment at and above a length.
+        """The windows of these producers without the batches of a segment at and above a length.
 
-        A producer whose window holds nothing else has None. (Of producers in blocks all is committed.)
+        None for a producer whose window has no other batches. Producers in blocks are left out, because all their
+        batches are committed.
         """
         limit = make_offset(segment_no, length)
         known = self.windows
         return {producer: _cut(known[producer], limit) for producer in producers if producer in known}
 
     def change(self, changes: Mapping[bytes, Window | None]) -> None:
-        """Take up what `cut` found."""
+        """Apply the windows that `cut` returned."""
         for producer, window in changes.items():
             if window is None:
                 self.windows = drop(self.windows, producer)
@@ -625,7 +646,7 @@ class ProducerTable(State):
                 self.windows = put(self.windows, producer, window)
 
     def without(self, changes: Mapping[bytes, Window | None]) -> Table:
-        """The table at rest with what `cut` found; this one stays as it is."""
+        """The table at rest with the windows that `cut` returned; this table itself does not change."""
         if not changes:
             return self.at_rest()
         windows = dict(self.windows)
@@ -639,14 +660,14 @@ class ProducerTable(State):
     # ---- producers that are idle ----
 
     def date(self, append_time_ms: int) -> None:
-        """Take that time for the last append of producers of which a version before did not keep it."""
+        """Give that append time to producers whose last append time an older version did not keep."""
         if self._unread is not None and not self._newer and not self._unread.read:
             self._unread.date(_TIME.pack(append_time_ms))
             return
         self._date(append_time_ms, {window[-TIME_BYTES:] for window in self.windows.values()} & {TIME_NOT_KNOWN})
 
     def _date(self, append_time_ms: int, times: set[bytes]) -> None:
-        """Have the windows that have one of these times another one."""
+        """Give `append_time_ms` to the windows that have one of these times."""
         if times:
             new = _TIME.pack(append_time_ms)
             self.windows = {
@@ -655,9 +676,9 @@ class ProducerTable(State):
             }
 
     def fold(self, config: BrokerConfig, now_ms: int, committed: int) -> None:
-        """Make blocks of all windows that are idle, after a start: the disk holds them as windows.
+        """Make blocks of all idle windows, after a start, because the disk has them as windows.
 
-        A version before kept no time of the last append. Such windows stay until `date` gives them one: a block of them
+        An older version kept no append time. Such windows stay until `date` gives them one. Otherwise a block of them
         would look as if it had been idle for years, and its producers would be forgotten at once.
         """
         if any(window[-TIME_BYTES:] == TIME_NOT_KNOWN for window in self.windows.values()):
@@ -668,14 +689,16 @@ class ProducerTable(State):
                 pass
 
     def take_back(self, on_disk: Iterable[IdleBlock], committed: int) -> None:
-        """Have blocks that the disk has in place of windows that say the same, after a start.
+        """Replace windows by the blocks on the disk that have the same rows, after a start.
 
-        So a table names what it named before the restart. The newest come first; an older row of the same producer is
-        hidden. A block that mostly says something else is left out, and one that contradicts an older block.
+        So the table names the same blocks as before the restart. The newest blocks come first, and an older row of the
+        same producer is hidden. A block is left out if most of its rows differ from the windows, or if it contradicts
+        an older block.
 
         Args:
             on_disk: Blocks, in any order.
-            committed: The offset at the commit known here. What stands above it may be cut, so it keeps its window.
+            committed: The offset of the commit that this member knows. A batch above it may be cut, so its producer
+                keeps its window.
         """
         known = {block.id for block in self.blocks}
         differ: set[bytes] = set()
@@ -697,7 +720,7 @@ class ProducerTable(State):
                 if producer in self.windows:
                     self.windows = drop(self.windows, producer)
                 else:
-                    self._come_back(producer)  # from an older block to this one
+                    self._come_back(producer)  # hide its row in an older block
             if others:
                 differ |= others
                 bits = sum(1 << at for at, producer in enumerate(rows) if producer in others)
@@ -705,21 +728,23 @@ class ProducerTable(State):
         self.blocks = (*self.blocks, *reversed(taken))
 
     def tidy(self, config: BrokerConfig, before_ms: int, now_ms: int, committed: int) -> tuple[bytes, ...]:
-        """Make room: called with each batch, and does something once in `tidy_ms` of append time.
-
-        Returns the producers that have no window any more.
+        """Keep less of idle producers and forget expired ones. Called with each batch; acts once in each `tidy_ms`.
 
         Args:
             config: The limits.
             before_ms: Append time of the batch before.
             now_ms: Append time of this batch.
-            committed: The offset at the commit known here. What stands above it may be cut, so it is not idle yet.
+            committed: The offset of the commit that this member knows. A batch above it may be cut, so its producer is
+                not idle yet.
+
+        Returns:
+            The producers that have no window any more.
         """
         if before_ms // config.tidy_ms == now_ms // config.tidy_ms:
             return ()
         leaps = not 0 <= now_ms - before_ms <= config.producer_idle_ms
         if self._unread is not None and not leaps:
-            return ()  # its windows are made within a fraction of a second; in the next one there is time
+            return ()  # its windows are being made, within a fraction of a second; the next call tidies
         if leaps:
             self._bridge(config, before_ms, now_ms)
         gone: tuple[bytes, ...] = ()
@@ -731,15 +756,16 @@ class ProducerTable(State):
         return gone
 
     def _bridge(self, config: BrokerConfig, before_ms: int, now_ms: int) -> None:
-        """Append time made a leap: no producer sent for long, or a clock was set. Who was active before it still is.
+        """Append time leapt by more than `producer_idle_ms`, or back: count the leap as half of that for all producers.
 
-        Without it: (1) a master's clock is years ahead for a moment; (2) all its producers seem to have been idle for
-        years, and are forgotten; (3) one resends its first batch, whose reply was lost, and it is stored twice (I9).
-        A leap counts as half of the time after which a producer is idle. (If it counted as nothing, no producer would
-        ever be idle in a partition in which one batch an hour is sent.)
+        Either no producer sent for that time, or a clock was set. Without it (I9):
+          1. A master's clock is years ahead for a moment.
+          2. All its producers seem to have been idle for years, and are forgotten.
+          3. One of them resends its first batch, whose reply was lost. It is stored twice.
+        If a leap counted as nothing, no producer would become idle in a partition that gets one batch an hour.
         """
         future = [block for block in self.blocks if block.newest_ms > now_ms]
-        for block in future:  # the clock was set back: their times cannot be true
+        for block in future:  # the clock was set back, so their append times cannot be true
             self.windows = {**dict(block.rows(self.hidden.get(block.id, 0))), **self.windows}
             self._drop_block(block)
         changes: dict[bytes, Window | None] = {}
@@ -751,7 +777,12 @@ class ProducerTable(State):
         self.change(changes)
 
     def _drop_blocks(self, config: BrokerConfig, now_ms: int) -> None:
-        """Drop the blocks that are expired, and while there are too many producers the oldest."""
+        """Drop the expired blocks; if there are too many producers, also the oldest ones that may be evicted."""
+        # Rule `forgotten-early` (I9): only after `producer_expiry_ms` (7 days), or after `producer_evict_ms` (1 hour)
+        # if the partition knows `producer_count_max` producers. Without it:
+        #   1. P sends its first batch a, and gets no answer. It is cut off for 6 minutes.
+        #   2. The table forgets P, because P was idle for 5 minutes.
+        #   3. P resends a as its first batch, and a is stored twice.
         while self.blocks:
             idle_ms = now_ms - self.blocks[0].newest_ms
             too_many = self.producer_count >= config.producer_count_max
@@ -764,9 +795,10 @@ class ProducerTable(State):
         self.blocks = tuple(other for other in self.blocks if other is not block)
 
     def _make_block(self, config: BrokerConfig, now_ms: int, committed: int) -> tuple[bytes, ...]:
-        """Have the windows that were idle for longest become a block, if all of them are idle and committed.
+        """Make a block of the windows that were idle for longest, if all of them are idle and committed.
 
-        A block whose producers mostly came back goes into it: so at least half of all rows are of use.
+        If at least half of the producers of an older block came back, its other rows go into the new block. So at least
+        half of all rows are in use.
         """
         oldest = list(islice(self.windows.items(), config.idle_block_rows))
         if not all(_is_idle(window, now_ms - config.producer_idle_ms, committed) for _, window in oldest):
@@ -784,11 +816,11 @@ class ProducerTable(State):
                 break
         self.blocks = (*self.blocks, IdleBlock.of(oldest))
         if self.windows and sys.getsizeof(self.windows) > DICT_BYTES_MAX * len(self.windows):
-            self.windows = dict(self.windows)  # a dict does not give back the room of what is deleted
+            self.windows = dict(self.windows)  # a dict does not give back the memory of deleted items
         return gone
 
     def _trim(self, config: BrokerConfig, now_ms: int, committed: int) -> tuple[bytes, ...]:
-        """Of idle windows too few for a block: drop the expired, and cut the others to their newest entry."""
+        """Idle windows that are too few for a block: drop expired ones, cut the others to their newest entry."""
         expired_ms = now_ms - config.producer_expiry_ms
         changes: dict[bytes, Window | None] = {}
         for producer, window in islice(self.windows.items(), config.idle_block_rows):
@@ -808,7 +840,10 @@ def _is_idle(window: Window, idle_since_ms: int, committed: int) -> bool:
 
 
 def merge(tables: Iterable[ProducerTable]) -> ProducerTable:
-    """For each producer the window with the highest epoch, then sequence: behind an unsettled segment."""
+    """One table of several, with the window of the highest producer epoch, then sequence, for each producer.
+
+    Used behind unsettled segments, where tables do not continue one another.
+    """
     best: dict[bytes, Window] = {}
     for table in tables:
         for producer, window in table.items():

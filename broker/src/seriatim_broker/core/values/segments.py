@@ -1,8 +1,8 @@
-"""The segments of a chain, oldest first: a sequence that never changes and shares its parts with the one before.
+"""The segments of a chain, oldest first: an immutable sequence that shares its parts with the sequence before it.
 
-A partition may have ten thousand segments, and each write of its record changes one or two of them. So they lie in
-chunks. The sequence after a change has the same chunks but for those that changed: to make it, and to find what
-changed between two of them, takes a walk over the chunks and over the changed ones only.
+A partition may have 10,000 segments, and each write of its record changes one or two of them. So they are kept in
+chunks. The sequence after a change has the same chunks, except those that changed. To make it, and to find the
+differences between two sequences, takes one pass over the chunks and over the segments of the changed ones.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from .chain import Segment
 
 CHUNK_SEGMENTS: Final = 64
-"""Segments in a chunk: a change copies one chunk, a look over the chain of 10,000 segments sees 157 chunks."""
+"""Segments in a chunk. A change copies one chunk; a chain of 10,000 segments has 157 chunks."""
 
 
 class Changes(NamedTuple):
-    """What differs from an earlier sequence: segments that are new or not what they were, and numbers that are gone."""
+    """The differences from an earlier sequence: segments that are new or changed, and numbers that are gone."""
 
     changed: tuple[Segment, ...]
     gone: tuple[int, ...]
 
 
 class Chunk:
-    """Some segments in a row, and what was found out about them."""
+    """Some consecutive segments, with results about them that are kept."""
 
     __slots__ = ("_digest", "_peers", "segments")
 
@@ -49,7 +49,7 @@ class Chunk:
         return self._digest
 
     def peers(self, member: MemberId) -> tuple[str, ...]:
-        """Brokers with which the member shares an open segment or a serving right here."""
+        """Brokers with which the member shares an open segment or a serving right in this chunk."""
         if self._peers is not None and self._peers[0] == member:
             return self._peers[1]
         found: dict[str, None] = {}
@@ -57,13 +57,15 @@ class Chunk:
             parties = segment.parties
             if member in parties:
                 found.update((party.broker, None) for party in parties if party != member)
-        if len(self.segments) == CHUNK_SEGMENTS:  # others change soon, and thousands of partitions have only those
+        if (
+            len(self.segments) == CHUNK_SEGMENTS
+        ):  # keep it only for full chunks: the last chunk changes with each switch
             self._peers = member, tuple(found)
         return tuple(found)
 
 
 class Segments(Sequence["Segment"]):
-    """See the module. Equal to any sequence of the same segments."""
+    """The sequence that the module describes. It is equal to any sequence of the same segments."""
 
     __slots__ = ("_chunks", "_ends")
 
@@ -74,7 +76,7 @@ class Segments(Sequence["Segment"]):
 
     @classmethod
     def of(cls, segments: Iterable[Segment]) -> Segments:
-        """A sequence of these, whose numbers ascend."""
+        """A sequence of these segments, whose numbers must ascend."""
         return cls(tuple(_cut(tuple(segments))))
 
     # ---- the sequence ----
@@ -128,13 +130,13 @@ class Segments(Sequence["Segment"]):
 
     @property
     def newest(self) -> Segment:
-        """The last one, which each append asks for. There must be one."""
+        """The last segment, which each append asks for. The sequence must not be empty."""
         return self._chunks[-1].segments[-1]
 
     # ---- by number ----
 
     def position(self, no: int) -> int | None:
-        """Where the segment of that number stands, or None."""
+        """The position of the segment of that number; None if there is none."""
         at = bisect_right(self._chunks, no, key=_first) - 1
         if at < 0:
             return None
@@ -145,7 +147,7 @@ class Segments(Sequence["Segment"]):
         return self._ends[at] - len(segments) + place
 
     def place(self, no: int) -> int:
-        """How many segments have lower numbers: where one of that number stands, or would stand."""
+        """How many segments have lower numbers: the position that a segment of that number has, or would have."""
         at = bisect_right(self._chunks, no, key=_first) - 1
         if at < 0:
             return 0
@@ -153,14 +155,14 @@ class Segments(Sequence["Segment"]):
         return self._ends[at] - len(segments) + bisect_left(segments, no, key=_number)
 
     def at(self, no: int) -> Segment | None:
-        """The segment of that number, or None."""
+        """The segment of that number; None if there is none."""
         position = self.position(no)
         return self[position] if position is not None else None
 
     # ---- the next sequence ----
 
     def with_changes(self, changes: Changes) -> Segments:
-        """The sequence with these segments in place of those of the same numbers, or behind them, and without some."""
+        """The next sequence: changed segments replace those of the same numbers, new ones come last, some are gone."""
         last = self._chunks[-1].segments[-1].no if self._chunks else 0
         new = {segment.no: segment for segment in changes.changed}
         gone = set(changes.gone)
@@ -184,7 +186,7 @@ class Segments(Sequence["Segment"]):
         return max(0, bisect_right(self._chunks, no, key=_first) - 1)
 
     def changes_since(self, before: Segments) -> Changes:
-        """What differs from `before`. Chunks that both share are not looked into."""
+        """The differences from `before`. Chunks that both sequences share are not read."""
         own, theirs = {id(chunk) for chunk in self._chunks}, {id(chunk) for chunk in before._chunks}
         after = [s for chunk in self._chunks if id(chunk) not in theirs for s in chunk.segments]
         known = {s.no: s for chunk in before._chunks if id(chunk) not in own for s in chunk.segments}
@@ -193,10 +195,10 @@ class Segments(Sequence["Segment"]):
         return Changes(changed, tuple(no for no in known if no not in numbers))
 
     def sharing(self, before: Segments) -> Segments:
-        """Equal to this sequence, made of the objects of `before` as far as they are equal."""
+        """This sequence, with the objects of `before` in place of equal ones, to save memory."""
         return before.with_changes(self.changes_since(before))
 
-    # ---- what can be said of all ----
+    # ---- of all segments ----
 
     def peers(self, member: MemberId) -> tuple[str, ...]:
         """Brokers with which the member shares an open segment or a serving right."""
@@ -204,7 +206,7 @@ class Segments(Sequence["Segment"]):
 
     @property
     def digest(self) -> int:
-        """A number that two different sequences hardly have in common; 64 bits."""
+        """A number of 64 bits that two different sequences almost never have in common."""
         return sum(chunk.digest for chunk in self._chunks) & _MASK
 
 
@@ -218,7 +220,7 @@ def _cut(segments: tuple[Segment, ...]) -> Iterator[Chunk]:
 
 @lru_cache(CHUNK_SEGMENTS)
 def _shared(ends: tuple[int, ...]) -> tuple[int, ...]:
-    """One object for all equal ones: thousands of partitions have one chunk with a few segments."""
+    """One object for all equal ones, to save memory: thousands of partitions have one chunk with a few segments."""
     return ends
 
 
@@ -235,7 +237,7 @@ def _name(member: MemberId) -> tuple[str, str]:
 
 
 def _digest(segment: Segment) -> int:
-    """Of all that a record says of a segment. A field that is added later must not change it while it is not set."""
+    """The digest of all fields of a segment. A field that is added later must not change it while it is not set."""
     lists = (segment.members, segment.eligible, segment.tail_copies)
     said: tuple[object, ...] = (
         segment.no,
@@ -258,6 +260,6 @@ def _digest(segment: Segment) -> int:
     )
     if segment.folded:
         said = (*said, segment.folded)
-    if segment.start:  # not before: brokers of 0.2.0 do not know either, and `sealed_bytes` never changes
+    if segment.start:  # brokers of 0.2.0 know neither field, and `sealed_bytes` never changes
         said = (*said, segment.begin, segment.sealed_bytes)
     return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "big")

@@ -1,20 +1,9 @@
-"""The writer record, and what may become of it. Values only: the publisher reads and writes them.
+"""The writer record and its transitions, as pure functions. `rpc.publishing` reads and writes the records.
 
     (none) ──open──▶ NEW ──decide n──▶ DECIDED(n) ──all committed──▶ DONE(n) ──decide m > n──▶ DECIDED(m)
 
-Opening raises the epoch in whichever state. Each change is one transaction that compares the revision of the record
-that it was made from.
-
-Rule `fences` (P7): only who opened the writer last publishes. Without it: (1) a frozen program plans publication 7 from
-what it read; (2) another one takes over, opens the writer, reads the same and plans 7 too, with other rows; (3) the
-first one wakes and decides its 7.
-
-Rule `finish-first` (P3): nothing is decided while an earlier publication is DECIDED. Without it: (1) 7 is carried out
-on partition 0, and not yet on 1; (2) 8 is decided, and carried out on both; (3) the masters refuse the rest of 7,
-because the writer's epoch is 8 by then.
-
-Rule `only-the-last-is-ok`: a sequence below the last one is never answered with ok. Without it a program whose
-checkpoint was restored hears that rows were published which nobody ever decided.
+Opening a writer raises its epoch, in every state. Each change is one transaction, which compares the revision of the
+record from which the change was made.
 """
 
 from __future__ import annotations
@@ -48,20 +37,20 @@ from seriatim_api.publications import (
 ID_BYTES = 16
 
 EPHEMERAL_KEPT_MS = 86_400_000
-"""The record of an unnamed job stays so long after its publication is done."""
+"""The record of an unnamed job stays for this time after its publication is done: 1 day."""
 
 NEW_KEPT_MS = 30 * 86_400_000
-"""The record of a writer that has published nothing stays so long after it was opened."""
+"""The record of a writer that has published nothing stays for this time after it was opened: 30 days."""
 
 SEGMENTS_MAX = 10_000
-"""Of stage partitions, of which one publication may need something."""
+"""How many segments of stage partitions the rows of one publication may be in."""
 
 NEW_ID_BYTES = ID_BYTES - len(PRODUCER_MARK)
-"""Random ones of a writer's producer id."""
+"""How many bytes of a writer's producer id are random."""
 
 
 class WriterState(enum.IntEnum):
-    """Numbers as in the record."""
+    """The state of a writer. The numbers are those of the stored record."""
 
     NEW = 1
     DECIDED = 2
@@ -70,7 +59,7 @@ class WriterState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlace:
-    """Where a manifest is staged: the first offset of each piece, the bytes of all, their CRC-32C, and its id."""
+    """Where a manifest is staged: the first offset of each piece, the bytes of all of them, their CRC-32C, its id."""
 
     partition: PartitionId
     offsets: tuple[int, ...]
@@ -79,10 +68,10 @@ class ManifestPlace:
     id: bytes
 
     def check(self) -> None:
-        """Refuse what is no place of a manifest.
+        """Check that a manifest can be there.
 
         Raises:
-            BadRequestError: It is that.
+            BadRequestError: The number of pieces, the length, the id or an offset cannot be that of a manifest.
         """
         if not 1 <= len(self.offsets) <= PIECES_MAX or not 0 < self.length <= MANIFEST_BYTES_MAX:
             raise BadRequestError(
@@ -90,9 +79,9 @@ class ManifestPlace:
                 f"{len(self.offsets)} and {self.length}"
             )
         if len(self.id) != ID_BYTES or not self.partition:
-            raise BadRequestError(f"a manifest's id has {ID_BYTES} bytes, and a manifest has a place")
+            raise BadRequestError(f"the id of a manifest has {ID_BYTES} bytes, and its partition is not 0")
         if not all(is_place(offset, 1) for offset in self.offsets):
-            raise BadRequestError("a piece of the manifest is at no offset that there is")
+            raise BadRequestError("the offset of a piece of the manifest is not one that a partition can have")
 
 
 NO_MANIFEST = ManifestPlace(PartitionId(0), (), 0, 0, b"")
@@ -103,14 +92,14 @@ class WriterRecord:
     """A writer of a topic.
 
     Attributes:
-        producer: The producer id of what is carried out, made with the record: 8 random bytes, and `PRODUCER_MARK`.
-        epoch: Of who opened it last; 0: nobody did.
-        owner: Who published last and said so, as they call themselves; empty: nobody said.
+        producer: The producer id of the published batches, made with the record: 8 random bytes, and `PRODUCER_MARK`.
+        epoch: The epoch that the last opening made; 0: the writer was never opened.
+        owner: The name that the owner gave at the last publication that named one; empty: none did.
         sequence: Of the last publication; meaningless while NEW.
-        rows: Of that publication, as `digest` is.
-        lost_rows: Of that publication, once DONE: of staged segments that were declared lost.
-        ephemeral: The record goes a day after it is DONE.
-        opened_at_ms: When it was opened last; 0: nobody opened it.
+        rows: How many rows that publication has; `digest` is its digest.
+        lost_rows: If DONE: how many of them were lost with staged segments that were declared lost.
+        ephemeral: The record is removed `EPHEMERAL_KEPT_MS` after it is DONE.
+        opened_at_ms: When it was opened last; 0: never.
     """
 
     producer: bytes
@@ -130,9 +119,10 @@ class WriterRecord:
 
     @property
     def goes_at_ms(self) -> int | None:
-        """When the record may go: of an unnamed job, or of a writer that was opened and never published anything.
+        """When the record may be removed; None: never.
 
-        Whoever opened it is refused then; nobody else is given its epoch (rule `epochs-grow`).
+        Only records of unnamed jobs, and of writers that were opened and never published, are removed. The program that
+        opened the writer is refused then, and no other program gets its epoch (rule `epochs-grow`).
         """
         if self.state is WriterState.DONE and self.ephemeral:
             return self.done_at_ms + EPHEMERAL_KEPT_MS
@@ -148,7 +138,7 @@ class WriterRecord:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What somebody wants published. Without rows it has no manifest (`NO_MANIFEST`), and the digest of no parts."""
+    """A request to publish. Without rows it has no manifest (`NO_MANIFEST`), and the digest of no parts."""
 
     writer: str
     epoch: int
@@ -159,10 +149,10 @@ class Publication:
     ephemeral: bool = False
 
     def check(self) -> None:
-        """Refuse what no record could hold.
+        """Check that a record could have these values.
 
         Raises:
-            BadRequestError: It is that.
+            BadRequestError: Sequence, owner, digest or manifest are not within their limits.
         """
         if self.sequence > SEQUENCE_MAX:
             raise BadRequestError(f"sequence {self.sequence} is above {SEQUENCE_MAX}")
@@ -173,16 +163,16 @@ class Publication:
         if self.has_rows:
             self.manifest.check()
         elif self.digest != digest_of(()):
-            raise BadRequestError("without a manifest there are no rows, and the digest is that of none")
+            raise BadRequestError("a publication without a manifest has no rows, so its digest must be that of no rows")
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is anything to decide."""
+        """Whether there are rows to publish."""
         return self.manifest != NO_MANIFEST
 
 
 class Verdict(enum.Enum):
-    """What a publisher does next."""
+    """What the publisher does next."""
 
     FINISH = "what is decided is carried out first; then judge anew"
     DONE = "it was published already"
@@ -195,65 +185,86 @@ def _producer(new_id: bytes) -> bytes:
 
 
 def opened(record: WriterRecord | None, topic: str, new_id: bytes, revision: int, now_ms: int) -> WriterRecord:
-    """The record once somebody opened the writer; one that is made has this id in its producer id.
-
-    Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made. So none comes twice, not
-    even if the writer is deleted in between. Without it: (1) a program opens the writer, in epoch 1, and is frozen; (2)
-    the writer is deleted, and another program opens it, in epoch 1 again; (3) the first one wakes, and publishes too.
+    """The record after a program has opened the writer.
 
     Args:
-        record: As it was read; None: there is none.
-        topic: Its name.
-        new_id: 8 random bytes.
-        revision: Of the coordinator, when the record was read.
+        record: The record as it was read; None if there is none.
+        topic: The name of the topic.
+        new_id: 8 random bytes, for the producer id of a new record.
+        revision: The coordinator's revision when the record was read.
         now_ms: Wall time.
     """
     before = record if record is not None else WriterRecord(_producer(new_id), topic)
+    # Rule `epochs-grow` (P7): an epoch is above the coordinator's revision at which it was made. So no epoch comes
+    # twice, even if the writer is deleted in between. Without it:
+    #   1. A program opens the writer, in epoch 1, and is frozen.
+    #   2. The writer is deleted. Another program opens it, in epoch 1 again.
+    #   3. The first program wakes, and publishes too.
     return replace(before, epoch=max(before.epoch, revision) + 1, opened_at_ms=now_ms)
 
 
 def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
-    """What becomes of a publication, as the record stands.
+    """What the publisher does with a publication, as the writer's record is now.
 
     Raises:
-        WriterFencedError: The writer was opened again. UnknownWriterError: It was deleted since it was opened.
-        WriterOwnedError: Another owner publishes under it.
+        WriterFencedError: The writer was opened again since.
+        UnknownWriterError: The writer was deleted since it was opened.
+        WriterOwnedError: Another owner publishes under this writer.
         PublicationDiffersError: This sequence was published with other rows.
-        SequencePassedError: A later one was published.
+        SequencePassedError: A later sequence was published.
         PublishedWithLossError: It was published, and some of its staged rows were lost with their disks.
     """
     if record is None:
         if wanted.epoch:
             raise UnknownWriterError(f"writer {wanted.writer!r} was deleted since it was opened: open it again")
         return Verdict.DECIDE
+    # Rule `fences` (P7): only the program that opened the writer last publishes. Without it:
+    #   1. A program plans publication 7 from what it read, and is frozen.
+    #   2. Another program takes over. It opens the writer, reads the same, and plans 7 too, with other rows.
+    #   3. The first program wakes, and decides its 7.
     if wanted.epoch != record.epoch:
         if wanted.epoch > record.epoch:
             raise UnknownWriterError(f"writer {wanted.writer!r} was deleted since it was opened: open it again")
         raise WriterFencedError(
-            f"writer {wanted.writer!r} was opened again: its epoch is {record.epoch}, not {wanted.epoch}. Whoever "
-            "opened it last goes on; this program should end",
+            f"writer {wanted.writer!r} was opened again: its epoch is {record.epoch}, not {wanted.epoch}. Nothing was "
+            "published. The program that opened it last goes on; this program should end",
             epoch=record.epoch,
         )
+    # Rule `owners` (OWNER): a writer publishes for its first owner only. Without it:
+    #   1. Two different programs use the writer's name `nightly`, each with sequences of its own.
+    #   2. One publishes 7. The other one publishes its own 7, and is told that it was published already.
     if record.owner and wanted.owner and record.owner != wanted.owner:
         raise WriterOwnedError(
-            f"writer {wanted.writer!r} belongs to {record.owner!r}, not to {wanted.owner!r}: give each program a "
-            "writer of its own",
+            f"writer {wanted.writer!r} belongs to {record.owner!r}, not to {wanted.owner!r}: nothing was published; "
+            "give each program its own writer",
             owner=record.owner,
         )
+    # Rule `finish-first` (P3): nothing is decided while an earlier publication is DECIDED. Without it:
+    #   1. Publication 7 is carried out on partition 0, and not yet on partition 1.
+    #   2. Publication 8 is decided, and carried out on both.
+    #   3. The masters refuse the rest of 7, because the producer epoch of the writer is 8 by then.
     if record.state is WriterState.DECIDED:
         return Verdict.FINISH
     if record.state is WriterState.NEW or wanted.sequence > record.sequence:
         return Verdict.DECIDE
+    # Rule `only-the-last-is-ok` (PUB): a sequence below the last one is never answered with ok. Without it:
+    #   1. A program publishes 3, and then 7.
+    #   2. Its checkpoint is restored as it was before 4, and it publishes 4.
+    #   3. It is told that 4 was published, although no publisher ever decided it.
     if wanted.sequence < record.sequence:
         raise SequencePassedError(
-            f"writer {wanted.writer!r} has published {record.sequence} already: whether {wanted.sequence} ever was "
-            "published is not known any more",
+            f"writer {wanted.writer!r} has published {record.sequence} already, so it is not known any more whether "
+            f"{wanted.sequence} was published; nothing was published now",
             sequence=record.sequence,
         )
+    # Rule `digests` (PUB): the last publication is ok only with its digest. Without it:
+    #   1. A program publishes 7, and gets no answer.
+    #   2. It makes the rows anew, and they are other ones. It publishes them as 7.
+    #   3. It is told that they were published, and readers have the first rows.
     if wanted.digest != record.digest:
         raise PublicationDiffersError(
-            f"publication {wanted.sequence} of writer {wanted.writer!r} stands, with other rows than these: what made "
-            "them is not deterministic, or is not what made the first",
+            f"publication {wanted.sequence} of writer {wanted.writer!r} stands, with other rows than these: the "
+            "program that made them is not deterministic, or is not the one that made the first ones",
             rows=record.rows,
         )
     check_loss(record, wanted.writer)
@@ -261,16 +272,20 @@ def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
 
 
 def check_loss(record: WriterRecord, writer: str) -> None:
-    """Say what a publication that is done has lost.
+    """Check that no rows of a publication that is done were lost.
 
     Raises:
-        PublishedWithLossError: It has.
+        PublishedWithLossError: Rows were lost.
     """
+    # Rule `says-what-is-lost` (DONE): the program is told. Without it:
+    #   1. A publication of 1,000 rows is decided. The disks with 300 of the staged rows are declared lost.
+    #   2. The masters carry out the other 700 rows.
+    #   3. The program is told ok, and believes that readers get 1,000 rows.
     if record.lost_rows:
         raise PublishedWithLossError(
-            f"publication {record.sequence} of writer {writer!r} stands without up to {record.lost_rows} of "
-            f"{record.rows} rows: the disks on which they were staged were declared lost after the decision, or what "
-            "is staged there is not what the manifest names",
+            f"publication {record.sequence} of writer {writer!r} is published, but without up to {record.lost_rows} of "
+            f"its {record.rows} rows: the disks on which they were staged were declared lost after the decision, or "
+            "the batches that are staged there are not those that the manifest names",
             rows=record.rows,
             lost_rows=record.lost_rows,
         )
@@ -283,53 +298,60 @@ def check_manifest(
     partitions: Collection[int],
     floors: Mapping[int, int],
 ) -> None:
-    """Refuse a manifest that cannot be carried out.
+    """Check that a manifest can be carried out.
 
     Args:
         wanted: Its publication.
-        manifest: As it was read.
-        incarnation: Of the topic.
+        manifest: The manifest as it was read.
+        incarnation: The incarnation of the topic.
         partitions: Ids of the topic's partitions.
-        floors: Of partitions of the stage topic: below which offset staged data may be gone.
+        floors: By partition of the stage topic: staged data below that offset may be gone.
 
     Raises:
-        BadRequestError: It is of another topic, or says something else than its publication.
-        StagedDataGoneError: A staged batch lies below its floor.
+        PreconditionError: The topic was deleted and made again since the rows were staged.
+        BadRequestError: It names a partition of another topic, too many segments, or other rows than its digest.
+        StagedDataGoneError: A staged batch is below its floor.
     """
     if manifest.incarnation != incarnation:
         raise PreconditionError("the topic was deleted and made again since these rows were staged: stage them anew")
     unknown = [part.partition for part in manifest.parts if part.partition not in partitions]
     if unknown:
-        raise BadRequestError(f"the manifest names partition id {unknown[0]}, which is none of the topic's")
+        raise BadRequestError(f"the manifest names partition id {unknown[0]}, which is not one of the topic")
     if digest_of(manifest.parts) != wanted.digest:
-        raise BadRequestError("the digest is not that of the manifest")
+        raise BadRequestError("the digest of the request is not that of the manifest")
     if len(manifest.spans) > SEGMENTS_MAX:
-        raise BadRequestError(f"what a manifest names lies in at most {SEGMENTS_MAX} segments")
+        raise BadRequestError(f"the staged rows that a manifest names are in at most {SEGMENTS_MAX} segments")
+    # Rule `above-floors` (KEPT-STAGE): all staged data is above the floors. Without it:
+    #   1. Rows are staged. Their publication comes 25 hours later.
+    #   2. Retention drops the segment with the rows, because no publication that is decided needs it.
+    #   3. The publication is decided, and can never be carried out.
     for (partition, no), span in manifest.spans.items():
         lowest = make_offset(no, span.first)
         if lowest < floors.get(partition, 0):
             raise StagedDataGoneError(
-                f"what was staged at {format_offset(lowest)} of stage partition {partition} is too old and may be "
-                "gone: stage the rows anew"
+                f"the rows that were staged at {format_offset(lowest)} of stage partition {partition} are too old and "
+                "may be gone: nothing was published; stage the rows anew"
             )
 
 
 def check_floor(wanted: Publication, floors: Mapping[int, int]) -> None:
-    """Refuse a publication whose manifest itself lies too low.
+    """Check that the manifest itself is above the floor of its stage partition (rule `above-floors`).
 
     Raises:
-        StagedDataGoneError: It does.
+        StagedDataGoneError: It is below.
     """
     if min(wanted.manifest.offsets) < floors.get(wanted.manifest.partition, 0):
-        raise StagedDataGoneError("the manifest was staged too long ago and may be gone: stage the rows anew")
+        raise StagedDataGoneError(
+            "the manifest was staged too long ago and may be gone: nothing was published; stage the rows anew"
+        )
 
 
 def decided(
     record: WriterRecord | None, wanted: Publication, topic: str, rows: int, now_ms: int, new_id: bytes
 ) -> WriterRecord:
-    """The record with which the publication is decided; one that is made has this id in its producer id."""
+    """The record that decides the publication; a new record has `new_id` in its producer id."""
     before = record if record is not None else WriterRecord(_producer(new_id), topic)
-    assert before.state is not WriterState.DECIDED, "what is decided is finished first"
+    assert before.state is not WriterState.DECIDED, "the publication before is finished first"
     assert before.state is WriterState.NEW or wanted.sequence > before.sequence, "sequences grow"
     return replace(
         before,
@@ -347,6 +369,6 @@ def decided(
 
 
 def done(record: WriterRecord, lost_rows: int, now_ms: int) -> WriterRecord:
-    """The record once every partition has committed all its rows."""
+    """The record after every partition has committed all its rows."""
     assert record.state is WriterState.DECIDED
     return replace(record, state=WriterState.DONE, lost_rows=lost_rows, done_at_ms=now_ms)
