@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 ADOPTED_BYTES_MIN: Final = 16 << 10
-"""A smaller body is written again where it is published: to look for it costs more than to write it (measured: at 2 KiB
-a quarter more processor time, at 5 KiB about the same)."""
+"""Bytes of a staged body. A smaller one is written again when it is published, because to look for it costs more than
+to write it (measured: at 2 KiB a quarter more processor time, at 5 KiB about the same)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Durations are microseconds of the monotonic clock; sizes are bytes.
+    """The core's times and limits. `_us` are microseconds of the monotonic clock, `_ms` milliseconds, sizes are bytes.
 
     Attributes:
         heartbeat_us: Between heartbeats to brokers that share an open segment or a serving right.
@@ -50,66 +50,70 @@ class BrokerConfig:
         planned_switch_us: How long a planned switch may keep new batches waiting.
         fence_wait_us: How long a switch waits for more answers once it has one that will do.
         fence_timeout_us: How long a switch waits for a first answer.
-        fence_turn_bytes: Switchers that ask a member for a table of so many bytes have their turns, one after another:
-            two at once that carry the same table to the same members take twice as long.
-        fence_turn_us: How long the others wait for theirs, at most.
-        prepare_timeout_us: How long a switch waits for the members of one group.
-        switch_bytes_per_s: What a fenced member or a preparing one is given time for beyond the two timeouts: bytes of
-            producer table and tail a second, from one process over the link onto the other's disk.
-        patience_doublings_max: Each time that a failover finds no group, it gives members twice the time, this often.
-        tidy_ms: A producer table is tidied once in so much append time.
-        producer_idle_ms: Of a producer without a batch for so long, only the newest batch is remembered.
-        producer_expiry_ms: A producer without a batch for so long is forgotten. By append time.
-        producer_evict_ms: The same while there are too many; longer than any client tries to deliver a batch.
-        producer_count_max: Producers that a partition remembers. Above it a new one is refused until one can be
-            forgotten.
-        window_rows_at_once: So many producers of a table that a segment was opened with get their windows in one go.
-        window_pause_us: Between two such goes. With both, 100,000 producers take about 0.2 s.
-        window_delay_us: When the first of several goes comes: what waited for the switch is served before it.
-        idle_block_rows: So many idle producers are kept as one block, and travel as one.
-        block_pause_us: Between two looks at what idle blocks there are to write, to drop and to get ahead of a switch.
-        block_offer_us: Between two offers of a master's idle blocks to the members of the next group.
+        fence_turn_bytes: From this size of a table on, a member answers one switcher after another, because two
+            switchers that carry the same table to the same members at once take twice as long.
+        fence_turn_us: The longest time for which a switcher waits for its turn.
+        prepare_timeout_us: How long a switch waits for the members of one broker group.
+        switch_bytes_per_s: How many bytes of producer table and tail a second a switch allows for, from one process
+            over the link to the other one's disk, in addition to the two timeouts.
+        patience_doublings_max: How often a failover doubles the time of the members, once for each time that it finds
+            no broker group.
+        tidy_ms: A producer table is tidied once in this much append time.
+        producer_idle_ms: After this time without a batch, only a producer's newest batch is kept. By append time.
+        producer_expiry_ms: After this time without a batch, a producer is forgotten. By append time.
+        producer_evict_ms: The same if there are too many producers. It is longer than any client tries to deliver a
+            batch.
+        producer_count_max: How many producers a partition knows. Above it, a new one is refused until another one can
+            be forgotten.
+        window_rows_at_once: How many producers of the table of a new segment get their windows in one slice.
+        window_pause_us: Time between two slices. With both, 100,000 producers take about 0.2 s.
+        window_delay_us: Time before the first of several slices, in which the master serves the producers that waited
+            for the switch.
+        idle_block_rows: How many idle producers are one block.
+        block_pause_us: Time between two checks for idle blocks to write, to drop, or to get before a switch.
+        block_offer_us: Time between two offers of a master's idle blocks to the members of the next broker group.
         block_timeout_us: How long a member waits for idle blocks before it asks again.
-        block_keep_us: How long after a start idle blocks stay on the disk that nothing names any more. Who named them
-            is starting too, perhaps, and will offer them again.
-        blocks_asked_max: Idle blocks asked for at once while a switch waits; ahead of a switch it is one.
-        table_timeout_us: How long a switch waits for tables to merge before it passes the mark on.
-        spelled_out_bytes_max: Bytes of a producer table that is sent without names of idle blocks, because a switch may
-            have to merge it or a broker of 0.2.0 is linked; and of one that was merged. A broker of 0.2.0 takes frames
-            of 32 MiB, and its form of a table is up to a third larger.
-        before_tables_bytes_max: Bytes of producer tables, as they are at rest, that a partition keeps for readers
-            behind segments that were unsettled; in memory they take about five times as much. Beyond it those that
-            were not used for longest are forgotten, and asked for again when they are needed. One is always kept.
-        table_bytes_max: Bytes of any producer table in a message, which goes in parts to brokers that take these.
-        retry_us: First pause before a failed switch, settlement or copy is tried again; doubles up to `retry_us_max`.
+        block_keep_us: How long after a start idle blocks stay on the disk although nothing names them. The master that
+            named them may be starting too, and will offer them again.
+        blocks_asked_max: How many idle blocks a member asks for at once while a switch waits; before a switch it is
+            one.
+        table_timeout_us: How long a switch waits for tables to merge; after that the next table stays incomplete.
+        spelled_out_bytes_max: The largest producer table that is sent without names of idle blocks, because a switch
+            may have to merge it or a broker of 0.2.0 is linked; and the largest merged one. A broker of 0.2.0 takes
+            frames of 32 MiB, and its form of a table is up to a third larger.
+        before_tables_bytes_max: Bytes of producer tables at rest that a partition keeps for readers behind segments
+            that were unsettled; in memory they take about five times as much. Above it, the tables that were not used
+            for longest are forgotten, and asked for again when they are needed. One is always kept.
+        table_bytes_max: The largest producer table in any message. It goes in parts to brokers that take parts.
+        retry_us: The first pause before a failed switch, settlement or copy is tried again; it doubles up to
+            `retry_us_max`.
         retry_us_max: The longest such pause.
-        refused_us: First pause of a partition after the coordinator refused a write of it; doubles with each refusal in
-            a row, up to `refused_us_max`.
+        refused_us: The first pause of a partition after the coordinator refused a write of it; it doubles with each
+            refusal in a row, up to `refused_us_max`.
         refused_us_max: The longest such pause.
-        behind_read_us: While the coordinator lacks what this broker knows of a partition, its record is read so often.
-        attempts_max: Attempts to open a segment that a switcher remembers. What it remembers it opens under the same
-            id again, and tells members which of them they may forget.
-        commit_idle_us: A commit that no frame carries to the other members goes alone after this.
-        flapping_us: A group whose segment was taken away is passed over for so long while another will do.
-        whole_chain_segments_max: A chain record of more segments is told to other members as what changed in it.
-        told_segments_max: How many changed segments such an update tells of, beside the last two: about 4 KB. Who has
-            missed more reads the coordinator.
-        min_copies: The fewest members that a segment is opened on.
-        reservation_messages: Step of the durable "may have been delivered below" of a consumer group.
+        behind_read_us: How often the record of a partition is read while the coordinator lacks decisions about it.
+        attempts_max: How many switch attempts of a partition a switcher remembers. It uses the same id for the same
+            content again, and tells members which attempts they may forget.
+        commit_idle_us: A commit goes to the other members alone if no frame carries it within this time.
+        flapping_us: A broker group that lost its segment is passed over for this time while another one can take it.
+        whole_chain_segments_max: Of a longer chain record, other members are told only the changes.
+        told_segments_max: How many changed segments such an update has, in addition to the last two: about 4 KB. A
+            member that has missed more reads the coordinator.
+        min_copies: The fewest members on which a segment is opened.
+        reservation_messages: How many messages one reservation of a consumer group covers.
         deliver_bytes: Bytes that are read for one delivery.
-        copy_bytes: Bytes of one answer to a copying member.
-        ack_sync_us: Acknowledgements are made durable on the other eligible members at most this late.
-        append_time_ahead_ms_max: How far, in milliseconds, the append time of a partition may be ahead of the wall
-            clock of the member that appends. Below it append time stands still until the clock has caught up. Above it
-            the member does not believe the time before: append time goes back to the member's clock, once, and the
-            event `append_time_set_back` says by how much. Two hours, so that a clock that is off by one hour (a time
-            zone, summer time) sets nothing back.
-        queued_appends_max: Batches that a partition holds back during a planned switch.
-        adopted_bytes_min: Of a staged body: a smaller one is sent to followers, and written again, where it is
-            published.
-        unflushed_bytes_max: Bytes of an open segment that its master holds and that not every member is known to have
-            flushed. A switch copies them in one frame, so they stay well below the largest gRPC message (32 MiB). The
-            master refuses a batch above it as overloaded, with 20 ms to wait.
+        copy_bytes: Bytes of one answer to a member that copies.
+        ack_sync_us: The longest delay before acknowledgements are made durable on the other eligible members.
+        append_time_ahead_ms_max: How far the append time of a partition may be ahead of the wall clock of the member
+            that appends. Up to this, append time stands still until the clock has caught up. Above it, the member does
+            not believe it: append time goes back to the member's clock, once, and the event `append_time_set_back`
+            says by how much. It is two hours, so a clock that is wrong by one hour (a time zone, summer time) sets
+            nothing back.
+        queued_appends_max: How many batches a partition holds back during a planned switch.
+        adopted_bytes_min: A smaller staged body is sent to followers, and written again, when it is published.
+        unflushed_bytes_max: How many bytes of an open segment may be unflushed on some member, as far as the master
+            knows. A switch copies them in one frame, so they stay well below the largest gRPC message (32 MiB). Above
+            it the master refuses a batch as overloaded, and asks the producer to wait 20 ms.
     """
 
     heartbeat_us: int = 100_000
@@ -186,5 +190,5 @@ class BrokerConfig:
         assert self.heartbeat_us < self.serve_lease_us, "a lease outlives a heartbeat"
 
     def transfer_us(self, size_bytes: int) -> int:
-        """How long a switch allows for so many bytes to reach a member and its disk."""
+        """The time in microseconds that a switch allows for so many bytes to reach a member and its disk."""
         return 1_000_000 * size_bytes // self.switch_bytes_per_s

@@ -1,6 +1,6 @@
-"""What the core wants done, in the order of the list that `step` returned.
+"""The actions that the core asks for, to be carried out in the order of the list that `step` returned.
 
-Nothing here waits for a disk: whatever may leave only after a write is held back in the core until `Persisted`.
+No effect waits for a disk: the core keeps effects that depend on a write until `Persisted`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .positions import Place
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write these together; report `Persisted(token)` once they and all before are durable."""
+    """Write these together; report `Persisted(token)` when they and all earlier writes are durable."""
 
     token: int
     writes: tuple[Write, ...]
@@ -28,7 +28,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to a broker on its current link; dropped if there is none (the link is then opened)."""
+    """Send to a broker on its present link. If there is no link, the message is dropped and a link is opened."""
 
     broker: str
     message: Message
@@ -36,14 +36,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Keep a link to this broker from now on."""
+    """Open a link to this broker, and keep it open from now on."""
 
     broker: str
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """The link to this broker is of no more use: it is silent, or its run was dismissed. Break it and connect anew."""
+    """Break the link to this broker, because it is silent or its member run was dismissed, and connect anew."""
 
     broker: str
     session: int
@@ -66,7 +66,7 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class ReadChain:
-    """Read the partition's chain, linearizably; answered by `ChainRead`. `known`: a record was there once."""
+    """Read the partition's chain record, linearizably; answered by `ChainRead`. `known`: a record was known before."""
 
     partition: PartitionId
     known: bool = False
@@ -74,9 +74,10 @@ class ReadChain:
 
 @dataclass(frozen=True, slots=True)
 class WriteChain:
-    """Write the record if its key is still at `revision` (0: does not exist) and the certificate, if named, exists.
+    """Write the chain record in one transaction; answered by `ChainWritten`. The transaction compares:
 
-    `cursors_revision`: if it is not 0, no cursor of the partition may have been written after it.
+    that the key is still at `revision` (0: it does not exist); that the death certificate exists, if one is named; and
+    that no cursor of the partition was written after `cursors_revision`, if it is not 0.
     """
 
     partition: PartitionId
@@ -89,7 +90,7 @@ class WriteChain:
 
 @dataclass(frozen=True, slots=True)
 class ReadCertificate:
-    """Is there a death certificate of this run? Answered by `CertificateRead`."""
+    """Read whether there is a death certificate of this member run, or of a later one; `CertificateRead` answers."""
 
     partition: PartitionId
     run: RunId
@@ -97,7 +98,7 @@ class ReadCertificate:
 
 @dataclass(frozen=True, slots=True)
 class ReadCursor:
-    """Read a group's cursor; answered by `CursorRead`, with the same `known_revision`: of the newest that is known."""
+    """Read a consumer group's cursor; answered by `CursorRead`, which repeats the newest `known_revision`."""
 
     partition: PartitionId
     group: str
@@ -106,9 +107,10 @@ class ReadCursor:
 
 @dataclass(frozen=True, slots=True)
 class WriteCursor:
-    """Write a group's cursor if its key is still at `revision` (0: does not exist).
+    """Write a consumer group's cursor in one transaction; answered by `CursorWritten`.
 
-    `chain_revision`: and the partition's chain is still at that one; 0: and the partition has a chain.
+    The transaction compares that the cursor's key is still at `revision` (0: it does not exist), and that the chain
+    record is still at `chain_revision` (0: that there is a chain record).
     """
 
     partition: PartitionId
@@ -135,10 +137,10 @@ class RouteInfo:
 
 @dataclass(frozen=True, slots=True)
 class AppendAccepted:
-    """The batch stands at `offset` (segment and index of its first message) by the promise of its ack level.
+    """The batch is stored at `offset` (segment and index of its first message), with the promise of its ack level.
 
-    `is_final`: readers find it there, because no earlier attempt of it stands in front. False: not known. Behind
-    an unsettled segment it cannot be known: if the batch is in that one too, readers find it there, and skip it here.
+    `is_final`: readers find it there, because no earlier send attempt of it is stored. False: not known. Behind an
+    unsettled segment it cannot be known: if the batch is in that segment too, readers get it there, and skip it here.
     """
 
     request: int
@@ -149,7 +151,7 @@ class AppendAccepted:
 
 @dataclass(frozen=True, slots=True)
 class AppendRefused:
-    """The attempt ended otherwise; `error.outcome_known` says whether it is proven not to be stored."""
+    """The send attempt was not accepted; `error.outcome_known` says whether it is certain that it is not stored."""
 
     request: int
     error: SeriatimError
@@ -199,8 +201,8 @@ class GroupDescribed:
 class GroupOperated:
     """The answer to `OperateGroup`.
 
-    `record`: the group's cursor since the operation; None with an error. `was_done`: nothing was written now, because
-    an earlier request with the same id did it, or because there was nothing to do.
+    `record`: the cursor after the operation; None with an error. `was_done`: this request wrote nothing, because an
+    earlier one with the same id did it, or because there was nothing to do.
     """
 
     request: int
@@ -214,7 +216,7 @@ class GroupOperated:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The subscription is active from `index` on, or stands by."""
+    """The subscription is active from `index` on, or is a standby."""
 
     active: bool
     segment_no: int
@@ -228,14 +230,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The group was paused or resumed. What was delivered can still be acknowledged under the same token."""
+    """The consumer group was paused or resumed. Delivered messages can still be acknowledged under the same token."""
 
     paused: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches, from `from_index` (within the first) on."""
+    """Batches. The messages of the first batch below `from_index` were delivered before."""
 
     segment_no: int
     batches: tuple[Batch, ...]
@@ -247,7 +249,7 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """[from_index, to_index) stands earlier in the order already."""
+    """[from_index, to_index) is not delivered, because the same messages come earlier in the order."""
 
     segment_no: int
     from_index: int
@@ -256,7 +258,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class EndOfSegment:
-    """All of the segment is acknowledged and the group's cursor stands in the next one."""
+    """All of the segment is acknowledged, and the consumer group's cursor is in the next one."""
 
     segment_no: int
     sealed_len: int
@@ -267,7 +269,7 @@ class EndOfSegment:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A declared gap: what lay here is lost."""
+    """A declared gap: the messages of the segment from `from_index` on are lost."""
 
     segment_no: int
     from_index: int
@@ -276,7 +278,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Retention dropped what lies between an offset and an index of this segment, `messages` of them."""
+    """Retention dropped the messages from an offset up to an index of this segment: `messages` of them."""
 
     from_offset: int
     segment_no: int
@@ -286,7 +288,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRefused:
-    """Not here; `server` serves the group's head, if it is known."""
+    """This broker does not serve the consumer group; `server` serves its cursor segment, if that is known."""
 
     error: SeriatimError
     segment_no: int
@@ -295,14 +297,14 @@ class SubscriptionRefused:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The subscription ended: this broker serves the segment no more."""
+    """The subscription ended, because this broker does not serve the segment any more."""
 
     error: SeriatimError
 
 
 @dataclass(frozen=True, slots=True)
 class AckConfirmed:
-    """All below `index` is acknowledged, durably on every eligible copy."""
+    """All below `index` is acknowledged, durably on every eligible member."""
 
     segment_no: int
     index: int
@@ -310,7 +312,7 @@ class AckConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to a heartbeat of the stream; `unserved` are subscriptions for which nothing may be delivered now."""
+    """The answer to a heartbeat of the stream; `unserved` names the subscriptions that may get nothing now."""
 
     number: int
     unserved: tuple[int, ...]
@@ -333,7 +335,7 @@ DeliveryEvent = (
 
 @dataclass(frozen=True, slots=True)
 class LogsListed:
-    """Logs on this disk: partition, segment, and below which index they can be read."""
+    """The answer to `ListLogs`: partition, segment, and the index below which the log can be read."""
 
     request: int
     logs: tuple[tuple[PartitionId, int, int], ...]
@@ -341,10 +343,14 @@ class LogsListed:
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """A partition whose open segment this member is the master of.
+    """A partition whose open segment this member leads as master.
 
-    `flushed`: every member has flushed what lies below. `size_bytes`: of all batches of the open segment. `acked`: of
-    each group how far its consumers have acknowledged, as this disk knows: its epoch, a segment, an index.
+    Attributes:
+        partition: The partition.
+        chain: Its chain record.
+        flushed: Every member has flushed all messages of the open segment below.
+        size_bytes: Bytes of all batches of the open segment.
+        acked: How far each consumer group has acknowledged, as this disk knows: name, group epoch, segment, index.
     """
 
     partition: PartitionId
@@ -356,7 +362,7 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class LedListed:
-    """The answer to `ListLed`, ascending."""
+    """The answer to `ListLed`, in ascending order of partitions."""
 
     request: int
     led: tuple[Led, ...]
@@ -364,7 +370,7 @@ class LedListed:
 
 @dataclass(frozen=True, slots=True)
 class CursorsListed:
-    """Consumer groups of which this disk has acknowledgements: partition and group, in their order."""
+    """The answer to `ListCursors`: partition and consumer group, in ascending order."""
 
     request: int
     groups: tuple[tuple[PartitionId, str], ...]
@@ -391,7 +397,10 @@ class RangeBatches:
 
 @dataclass(frozen=True, slots=True)
 class RangeSkip:
-    """[from_index, to_index) stands earlier in the order already; `checksum` is the chain's value behind it."""
+    """[from_index, to_index) is skipped, because the same messages come earlier in the order.
+
+    `checksum` is the value of the checksum chain at `to_index`.
+    """
 
     segment_no: int
     from_index: int
@@ -401,7 +410,7 @@ class RangeSkip:
 
 @dataclass(frozen=True, slots=True)
 class RangeSegmentEnd:
-    """The segment is read to its end: what the record says of it."""
+    """The segment is read to its end, with the length and checksum of the chain record."""
 
     segment_no: int
     sealed_len: int
@@ -410,7 +419,7 @@ class RangeSegmentEnd:
 
 @dataclass(frozen=True, slots=True)
 class RangeGap:
-    """What lay in the segment from that index on is lost for good."""
+    """The messages of the segment from that index on are lost for good."""
 
     segment_no: int
     from_index: int
@@ -419,7 +428,7 @@ class RangeGap:
 
 @dataclass(frozen=True, slots=True)
 class RangeDropped:
-    """Retention has dropped what lay between; `checksum` is the value of the checksum chain before `until`."""
+    """Retention dropped the messages between the two places; `checksum` is the checksum chain's value at `until`."""
 
     start: Place
     until: Place
@@ -431,9 +440,10 @@ RangeEvent = RangeBatches | RangeSkip | RangeSegmentEnd | RangeGap | RangeDroppe
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """The answer to `ReadRange`: what was found, in its order, and where to go on.
+    """The answer to `ReadRange`: the events in their order, and the place at which to go on.
 
-    `is_done`: the range is read to its end. `brokers`: what comes next is not here but there.
+    `is_done`: the range is read to its end. `brokers`: this member lacks the next messages, and these brokers have
+    them.
     """
 
     request: int
@@ -448,8 +458,8 @@ class RangeRead:
 class PartitionSurveyed:
     """The answer to `SurveyPartition`.
 
-    `readable_below`: of the segment asked for, what may be read here; None: it is not whole here. `is_master`: this
-    member appends to that segment, so it knows its commit.
+    `readable_below`: the index below which this member can read the segment; None if it is not whole here.
+    `is_master`: this member is the master of that segment, so it knows the commit.
     """
 
     request: int
@@ -470,9 +480,9 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class EndRun:
-    """This run must end now, without a hand-over: it is certified to be over, or its slot has another disk.
+    """This member run must end now, without a hand-over: it is certified dead, or its slot has another disk.
 
-    The only effect of its step; no later step has any.
+    It is the only effect of its step, and later steps have none.
     """
 
     error: SeriatimError
@@ -480,7 +490,7 @@ class EndRun:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth a log line and perhaps a metric: a closed set of names, with fields."""
+    """An event for the log, and perhaps for a metric: one of a closed set of names, with fields."""
 
     name: str
     partition: PartitionId
@@ -489,9 +499,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """The answer to `CarryOut`: the offset of the first row, where it is known, and how many rows there are.
+    """The answer to `CarryOut`: the offset of the first row, if it is known, and the number of rows.
 
-    `lost_rows`: of those, not stored, because their staged batches were declared lost; as far as this master saw it.
+    `lost_rows`: how many of the rows are not stored because their staged batches were declared lost, as far as this
+    master saw it.
     """
 
     request: int
@@ -503,9 +514,9 @@ class CarriedOut:
 
 @dataclass(frozen=True, slots=True)
 class FetchStaged:
-    """Get a staged batch from this disk or another member's; answered by `StagedFetched`.
+    """Get a staged batch from this disk or from another member; answered by `StagedFetched`.
 
-    `only_here`: at once, and from this disk only.
+    `only_here`: look on this disk only, and answer at once.
     """
 
     serial: int

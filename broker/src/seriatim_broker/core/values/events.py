@@ -682,7 +682,8 @@ class CarryOut:
 class StagedFetched:
     """The answer to `FetchStaged`.
 
-    `batch` is None if no member that has it answered. `is_gone`: its segment was declared lost, so none ever will.
+    `batch` is None if no member that has it answered. `is_gone`: none ever will, for example because its segment was
+    declared lost.
     `is_here`: it is on this member's disk.
     """
 

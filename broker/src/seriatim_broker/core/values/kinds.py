@@ -1,6 +1,6 @@
-"""Kinds and reasons that parts of the core give to one another, to other brokers, and to metrics.
+"""Kinds and reasons that parts of the core tell one another, other brokers, and metrics.
 
-They are strings as well, because messages and metrics carry them.
+They are strings too, because messages and metrics have them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Told(enum.StrEnum):
 
     @classmethod
     def told(cls, text: str) -> Self:
-        """The reason that a message names; one of a later version, which this one does not know, is `OTHER`."""
+        """The reason that a message names; `OTHER` if this version does not know it."""
         try:
             return cls(text)
         except ValueError:
@@ -127,7 +127,7 @@ class SwitchReason(enum.StrEnum):
     PEER_DEAD = "peer dead"
     PLANNED = "planned"
     SILENT_TO_A_CLIENT = "silent to a client"
-    # A planned switch that cannot be followed any more, and goes on as a failover:
+    # A planned switch that cannot go on as planned, and goes on as a failover:
     PLAN_MASTER_DIED = "the master died in a planned switch"
     PLAN_RECORD_CHANGED = "the record changed in a planned switch"
     PLAN_REFUSED = "the coordinator refused to write in a planned switch"

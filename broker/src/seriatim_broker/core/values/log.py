@@ -1,6 +1,6 @@
-"""What a member keeps on its disk, as plain values: batches, segments, preparations, cursors.
+"""The values that a member keeps on its disk: batches, segments, preparations, cursors.
 
-The storage adapter writes and recovers exactly these; the core decides what they are.
+The storage adapter writes and recovers exactly these values, and the core decides what they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .producers import Rows, Table, Window
 
 
 class Batch(NamedTuple):
-    """A batch with its place: the header says where it stands, the body is opaque."""
+    """A stored batch: the header has its place, the body is opaque."""
 
     header: BatchHeader
     body: bytes
@@ -29,12 +29,23 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A member's durable knowledge of a segment it belongs to (or holds a copy of).
+    """What a member durably knows of a segment of which it is a member or has a copy.
 
-    `opened_run` is the run in which this member opened it as master, 0 if never. `fenced` forbids appends for ever.
-    `sealed_len` is what the chain was seen to say. `quarantined`: the chain says something else than what is here, see
-    `core.dispatch.quarantine`. What lies below `begin` was dropped by retention. `copied_from`: this copy began at that
-    start, above 0, so its preparation has the producer table as of the end of the segment.
+    Attributes:
+        no: The segment's number.
+        attempt: The switch attempt that opened it.
+        members: Its members.
+        flush: Whether the topic flushes before it commits.
+        incomplete_table: Whether it was opened with an incomplete table.
+        opened_run: The member run in which this member opened it as master; 0 if it never did.
+        fenced: It takes no batch any more, for ever.
+        sealed_len: Its length, if this member has read it in a chain record.
+        sealed_checksum: The value of the checksum chain at that length.
+        lost: It was declared lost.
+        quarantined: The chain record contradicts this log; see `core.dispatch.quarantine`.
+        begin: Retention dropped all messages below.
+        copied_from: If not 0: this copy began at that start, so its preparation has the producer table as of the end of
+            the segment.
     """
 
     no: int
@@ -63,10 +74,10 @@ class TailCopy:
 
 
 def merge_tails(one: TailCopy, other: TailCopy) -> TailCopy | None:
-    """Both tails in one; None if they do not touch.
+    """Both tails joined; None if they do not touch.
 
-    They touch as a rule, because every member has flushed what lies below the index at which a tail begins. The disk of
-    a member that lost what it had flushed, or an older copy of it, breaks that rule.
+    As a rule they touch, because every member has flushed all below the index at which a tail begins. A disk that lost
+    flushed messages, or an older copy of a disk, is the exception.
     """
     assert one.segment_no == other.segment_no
     first, second = sorted((one, other), key=lambda tail: tail.from_index)
@@ -81,8 +92,8 @@ def merge_tails(one: TailCopy, other: TailCopy) -> TailCopy | None:
 class Preparation:
     """What a member wrote for a segment that may be opened under `attempt`.
 
-    `run` is the run of this member that prepared; `voided` forbids it to open as master under this attempt, and deletes
-    nothing.
+    `run` is the member run that prepared it. `voided` forbids that the member opens the segment as master under this
+    switch attempt; nothing is deleted by it.
     """
 
     segment_no: int
@@ -98,8 +109,10 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """A consumer group's place in a segment: all below `acked` is acknowledged, all below `reserved` may have been
-    delivered."""
+    """A consumer group's control record in a segment.
+
+    All below `acked` is acknowledged. All below `reserved` may have been delivered; nothing above it was.
+    """
 
     segment_no: int
     group: str
@@ -113,10 +126,10 @@ class CursorState:
 
 @dataclass(frozen=True, slots=True)
 class PutBatch:
-    """A batch, the producer's window after it, and the commit then known.
+    """A batch, the producer's window after it, and the index below which every member was known to have flushed.
 
-    `adopts`: the header of a staged batch that was read on this member and has the same body. The storage need not
-    write the body again.
+    `adopts`: the header of a staged batch on this disk that has the same body, so the storage need not write the body
+    again.
     """
 
     partition: PartitionId
@@ -128,7 +141,7 @@ class PutBatch:
 
 @dataclass(frozen=True, slots=True)
 class PutSegment:
-    """A segment's durable knowledge, replacing what was there."""
+    """The durable record of a segment, in place of the one before."""
 
     partition: PartitionId
     segment: LocalSegment
@@ -136,7 +149,7 @@ class PutSegment:
 
 @dataclass(frozen=True, slots=True)
 class PutPreparation:
-    """A preparation, replacing the one under the same (segment, attempt)."""
+    """A preparation, in place of the one under the same (segment, switch attempt)."""
 
     partition: PartitionId
     preparation: Preparation
@@ -144,7 +157,7 @@ class PutPreparation:
 
 @dataclass(frozen=True, slots=True)
 class PutBlock:
-    """An idle block of producers. Written before whatever names it."""
+    """An idle block of producers. It is written before any table that names it."""
 
     partition: PartitionId
     block: bytes
@@ -170,7 +183,7 @@ class DropPreparation:
 
 @dataclass(frozen=True, slots=True)
 class PutTailCopy:
-    """A tail copy that did not come with a preparation, in its place in the row of the segment's tail copies."""
+    """A tail copy that did not come with a preparation; `place` numbers the tail copies of a segment."""
 
     partition: PartitionId
     tail: TailCopy
@@ -179,10 +192,10 @@ class PutTailCopy:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut a segment's log to `length`.
+    """Truncate a segment's log to `length`.
 
-    `windows` are those of the producers that had batches above it, None for one whose window goes. None instead of all
-    that: the windows of all producers go.
+    `windows` are the new windows of the producers that had batches above it; None for a producer without a window now.
+    If `windows` itself is None, the windows of all producers are deleted.
     """
 
     partition: PartitionId
@@ -193,9 +206,9 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class TrimLog:
-    """What lies below `below` of a segment's log, the beginning of a batch or the end, may go from the disk.
+    """Retention: all below `below`, which is the first index of a batch or the end, may be deleted from the disk.
 
-    A log that ends below begins there, with `size_bytes` before it.
+    A log that ends below that index begins there from now on, with `size_bytes` before it.
     """
 
     partition: PartitionId
@@ -206,7 +219,7 @@ class TrimLog:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Batches that are in the log already, contiguous, to be written again at another place of the disk."""
+    """Contiguous batches of the log, to be written again at another place of the disk."""
 
     partition: PartitionId
     segment_no: int
@@ -215,7 +228,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class PutCursor:
-    """A cursor of a consumer group."""
+    """A control record of a consumer group, in place of the one before in the same segment."""
 
     partition: PartitionId
     cursor: CursorState
@@ -223,7 +236,7 @@ class PutCursor:
 
 @dataclass(frozen=True, slots=True)
 class DropCursor:
-    """A cursor of a consumer group that says nothing any more; not an error if it is not there."""
+    """Delete a control record that is not needed any more; not an error if there is none."""
 
     partition: PartitionId
     segment_no: int
@@ -232,9 +245,11 @@ class DropCursor:
 
 @dataclass(frozen=True, slots=True)
 class PutChain:
-    """The chain record as it was last learned: its head, and of its segments those that `changed` since the last such
-    write. Kept so that a coordinator which lost decisions is noticed, and can be rebuilt. `gone`: numbers of segments
-    that the record had then, and has no more."""
+    """The newest chain record that this member knows, with the segments that `changed` since the last such write.
+
+    It is kept so that brokers notice a coordinator that lost decisions, and can rebuild it. `gone`: numbers of segments
+    that left the record since that write.
+    """
 
     partition: PartitionId
     chain: Chain
@@ -244,7 +259,7 @@ class PutChain:
 
 @dataclass(frozen=True, slots=True)
 class DropSegment:
-    """Everything of a segment."""
+    """Delete everything of a segment."""
 
     partition: PartitionId
     segment_no: int
@@ -252,7 +267,7 @@ class DropSegment:
 
 @dataclass(frozen=True, slots=True)
 class DropPartition:
-    """Everything of a partition."""
+    """Delete everything of a partition."""
 
     partition: PartitionId
 
@@ -281,11 +296,18 @@ Write = (
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """A segment as found on disk.
+    """A segment as a start finds it on the disk.
 
-    `windows` are the producer windows written with the segment's own batches (the table it was opened with is in its
-    preparation). `uncommitted` are the batches in [commit, tail). `last_append_ms` is the last batch's append time.
-    `size_bytes`: of all batches below `tail`, of those that were dropped too.
+    Attributes:
+        record: Its durable record.
+        tail: Its tail.
+        tail_checksum: The value of the checksum chain there.
+        commit: The index below which every member was known to have flushed, as the last batch says.
+        uncommitted: The batches in [commit, tail).
+        windows: The producer windows that were written with the segment's own batches. The table with which it was
+            opened is in its preparation.
+        last_append_ms: The append time of the last batch.
+        size_bytes: Bytes of all batches below `tail`, including dropped ones.
     """
 
     record: LocalSegment
@@ -300,7 +322,7 @@ class RecoveredSegment:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """All that a disk holds of a partition."""
+    """Everything that a disk has of a partition."""
 
     partition: PartitionId
     segments: tuple[RecoveredSegment, ...] = ()

@@ -1,11 +1,11 @@
-"""Places in a partition: found by append time, by index, and by bytes.
+"""Places in a partition, found by append time, by index, and by bytes.
 
-Append time does not fall along a chain (`SegmentLog.append`), so the first message at or after a time is found in two
-steps: the chain record says which segment can hold it, and a binary search over the headers of that segment says where
-(`Storage.find`). Nothing is kept for it: neither the chain nor the log has an index of times of its own.
+Append time does not fall along a chain (`SegmentLog.append`). So the first message at or after a time is found in two
+steps: the chain record says which segment can have it, and a binary search over the batch headers of that segment finds
+it (`Storage.find`). Neither the chain nor the log has an index of times.
 
 There is one exception. If a clock was far ahead, the next master sets append time back (`append_time_ahead_ms_max`).
-Then several places have the time asked for on one side of them, and the answer is one of these.
+Then there may be several places at which append time passes the wanted time, and the answer is one of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .chain import Chain, Segment, SegmentState
 
 
 class Measure(enum.Enum):
-    """What a batch is found by. Each of them grows along a segment, or stands still."""
+    """The value by which a batch is found. Each of them grows along a segment, or stays equal."""
 
     INDEX = "index"
     """The index of its last message."""
@@ -29,17 +29,17 @@ class Measure(enum.Enum):
 
 
 class Place(NamedTuple):
-    """A place in a partition. Places order as they stand: by segment, then by index."""
+    """A place in a partition. Places are ordered by segment, then by index."""
 
     segment_no: int
-    index: int  # type: ignore[assignment]  # nobody looks for an item of a place
+    index: int  # type: ignore[assignment]  # it hides `tuple.index`, which no code calls on a place
 
 
 class BatchPlace(NamedTuple):
     """Where a batch is: the indexes [index, end_index), and the `bytes_before` it in the log of its segment.
 
-    `size_bytes` is what it takes there itself. `previous_checksum` is the value of the segment's checksum chain before
-    the batch.
+    `size_bytes` is its own size there. `previous_checksum` is the value of the segment's checksum chain before the
+    batch.
     """
 
     index: int  # type: ignore[assignment]  # as of `Place`
@@ -50,20 +50,20 @@ class BatchPlace(NamedTuple):
     previous_checksum: int
 
     def reaches(self, measure: Measure, value: int) -> bool:
-        """Whether the batch, and so all behind it, is at or above that value."""
+        """Whether the batch, and so every batch behind it, is at or above that value."""
         if measure is Measure.INDEX:
             return self.end_index > value
         return (self.append_time_ms if measure is Measure.TIME else self.bytes_before) >= value
 
 
 def first_kept(chain: Chain) -> Place:
-    """Where the first segment begins that is lost, is open, or holds messages."""
+    """The start of the first segment that is LOST, is open, or has messages."""
     segment = next(segment for segment in chain.segments if not segment.is_stub)
     return Place(segment.no, segment.start)
 
 
 def is_dropped(chain: Chain, place: Place, first: Place) -> bool:
-    """Whether there were messages in [place, first), which are no longer kept. `first` is `first_kept`."""
+    """Whether there were messages in [place, first), which retention dropped. `first` is `first_kept`."""
     if place >= first:
         return False
     kept, segment = chain.segment(first.segment_no), chain.from_no(place.segment_no)
@@ -71,17 +71,17 @@ def is_dropped(chain: Chain, place: Place, first: Place) -> bool:
     assert segment is not None
     position = (segment.base or 0) + (place.index if segment.no == place.segment_no else 0)
     if segment.no != place.segment_no and place.segment_no <= segment.previous_no:
-        position = 0  # in a segment that left the record: how many messages were before it is not known any more
+        position = 0  # the segment left the record, so the number of messages before it is not known any more
     return position < (kept.base or 0) + first.index
 
 
 def kept_bytes(chain: Chain, end: Place, end_bytes: int) -> int | None:
-    """Bytes of the batches from the first message that is kept to an end; None: of a segment it is not known.
+    """Bytes of the batches from the first kept message to an end; None if the size of a segment is not known.
 
     Args:
-        chain: The partition.
-        end: Where to count to.
-        end_bytes: Of all batches of that segment below it, with what was dropped.
+        chain: The chain record.
+        end: Where to stop counting.
+        end_bytes: Bytes of all batches below `end` in its segment, including dropped ones.
     """
     total = 0
     for segment in chain.segments:
@@ -96,9 +96,9 @@ def kept_bytes(chain: Chain, end: Place, end_bytes: int) -> int | None:
 
 
 def bytes_before(chain: Chain, no: int) -> int | None:
-    """Bytes of all batches in the segments before that one, also of dropped ones; None: of some it is not known."""
+    """Bytes of all batches in the segments before that one, including dropped ones; None if that is not known."""
     if chain.segments[0].previous_no:
-        return None  # what left the record is not counted there
+        return None  # segments have left the record, and with them their sizes
     total = 0
     for segment in chain.segments[: chain.parts.place(no)]:
         size_bytes = 0 if segment.sealed_len == 0 else segment.sealed_bytes
@@ -109,19 +109,19 @@ def bytes_before(chain: Chain, no: int) -> int | None:
 
 
 def segments_for_time(chain: Chain, time_ms: int) -> Iterator[Segment]:
-    """The segments that may hold the first message at or after a time, in the order in which to look into them.
+    """The segments that may have the first message at or after a time, in the order in which to search them.
 
-    The first message that is found is the answer. Segments that hold no message are left out, and nothing comes behind
-    an UNSETTLED one: what it holds is not known yet. If no message is found, there is none below the end.
+    The first message that is found is the answer. Segments without messages are left out. The list ends before an
+    UNSETTLED segment, because its messages are not known yet. If no message is found, there is none.
 
-    A look at all segments: about 1 ms with 10,000.
+    It looks at all segments, which takes about 1 ms with 10,000.
     """
     segments = chain.segments
-    # `append_floor_ms` is the newest append time before a segment: the last segment whose floor is lower is the one.
+    # `append_floor_ms` is the newest append time before a segment: the answer is in the last one with a lower floor.
     place = next((place for place, segment in enumerate(segments) if segment.append_floor_ms >= time_ms), len(segments))
     place = max(place - 1, 0)
-    # What an unsettled segment holds is not known when the next one is opened, so floors behind it may be too low.
-    # A segment with a complete producer table was opened when all before it was settled: its floor is right.
+    # The messages of an unsettled segment are not known when the next one is opened, so floors behind it may be too
+    # low. A segment with a complete producer table was opened when all before it were settled, so its floor is right.
     while place and segments[place].incomplete_table:
         place -= 1
     for segment in segments[place:]:

@@ -1,7 +1,8 @@
 """Copying and freezing of core state, for exploration and comparison.
 
-Every stateful class of the core derives from `State`: its slots are its whole state. `copy()` gives an independent
-twin, `freeze()` a hashable value that is equal for equal states, whatever the order in which dicts were filled.
+Every class of the core whose objects change derives from `State`, and its slots are its whole state. `copy()` returns
+an independent twin. `freeze()` returns a hashable value that is equal for equal states, in whatever order dicts were
+filled.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
-"""The one empty map. A partition has a dozen maps that are nearly always empty, and a broker has 10,000 partitions:
-an attribute that is `NOTHING` until `put` and again after the last `drop` costs none of them anything."""
+"""The one empty map, to save memory: a partition has a dozen maps that are nearly always empty, and a broker has 10,000
+partitions. An attribute is `NOTHING` until the first `put`, and again after the last `drop`."""
 
 
 def put(known: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
-    """The map with that item, to be assigned back: the same object, or a new one if it was `NOTHING`."""
+    """Put an item into a map; the caller assigns the result, which is a new map if it was `NOTHING`."""
     if not known:
         return {key: value}
     cast("dict[_K, _V]", known)[key] = value
@@ -32,16 +33,16 @@ def put(known: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
 
 
 def drop(known: Mapping[_K, _V], key: _K) -> Mapping[_K, _V]:
-    """The map without that key, to be assigned back; a key that is not there is no error."""
+    """Remove a key from a map, if it is there; the caller assigns the result, which is `NOTHING` if it was the last."""
     if key in known:
         del cast("dict[_K, _V]", known)[key]
     return known or NOTHING
 
 
 def add(known: Sequence[_V], item: _V) -> Sequence[_V]:
-    """The list with one item more, to be assigned back: the same object, or a new one if it was `()`.
+    """Append an item to a list; the caller assigns the result, which is a new list if it was `()`.
 
-    The empty list is `()` for the same reason for which the empty map is `NOTHING`.
+    An empty list is `()` to save memory, as an empty map is `NOTHING`.
     """
     if not known:
         return [item]
@@ -50,7 +51,7 @@ def add(known: Sequence[_V], item: _V) -> Sequence[_V]:
 
 
 def copy_value(value: Any, twins: dict[int, Any] | None = None) -> Any:
-    """A twin of `value` that shares only what cannot change; what stands in two places has one twin."""
+    """A twin of `value` that shares only objects that cannot change; an object in two places has one twin."""
     twins = {} if twins is None else twins
     if isinstance(value, _ATOMS):
         return value
@@ -70,7 +71,7 @@ def copy_value(value: Any, twins: dict[int, Any] | None = None) -> Any:
 
 
 def freeze_value(value: Any) -> Hashable:
-    """A hashable value equal for equal states."""
+    """A hashable value that is equal for equal states."""
     if isinstance(value, enum.Enum):
         return str(value)
     if isinstance(value, _ATOMS):
@@ -102,10 +103,10 @@ class State:
         return [name for kind in reversed(cls.__mro__) for name in getattr(kind, "__slots__", ())]
 
     def copy(self, twins: dict[int, Any] | None = None) -> Self:
-        """An independent twin: stepping one leaves the other alone.
+        """An independent twin: a step of one does not change the other.
 
         Args:
-            twins: What was copied already in the same copying, by identity; callers leave it out.
+            twins: The objects that the same call has copied already, by identity; callers leave it out.
         """
         twins = {} if twins is None else twins
         known: Self | None = twins.get(id(self))
@@ -117,5 +118,5 @@ class State:
         return twin
 
     def freeze(self) -> Hashable:
-        """A hashable value, equal for two states that behave alike."""
+        """A hashable value that is equal for two states that behave in the same way."""
         return (type(self).__name__, *(freeze_value(getattr(self, name)) for name in self._slot_names()))
