@@ -126,7 +126,7 @@ def is_whole(broker: BrokerState, group: str) -> bool:
 
 
 def is_there(broker: BrokerState, member: MemberId) -> bool:
-    """Whether the member can be reached, and its disk completes writes, as far as is known here."""
+    """Whether the member can be reached and its disk completes writes, as far as this broker knows."""
     return broker.is_linked(member) and not disks.is_hung(broker, member)
 
 
@@ -136,7 +136,11 @@ def _is_flapping(broker: BrokerState, group: str) -> bool:
 
 
 def note_failure(broker: BrokerState, group: str) -> None:
-    """A group failed and lost its open segment: pass it over, for twice as long as the last time."""
+    """A group failed and lost its open segment: pass it over for `flapping_us`.
+
+    Each further failure doubles the time, up to 60 times `flapping_us` (5 minutes). If the group does not fail for 10
+    times `flapping_us` after that, the time begins anew.
+    """
     until_us, for_us = broker.directory.flapping.get(group, (0, 0))
     quiet = broker.now.mono_us > until_us + 10 * broker.config.flapping_us
     for_us = broker.config.flapping_us if quiet or not for_us else min(2 * for_us, 60 * broker.config.flapping_us)

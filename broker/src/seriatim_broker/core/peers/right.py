@@ -78,7 +78,7 @@ def silent_members(broker: BrokerState, partition: Partition, no: int, for_us: i
 
 
 def unfit_members(broker: BrokerState, partition: Partition, no: int) -> list[MemberId]:
-    """The other eligible members that may not stay so: silent for `silence_us`, or with a disk that hangs."""
+    """The other eligible members for which control records do not wait: silent for `silence_us`, or with a hung disk."""
     unfit = silent_members(broker, partition, no, broker.config.silence_us)
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
@@ -150,7 +150,7 @@ def take_over(broker: BrokerState, partition: Partition, no: int, server_epoch: 
 
 
 def want_another(broker: BrokerState, partition: Partition, segment: Segment) -> None:
-    """The server of a sealed segment does not answer: take the right, and ask the other copies to take it.
+    """The server of a sealed segment does not answer: take the right, or have another member take it.
 
     Each member checks by itself whether the server is silent, so an unnecessary question changes nothing.
     """
@@ -354,9 +354,9 @@ def _was_given_in_this_run(broker: BrokerState, partition: Partition, segment: S
 
     That is sure in two cases: this member run prepared the segment, so no member served it before; or the right is
     newer than the first record that this member run read in the coordinator. Without it (I4):
-      1. This member served the segment in its last run, and gave tokens under a server epoch.
-      2. It starts again. The first record that it hears is an older one, which another member tells.
-      3. The newer record arrives, and looks as if it gave the right to this run.
+      1. This member served the segment in its last member run, and gave tokens under a server epoch.
+      2. It starts again. Another member tells it an older record first.
+      3. The newer record arrives, and looks as if it gave the right to this member run.
       4. The counter of tokens begins anew, so a token of the last member run is valid again.
     """
     chosen = partition.chosen_preparation(segment)

@@ -137,8 +137,8 @@ class BrokerState(State):
 
     def send(self, member: MemberId, message: Message) -> None:
         """Send to exactly this member; if it is not linked, connect to its broker and send nothing."""
-        # Rule `incarnation` (I14): a broker with another disk is another member, and does not get the message. Without
-        # it:
+        # Rule `incarnation` (I14): a broker with another disk is another member, which does not get the message.
+        # Without it:
         #   1. Am's disk is replaced by an empty one. A switcher asks "Am" for its tail, and it answers 0.
         #   2. The switcher seals at 0. All messages of the segment are lost (I1).
         if self.is_linked(member):

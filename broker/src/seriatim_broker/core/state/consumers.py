@@ -71,7 +71,7 @@ class Sync(State):
 
 
 class Given(State):
-    """Up to where grants gave messages that are not acknowledged; `consumers.attempts` has the rules."""
+    """The ends of the grants that gave messages which are not acknowledged; `consumers.attempts` has the rules."""
 
     __slots__ = ("below", "ends", "group_epoch", "segment_no")
 

@@ -299,8 +299,8 @@ class Partition(State):
         While the coordinator refuses every write, or has lost decisions, the time is not known. Then the event
         `WritesRefused`, or the end of `behind`, ends the wait.
         """
-        # Rule `refused-at-once` (LIMIT): after a refused write the partition waits, twice as long each time. Without
-        # it:
+        # Rule `refused-at-once` (LIMIT): after a refused write the partition waits, twice as long each time.
+        # Without it:
         #   1. etcd's quota is used up: it answers reads and refuses writes.
         #   2. A switch fences, prepares, has its transaction refused, and begins again at once.
         #   3. Each partition does that many times a second, and members and coordinator do nothing else (I13).

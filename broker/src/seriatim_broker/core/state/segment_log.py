@@ -189,7 +189,7 @@ class SegmentLog(State):
 
     @property
     def start(self) -> int:
-        """Retention dropped all messages below."""
+        """The first index that is kept: retention dropped all messages below it."""
         return self.record.begin.first
 
     @property
@@ -210,7 +210,7 @@ class SegmentLog(State):
 
     @property
     def readable_below(self) -> int:
-        """Consumers may read all messages below."""
+        """The index below which consumers may read."""
         record = self.record
         if record.quarantined:
             return 0
@@ -530,8 +530,8 @@ class SegmentLog(State):
         if self.table is not None:
             self.table = ProducerTable()
         self.tail, self.tail_checksum, self.size_bytes = start
-        # Rule `begun-is-durable` (COPY): the log counts as durable only when its new beginning is on the disk. Without
-        # it:
+        # Rule `begun-is-durable` (COPY): the log counts as durable only when its new beginning is on the disk.
+        # Without it:
         #   1. Bm begins a copy of a stub. A stub has no message, so the copy is whole at once, in memory.
         #   2. The server lists Bm. Bm restarts, and its disk knows nothing of the segment.
         #   3. The record names a copy that is not there (I14).

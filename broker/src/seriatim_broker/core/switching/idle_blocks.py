@@ -167,9 +167,9 @@ def wait_for(broker: BrokerState, partition: Partition, sender: MemberId, reques
     If so, this member asks for them, and tells the switcher how many bytes are missing.
     """
     # Rule `block-missing` (I9): a preparation is written only with all blocks that it names. Without it:
-    #   1. A table names block k. B, a member of the next segment, lacks k, prepares all the same, and becomes master.
-    #   2. To B, the producers of k are producers that never sent.
-    #   3. A producer of k resends its last batch. B stores it again.
+    #   1. A table names block k. Bm, a member of the next segment, lacks k. It prepares all the same.
+    #   2. Bm becomes master, and does not know the producers of k.
+    #   3. A producer of k resends its last batch. Bm stores it again.
     lacking = missing(broker, partition, request.table)
     if not lacking:
         return False
@@ -213,7 +213,7 @@ def _ask_of(
 
 
 def on_request(broker: BrokerState, partition: Partition, sender: MemberId, message: BlockRequest) -> None:
-    """Send the blocks of these that this member has."""
+    """Send those of the requested blocks that this member has."""
     found = [_find(partition, block) for block in message.blocks[: broker.config.blocks_asked_max]]
     broker.send(sender, BlockAnswer(partition.id, tuple(block.data for block in found if block is not None)))
 

@@ -126,8 +126,8 @@ def contradict(broker: BrokerState, partition: Partition, switch: Switch, sender
 
     Either the record has moved on, or the coordinator went back in time. A read that begins now shows which it is.
     """
-    # Rule `older-believed` (I7): no other broker group is tried, and a second contradiction proves the loss. Without
-    # it:
+    # Rule `older-believed` (I7): no other broker group is tried, and a second contradiction proves the loss.
+    # Without it:
     #   1. Segment 2 is open on B. The coordinator is restored as it was while segment 1 was open.
     #   2. The switcher asks B to prepare segment 2. B refuses, because it has segment 2.
     #   3. The switcher opens segment 2 on C: the number is used twice.

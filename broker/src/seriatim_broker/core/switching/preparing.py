@@ -1,6 +1,6 @@
 """Preparing: a member writes durably everything that it would need to open the next segment.
 
-Each switch attempt has a place of its own, so two switchers never overwrite each other. A member opens only what it
+Each switch attempt has its own place, so two switchers never overwrite each other. A member opens only what it
 prepared under the switch attempt that the chain record names, in the same member run. Voiding forbids that a member
 opens; it deletes nothing.
 """

@@ -120,7 +120,10 @@ def _waits_for_second(broker: BrokerState, switch: Switch, with_length: list[Mem
 
 
 def _decide(broker: BrokerState, partition: Partition, switch: Switch, with_length: list[MemberId]) -> None:
-    """Step 3: the source is chosen, so length and table are known; merge the table if it is incomplete and can be."""
+    """Step 3: choose the answer that decides length and table.
+
+    If the table is incomplete, ask for the table of the segments before, to merge both; else go on to step 4.
+    """
     assert switch.chain is not None
     switch.sealing.source = lengths.choose_source(switch, with_length)
     answer = switch.sealing.answers[switch.sealing.source]

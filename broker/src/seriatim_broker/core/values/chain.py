@@ -84,8 +84,8 @@ class Segment:
         tail_copies: Members of the next segment.
         incomplete_table: It was opened without the producer table of all segments before.
         sealed_at_ms: The switcher's clock at the end of its tenure.
-        records_lost: At some time no member was left that had the control records of consumer groups. So whatever its
-            servers deliver may be a repeat.
+        records_lost: At some time no member was left that had the control records of consumer groups. So everything
+            that its servers deliver may be a repeat.
         append_floor_ms: The newest append time before the segment, as far as the switcher knew; no clock of the
             switcher is in it.
         folded: How many numbers right before this one belonged to empty segments that left the record (`folding`).

@@ -344,7 +344,10 @@ class ResolveProducer:
 
 @dataclass(frozen=True, slots=True)
 class ResolveConsumer:
-    """A consumer asks which member serves its group's cursor segment; `failed_server_epoch` makes it a complaint."""
+    """A consumer asks which member serves the cursor segment of its consumer group; `ConsumerResolved` answers.
+
+    With `failed_server_epoch` it is a complaint about the server of that server epoch.
+    """
 
     request: int
     partition: PartitionId

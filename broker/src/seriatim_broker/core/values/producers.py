@@ -140,9 +140,7 @@ class IdleBlock(State):
         keys = array("Q", data[: PRODUCER_BYTES * count])[::2]
         if sys.byteorder == "little":
             keys.byteswap()
-        self._keys = (
-            keys  # the first half of each producer id, as a number: it is random, so it is nearly always unique
-        )
+        self._keys = keys  # the first half of each id, as a number: ids are random, so it is nearly always unique
 
     @staticmethod
     def is_sound(data: bytes) -> bool:

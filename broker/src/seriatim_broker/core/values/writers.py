@@ -231,7 +231,7 @@ def judge(record: WriterRecord | None, wanted: Publication) -> Verdict:
             epoch=record.epoch,
         )
     # Rule `owners` (OWNER): a writer publishes for its first owner only. Without it:
-    #   1. Two different programs use the writer's name `nightly`, each with sequences of its own.
+    #   1. Two different programs use the writer's name `nightly`, each with its own sequences.
     #   2. One publishes 7. The other one publishes its own 7, and is told that it was published already.
     if record.owner and wanted.owner and record.owner != wanted.owner:
         raise WriterOwnedError(
