@@ -78,7 +78,7 @@ def silent_members(broker: BrokerState, partition: Partition, no: int, for_us: i
 
 
 def unfit_members(broker: BrokerState, partition: Partition, no: int) -> list[MemberId]:
-    """The other eligible members for which control records do not wait: silent for `silence_us`, or with a hung disk."""
+    """The other eligible members for which control records do not wait: silent for `silence_us`, or disk hung."""
     unfit = silent_members(broker, partition, no, broker.config.silence_us)
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None

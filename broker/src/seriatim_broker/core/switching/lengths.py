@@ -18,7 +18,7 @@ def believed(broker: BrokerState, partition: Partition, switch: Switch) -> list[
     # disk is an older copy. Without it:
     #   1. Am and As have a. Am knows that a is committed.
     #   2. Both restart, and As's directory is replaced by a copy from before a.
-    #   3. The shorter tail, 0, decides. a is lost.
+    #   3. As answers tail 0, which is shorter than Am's and decides. a is lost.
     answers = {member: answer for member, answer in switch.sealing.answers.items() if answer.length is not None}
     assert switch.chain is not None
     start = switch.chain.open_segment.start  # retention drops only what every member has flushed

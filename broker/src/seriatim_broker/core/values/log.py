@@ -166,7 +166,7 @@ class PutBlock:
 
 @dataclass(frozen=True, slots=True)
 class DropBlock:
-    """An idle block that nothing names any more."""
+    """Delete an idle block that nothing names any more."""
 
     partition: PartitionId
     block: bytes
@@ -174,7 +174,7 @@ class DropBlock:
 
 @dataclass(frozen=True, slots=True)
 class DropPreparation:
-    """A preparation that the chain did not choose."""
+    """Delete a preparation that the chain record did not choose."""
 
     partition: PartitionId
     segment_no: int
@@ -206,7 +206,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class TrimLog:
-    """Retention: all below `below`, which is the first index of a batch or the end, may be deleted from the disk.
+    """Retention: delete all messages below the index `below`, which is the first one of a batch, or the log's end.
 
     A log that ends below that index begins there from now on, with `size_bytes` before it.
     """
