@@ -99,6 +99,13 @@ docs-check: $(SYNCED) ## fail if a generated page is stale or a link leads nowhe
 tools: ## build etcd 3.6 into .tools/bin (needs Go)
 	tools/etcd/build.sh
 
+.PHONY: words
+words: ## hold pages, docstrings, comments, messages and descriptions against the word list (needs Go and a C compiler)
+	tools/vale/build.sh
+	.tools/bin/vale --output line --glob='!{**/*_pb2*,**/node_modules/**}' $(WORDS)
+
+WORDS := README.md ARCHITECTURE.md CONTRIBUTING.md docs crds templates values.yaml Chart.yaml api/src broker/src client/src operator/src spark-on-k8s/src e2e tools images
+
 bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a minute
 	$(BIN)/python -m e2e.bench.smoke
 
