@@ -1,8 +1,8 @@
-"""A broken assertion in a call that this process serves is given to the event loop's exception handler.
+"""A broken assertion in a served call goes to the event loop's exception handler.
 
-In a broker's process that handler ends the process (`serving`). Without this module gRPC logs what a servicer raises,
-ends that one call and goes on, with the state that the bug left. It would be the same with a task of a call, because
-the call looks at its task only at its end, and not at how the task ended.
+In a broker's process that handler ends the process (`serving`). Without this module gRPC would log the error, end that
+one call and go on, with the state that the bug left. The task of a call has the same problem: the call waits for its
+task, but does not look at the task's error.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import grpc
 
 
 class ServedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Give it to a server as an interceptor: it guards each call of all servicers."""
+    """An interceptor for a gRPC server. It guards each call of all servicers."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
-        """The handler of the call, guarded; None if there is none."""
+        """The handler of the call, with the guard around it; None if no servicer has this call."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -34,7 +34,7 @@ class ServedCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has
 
 
 def end_at_bug(task: asyncio.Task[Any]) -> None:
-    """A task's done callback: whoever made the task need not look at how it ended."""
+    """A done callback for tasks. With it, the code that made the task need not look at the task's error."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, AssertionError):
         _tell(f"task {task.get_name()!r}", error)
@@ -45,7 +45,11 @@ def _flow(is_stream: bool) -> str:
 
 
 def _guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The same method; gRPC tells coroutines and generators apart by their kind of function."""
+    """The method with the guard around it, of the same kind.
+
+    gRPC looks at the kind of the function to know whether it gives one response (a coroutine) or a stream (an async
+    generator).
+    """
     if inspect.isasyncgenfunction(method):
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:

@@ -1,9 +1,10 @@
 """The commands of servers: `seriatim broker`, `seriatim coordinator` (and `rebuild` below it), `seriatim standalone`.
 
-Each server runs until SIGTERM or SIGINT, then stops in order and exits with 0. A start that is refused prints why, and
+Each server runs until SIGTERM or SIGINT, then stops in order and exits with 0. If it cannot start, it prints why and
 what to do, and exits with 2.
 
-Only the options stand here: `seriatim --help` loads this module, and what runs a server (`serving`) takes a second.
+This module has only the options, because `seriatim --help` loads it. The code that runs a server (`serving`) takes a
+second to import.
 """
 
 from __future__ import annotations
@@ -21,17 +22,27 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.option("--cluster", help="Name of the cluster.")
 @click.option("--group", help="Name of the broker group.")
-@click.option("--slot", type=int, help="Number of this member in its group.")
+@click.option("--slot", type=int, help="Number of this member in its broker group, from 0 to 15.")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory.")
-@click.option("--listen", help="host:port for clients and peers.")
-@click.option("--advertise", help="host:port under which clients reach it, if it is not --listen.")
+@click.option("--listen", help="host:port for clients and other brokers.")
+@click.option("--advertise", help="host:port at which clients reach this broker (default: --listen).")
 @click.option("--coordinator", help="host:port[,host:port...] of etcd or the embedded coordinator.")
-@click.option("--peers", help="name=host:port[,...]: where other brokers are reached from here.")
-@click.option("--admin-listen", help="host:port of metrics and health.")
-@click.option("--replace-disk", is_flag=True, default=None, help="Take the slot of a disk that is lost for good.")
-@click.option("--log-level", help="debug, info, warning or error.")
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Settings as TOML.")
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting.")
+@click.option(
+    "--peers",
+    help="name=host:port[,...]: addresses of other brokers, in place of those that they registered (default: none).",
+)
+@click.option("--admin-listen", help="host:port of metrics and health (default: not opened).")
+@click.option(
+    "--replace-disk",
+    is_flag=True,
+    default=None,
+    help="Take the slot of a disk that is lost for good. Only if the old process has ended, and with an empty --data.",
+)
+@click.option("--log-level", help="debug, info, warning or error (default info).")
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file with settings.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any other setting. May be given several times."
+)
 def broker(config: Path | None, assignments: tuple[str, ...], **flags: Any) -> None:
     """Run one broker."""
     prepare_process()
@@ -44,8 +55,8 @@ def broker(config: Path | None, assignments: tuple[str, ...], **flags: Any) -> N
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory.")
 @click.option("--listen", help="host:port of the etcd API.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
-@click.option("--tls-cert", type=_FILE, help="Speak TLS: the coordinator's certificate (PEM).")
-@click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option("--tls-cert", type=_FILE, help="The coordinator's certificate (PEM). Default: plain text, without TLS.")
+@click.option("--tls-key", type=_FILE, help="The private key of --tls-cert (PEM).")
 @click.option("--tls-ca", type=_FILE, help="The CA whose certificates brokers must show (PEM).")
 @click.pass_context
 def coordinator(
@@ -59,13 +70,15 @@ def coordinator(
 ) -> None:
     """Run the embedded coordinator: the part of etcd that Seriatim uses, for one machine.
 
-    It takes --data and --listen. The command `rebuild` below repairs a coordinator, embedded or etcd, that lost data.
+    It needs --data and --listen. The command `rebuild` below repairs a coordinator, embedded or etcd, that lost data.
     """
     files = {"--data": data, "--listen": listen, "--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-ca": tls_ca}
     if ctx.invoked_subcommand is not None:
         given = [name for name, value in files.items() if value is not None]
         if given:
-            raise click.UsageError(f"{given[0]} belongs behind {ctx.invoked_subcommand}, if that command has it")
+            raise click.UsageError(
+                f"{given[0]} must come after {ctx.invoked_subcommand}; leave it out if that command does not have it"
+            )
         return
     for name in ("--data", "--listen"):
         if files[name] is None:
@@ -83,28 +96,32 @@ def coordinator(
 
 def _check_come_together(tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None) -> None:
     if len({file is None for file in (tls_cert, tls_key, tls_ca)}) > 1:
-        raise click.UsageError("--tls-cert, --tls-key and --tls-ca come together")
+        raise click.UsageError("--tls-cert, --tls-key and --tls-ca come together: give all three, or none")
 
 
 @coordinator.command()
 @click.option("--cluster", required=True, help="Name of the cluster.")
 @click.option("--coordinator", required=True, help="host:port[,host:port...] of the coordinator that lost decisions.")
-@click.option("--brokers", required=True, help="name=host:port[,...]: all brokers of the cluster. Each is asked.")
+@click.option(
+    "--brokers",
+    required=True,
+    help="name=host:port[,...]: all brokers of the cluster. The command asks each of them what it knows.",
+)
 @click.option("--tls-ca", type=_FILE, help="The CA of the brokers (PEM). Default: plain text.")
-@click.option("--tls-cert", type=_FILE, help="The certificate that is shown to the brokers (PEM).")
-@click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option("--tls-cert", type=_FILE, help="The certificate that this command shows to the brokers (PEM).")
+@click.option("--tls-key", type=_FILE, help="The private key of --tls-cert (PEM).")
 @click.option("--coordinator-tls-ca", type=_FILE, help="The CA of the coordinator (PEM). Default: plain text.")
-@click.option("--coordinator-tls-cert", type=_FILE, help="The certificate that is shown to the coordinator (PEM).")
-@click.option("--coordinator-tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option("--coordinator-tls-cert", type=_FILE, help="The certificate that it shows to the coordinator (PEM).")
+@click.option("--coordinator-tls-key", type=_FILE, help="The private key of --coordinator-tls-cert (PEM).")
 @click.option(
     "--without-group",
     "without_groups",
     multiple=True,
     metavar="GROUP",
-    help="Write although no member of this broker group answered: messages in segments that only they know are lost. "
-    "May be given several times. Default: refuse to write.",
+    help="Write although no member of this broker group answered. Messages in segments that only its members know are "
+    "lost. May be given several times. Default: refuse to write.",
 )
-@click.option("--yes", is_flag=True, help="Write. Default: only say what would be written.")
+@click.option("--yes", is_flag=True, help="Write. Default: only print what the command would write.")
 def rebuild(
     cluster: str,
     coordinator: str,
@@ -118,13 +135,13 @@ def rebuild(
     without_groups: tuple[str, ...],
     yes: bool,
 ) -> None:
-    """Write what a restored or emptied coordinator has lost, from what the brokers know.
+    """Write the records that a restored or emptied coordinator has lost, from what the brokers know.
 
-    Exits with 0 if nothing is left to do, with 1 if something is left, with 2 if it could not be done.
+    Exits with 0 if nothing is left to do, with 1 if something is left to do, and with 2 if the command failed.
     """
     _check_come_together(tls_cert, tls_key, tls_ca)
     if (coordinator_tls_cert is None) != (coordinator_tls_key is None):
-        raise click.UsageError("--coordinator-tls-cert and --coordinator-tls-key come together")
+        raise click.UsageError("--coordinator-tls-cert and --coordinator-tls-key come together: give both, or none")
     if coordinator_tls_cert is not None and coordinator_tls_ca is None:
         raise click.UsageError("--coordinator-tls-ca is missing: the CA of the coordinator's certificate")
     pairs = [pair.partition("=") for pair in brokers.split(",")]
@@ -149,9 +166,14 @@ def rebuild(
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory.")
-@click.option("--listen", default="127.0.0.1:7400", show_default=True, help="host:port; the two above as well.")
-@click.option("--admin-listen", default="", help="host:port of metrics and health.")
-@click.option("--log-level", default="info", help="debug, info, warning or error.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:7400",
+    show_default=True,
+    help="host:port of the first broker. The next two ports are for the second broker and the coordinator.",
+)
+@click.option("--admin-listen", default="", help="host:port of metrics and health (default: not opened).")
+@click.option("--log-level", default="info", help="debug, info, warning or error (default info).")
 def standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:
     """Run a whole cluster in one process: a coordinator, and one broker group of two members."""
     prepare_process()

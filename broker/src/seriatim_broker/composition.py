@@ -1,4 +1,4 @@
-"""Where the concrete classes meet: one broker put together, started, and stopped in the right order."""
+"""The composition root: it makes one broker out of the concrete classes, starts it, and stops it in the right order."""
 
 from __future__ import annotations
 
@@ -65,30 +65,38 @@ EXIT_STATUS_CRASHED = 70
 """A step of the core failed: EX_SOFTWARE of sysexits.h."""
 
 EXIT_STATUS_RUN_OVER = 77
-"""The run is certified to be over, or its data directory is gone (`RunOverError`): EX_NOPERM of sysexits.h."""
+"""This member run is certified to be over, or its data directory is gone (`RunOverError`): EX_NOPERM of sysexits.h."""
 
 DIRECTORY_CHECK_S = 1.0
-"""Between two looks whether the data directory is still there, and still the one that was opened."""
+"""Between two checks that the data directory is still there, and is still the one that this member run opened."""
 
 RUNNING_DEADLINE_S = 1.0
-"""How long a start asks whether the last run of its disk still answers. A machine that is gone costs it."""
+"""How long a start waits for an answer of its disk's last member run. If that machine is gone, the start waits so long
+in vain."""
 
 LAG_PERIOD_S = 0.05
-"""How often the loop's lag is measured; one timer for the process."""
+"""Between two measurements of the event loop's lag. The process has one timer for it."""
 
 STOP_GRACE_S = 0.3
+"""How long a stop lets gRPC calls end by themselves."""
+
 SWITCHES_AT_ONCE = (4, 64)
-"""Of a graceful stop: fewest and most. A partition accepts nothing while it is switched, and switches side by side take
-each other's time; so there are few at once, as long as all are done well before the deadline."""
+"""Fewest and most switches that a graceful stop runs side by side.
+
+A partition accepts nothing during its switch, and switches side by side slow each other down. So a stop runs few at
+once, if all of them can still end well before the deadline."""
 
 SWITCHES_IN_A_ROW = 25
-"""As many as fit into the deadline's first half, at some 50 ms each."""
+"""The number of switches, one after another, that fit into the first half of the deadline, at about 50 ms each."""
 
 _log = structlog.get_logger(__name__)
 
 
 def end_process(error: BaseException) -> None:
-    """What a failed step, or a run that is over, leads to: the process ends at once, and other members take over."""
+    """End the process at once, after a failed step or at the end of this member run. Other members take over.
+
+    The exit status is 77 for a `RunOverError`, and 70 for any other error.
+    """
     if isinstance(error, RunOverError):
         sys.stderr.write(f"seriatim: {error}\n")
     sys.stderr.flush()
@@ -97,51 +105,51 @@ def end_process(error: BaseException) -> None:
 
 @dataclass(slots=True)
 class _Disk:
-    """The data directory as `runtime.membership` wants it."""
+    """The data directory, behind the interface that `runtime.membership` wants."""
 
     directory: DataDirectory
 
     @property
     def member(self) -> MemberId:
-        """Whose disk it is."""
+        """The member to which this disk belongs."""
         assert self.directory.passport is not None
         return self.directory.passport.member
 
     @property
     def run(self) -> int:
-        """The number of the last run that began on it."""
+        """The number of the last member run that began on this disk."""
         assert self.directory.passport is not None
         return self.directory.passport.run
 
     @property
     def suspect_before_run(self) -> int:
-        """The run that followed the last one that did not end in order."""
+        """The member run after the last one that did not end in order."""
         assert self.directory.passport is not None
         return self.directory.passport.suspect_before_run
 
     @property
     def has_data(self) -> bool:
-        """Whether anything was ever stored on it."""
+        """Whether a broker ever stored data on this disk."""
         return self.directory.has_data
 
     @property
     def seen(self) -> Seen:
-        """What the passport keeps of the coordinator."""
+        """What the passport keeps about the coordinator."""
         passport = self.directory.passport
         assert passport is not None
         return Seen(passport.registered_run, passport.coordinator_revision, passport.coordinator_rebuilt_at_ms)
 
     def raise_run(self) -> int:
-        """Begin a run."""
+        """Begin a member run: write the next number into the passport, and return it."""
         return self.directory.raise_run()
 
     def note_seen(self, seen: Seen) -> None:
-        """Keep it in the passport."""
+        """Write it into the passport."""
         self.directory.note_coordinator(seen.registered_run, seen.revision, seen.rebuilt_at_ms)
 
 
 def _is_new(directory: DataDirectory, slot: KnownMember | None) -> bool:
-    """Whether it is empty, or was taken by a start that ended before the slot was registered to it."""
+    """Whether the directory is empty, or a start took it but ended before it registered the directory for its slot."""
     if directory.passport is None:
         return True
     is_other = slot is None or slot.incarnation != directory.passport.incarnation
@@ -157,9 +165,9 @@ class Broker:
     """One broker in this process.
 
     Args:
-        settings: Checked already.
-        exposition: Where its samples are shown.
-        die: Called when a step of the core failed.
+        settings: From `settings.load`, which has checked them.
+        exposition: The metrics page to which this broker adds its samples.
+        die: Called when a step of the core failed, or when this member run is over.
     """
 
     def __init__(
@@ -189,10 +197,10 @@ class Broker:
     # ---- start ------------------------------------------------------------------------------------------
 
     def open_certificates(self) -> None:
-        """Read the files of TLS, if there are any; `start` does it otherwise.
+        """Read the TLS files, if the settings name any. If you do not call this, `start` does.
 
         Raises:
-            SeriatimError: They cannot be used; the text says why and what to do.
+            SeriatimError: The files cannot be used; the text says why and what to do.
         """
         if self.settings.tls_files is None or self.tls is not None:
             return
@@ -205,8 +213,11 @@ class Broker:
     async def start(self) -> None:
         """Join the cluster and serve.
 
+        If this call fails or is cancelled, it ends what it had started. Its member run may have begun: then the next
+        start on this disk certifies that it has ended.
+
         Raises:
-            SeriatimError: It cannot; the text says why and what to do. Nothing is left running.
+            SeriatimError: The broker cannot start; the text says why and what to do.
         """
         try:
             await self._start()
@@ -254,7 +265,7 @@ class Broker:
         _log.info("serving", broker=settings.broker, listen=settings.listen, advertise=settings.client_address)
 
     async def _is_running(self, cluster_id: str, address: str, run: RunId) -> bool:
-        """Whether a process at that address says that it is that run."""
+        """Whether a process at this address answers that it is this member run."""
         identity = PeerIdentity(cluster_id, run.member, run.run)
         try:
             connection = await GrpcDialer(identity, self._transport).dial(address, RUNNING_DEADLINE_S)
@@ -290,7 +301,7 @@ class Broker:
         directory.note_storage()
 
     def _assemble(self) -> None:
-        """The parts, each with the ones that it needs."""
+        """Make the parts of the broker, each with the parts that it needs."""
         settings, identity = self.settings, self.identity
         assert self._storage is not None
         self._core = BrokerCore(
@@ -358,11 +369,15 @@ class Broker:
         return await measure_traffic(self._calls, broker, deadline_s)
 
     def _peer_names(self) -> PeerNames | None:
-        """Certificates can be checked where they are asked for."""
+        """The check of other brokers' certificates. None if there is no TLS, or if clients need no certificate."""
         if self.tls is None:
             return None
         if self.settings.tls_client_auth != "required":
-            _log.warning("client_certificates_optional", note="neither clients nor brokers are asked who they are")
+            _log.warning(
+                "client_certificates_optional",
+                note="every program that reaches this port can do what a broker can do: neither clients nor brokers "
+                "must show a certificate. To require one, set tls_client_auth to required",
+            )
             return None
         directory = self._directory_of_members
         return PeerNames(
@@ -403,12 +418,13 @@ class Broker:
             if self.tls is None:
                 server.add_insecure_port(self.settings.listen)
             else:
-                # The library keeps no reference to the credentials, which it calls at each handshake.
+                # gRPC calls the credentials at each handshake, but keeps no reference to them.
                 self._credentials = server_credentials(self.tls, self.settings.tls_client_auth)
                 server.add_secure_port(self.settings.listen, self._credentials)
         except RuntimeError as exc:
             raise PreconditionError(
-                f"the broker cannot listen on {self.settings.listen}: it is taken, or not an address of this machine"
+                f"the broker cannot listen on {self.settings.listen}: another process uses this port, or it is not an "
+                "address of this machine"
             ) from exc
         self._server = server
         await server.start()
@@ -416,24 +432,24 @@ class Broker:
     # ---- run --------------------------------------------------------------------------------------------
 
     async def wait(self) -> None:
-        """Until something that must run has failed; that is then raised."""
+        """Wait until one of the broker's duties fails, and raise its error. Cancelling ends only the wait."""
         assert self._duties is not None
         try:
             await asyncio.shield(self._duties)
         except Exception as exc:
             problem = self._directory.problem(self.identity.run) if self._directory is not None else ""
             if problem:
-                self._end_without_directory(problem)  # another duty met it first
+                self._end_without_directory(problem)  # another duty failed because of it before the check found it
             self._status.failed(exc)
             raise
 
     def _die(self, error: BaseException) -> None:
-        """A step of the core failed."""
+        """Write the error into the status file, and end."""
         self._status.failed(error)
         self._end(error)
 
     def not_ready(self) -> str:
-        """Why this broker is not ready; empty if it is: admitted and serving."""
+        """Why this broker is not ready; empty if it is ready, which means admitted and serving."""
         if self._is_joining:
             return f"{self.settings.broker} waits for the coordinator at {', '.join(self.settings.coordinator)}"
         if not self._is_serving:
@@ -442,11 +458,11 @@ class Broker:
         if why:
             return f"{self.settings.broker}: {COORDINATOR_BEHIND.line(why)}"
         if not self._core.ready:
-            return f"{self.settings.broker} is still fencing what earlier runs left open"
+            return f"{self.settings.broker} is still fencing the segments that earlier member runs left open"
         if not self._directory_of_members.is_admitted(self.identity.member):
             return f"{self.settings.broker} is not admitted yet"
         if missing := self._runtime.missing_link():
-            return f"{self.settings.broker} has no link yet to {missing} of its group, which is live"
+            return f"{self.settings.broker} has no link yet to {missing} of its broker group, which is live"
         stall_s = self._disk_stall_s()
         if stall_s * 1000 > self.settings.disk_hang_ms:
             return (
@@ -456,7 +472,7 @@ class Broker:
         return ""
 
     def warnings(self) -> str:
-        """What is wrong though this broker is ready, a line for each; empty if nothing is."""
+        """What is wrong although this broker is ready, one line for each thing; empty if nothing is wrong."""
         if not self._is_serving:
             return ""
         refusal = COORDINATOR_REFUSES.line(self._runtime.refusals.warning)
@@ -464,37 +480,37 @@ class Broker:
         return "\n".join(filter(None, (refusal, self._disk_warning(), quarantine)))
 
     def _quarantine_warning(self) -> str:
-        """What to say of segments that the chain contradicts; empty if there are none."""
+        """The warning about quarantined segments; empty if there are none."""
         kept = self._core.quarantined
         if not kept:
             return ""
         (partition, segment), count = next(iter(kept.items()))
         return (
-            f"{len(kept)} segments on {self.settings.broker} end elsewhere than the cluster decided, because an older "
-            f"copy of another disk decided it; the first is segment {segment} of partition {partition}, of which "
-            f"{count} messages are kept here. This broker does not serve them. Keep this disk, and see the runbook "
-            "disk-contradicts"
+            f"{len(kept)} segments on {self.settings.broker} have messages beyond the length that the chain decided, "
+            "because an older copy of another disk gave that length; the first is segment "
+            f"{segment} of partition {partition}, of which {count} messages are kept here. This broker keeps these "
+            "segments and does not serve them. Keep this disk, and follow the runbook disk-contradicts"
         )
 
     def _disk_warning(self) -> str:
-        """What to say of a disk that is full; empty while there is room."""
+        """The warning about a full disk; empty while there is room."""
         if not self._core.is_disk_full:
             return ""
         return (
             f"the disk of {self.settings.broker} has reached its reserve ({self._room.free_bytes >> 20} MiB of "
-            f"{self._room.reserve_bytes >> 20} MiB are free): it takes no new messages, and heads move to groups with "
-            "room. Add disks or broker groups, or delete topics that are not needed"
+            f"{self._room.reserve_bytes >> 20} MiB are free): it takes no new messages, and its open segments move to "
+            "broker groups with room. Nothing is lost. Add disks or broker groups, or delete topics that are not needed"
         )
 
     def not_alive(self) -> str:
-        """Why a supervisor should end this process; empty if it should go on."""
+        """Why a supervisor should end this process; empty if the process should go on."""
         stall_s = self._disk_stall_s()
         if not 0 < self.settings.disk_hang_dead_s < stall_s:
             return ""
         return f"the disk of {self.settings.broker} has completed no write for {stall_s:.0f} s"
 
     def _disk_stall_s(self) -> float:
-        """For how long the disk has completed nothing although a write waits."""
+        """For how many seconds the disk has completed no write although one waits; 0 if none waits."""
         return self._core.disk_stall_us(self._clock.monotonic_us()) / 1e6 if self._is_assembled else 0.0
 
     async def _do_duties(self) -> None:
@@ -508,10 +524,16 @@ class Broker:
                 group.create_task(duty, name=f"{name} of {self.settings.broker}")
 
     async def _watch_directory(self) -> None:
-        """End this run if its data directory is gone, or is another one by now (rule `directory-gone`, I12).
+        """End this member run when its data directory is gone, or is another one (rule `directory-gone`, I12).
 
-        Deleted files can be written as long as they are open. Each flush succeeds, and nothing of it can be read again
-        once the process ends: a message would be acknowledged with one copy. A disk that hangs only delays the look.
+        Without it:
+
+        1. A person deletes the data directory of a running broker. The broker's files stay open.
+        2. The broker goes on: it writes to the deleted files, and each flush succeeds.
+        3. A message is acknowledged, because both members have flushed it.
+        4. The process ends, and its files are gone. The message is on one disk only.
+
+        If the disk hangs, the check only comes later.
         """
         directory = self._directory
         assert directory is not None
@@ -523,16 +545,16 @@ class Broker:
                 return
 
     async def _remember(self, seen: Seen) -> None:
-        """Keep on the disk what was seen of the coordinator."""
+        """Write to the passport what this broker has seen of the coordinator."""
         assert self._directory is not None
         await asyncio.to_thread(_Disk(self._directory).note_seen, seen)
 
     def _end_without_directory(self, problem: str) -> None:
-        """End this run at once: a stop in order would write to a directory that is gone."""
+        """End this member run at once, because a stop in order would write to a directory that is gone."""
         error = RunOverError(
-            f"{problem}. What was acknowledged as replicated is on other members too; what this run would "
-            "write from now on could not be read again. Remedy: if the disk can be brought back, start the "
-            "broker with it; if not, start once with an empty directory and --replace-disk",
+            f"{problem}. Messages that were acknowledged as replicated are on other members too. This broker ends, "
+            "because nothing that it wrote from now on could be read again. Remedy: if the disk can be brought back, "
+            "start the broker with it; if not, start once with an empty directory and --replace-disk",
             member=str(self.identity.member),
             run=self.identity.run,
         )
@@ -569,32 +591,47 @@ class Broker:
         storage = self._storage
         return {
             "partitions": ("Partitions that this broker keeps in memory", lambda: len(self._core.partitions)),
-            "producers": ("Producers that its open segments remember", lambda: sum(self._producer_counts())),
+            "producers": (
+                "Producers in the producer tables of this broker's open segments",
+                lambda: sum(self._producer_counts()),
+            ),
             "producers_max": (
-                "The same of the partition that remembers most",
+                "Producers in the largest of these producer tables",
                 lambda: max(self._producer_counts(), default=0),
             ),
             "streams": ("Append and consume streams", lambda: self._services.stream_count),
-            "in_flight_bytes": ("Batches taken and not answered", lambda: self._services.in_flight_bytes),
-            "links_up": ("Links to other brokers that stand", lambda: self._links.up_count),
-            "storage_queue": ("Writes handed to the storage and not durable", lambda: self._driver.unflushed_count),
-            "storage_saturated": ("Whether appends are refused for the disk", lambda: float(storage.is_saturated)),
+            "in_flight_bytes": (
+                "Bytes of batches that this broker took and has not answered",
+                lambda: self._services.in_flight_bytes,
+            ),
+            "links_up": ("Links to other brokers that are up", lambda: self._links.up_count),
+            "storage_queue": (
+                "Writes that were handed to the storage and are not durable yet",
+                lambda: self._driver.unflushed_count,
+            ),
+            "storage_saturated": (
+                "1 while this broker refuses appends because the disk cannot keep up, otherwise 0",
+                lambda: float(storage.is_saturated),
+            ),
             "kept_scans": ("Places of sequential readers that the storage keeps", lambda: storage.reader.scan_count),
-            "read_ahead_bytes": ("Read ahead of them, or being read", lambda: storage.reader.bytes_ahead),
+            "read_ahead_bytes": (
+                "Bytes that the storage has read ahead of these places, or is reading",
+                lambda: storage.reader.bytes_ahead,
+            ),
             "retained_bytes": (
-                "Kept, on one disk, of the partitions with retention that this broker leads",
+                "Bytes kept, on one disk, in the partitions with retention that this broker leads",
                 lambda: self._runtime.retention.figures.retained_bytes,
             ),
             "retained_seconds": (
-                "Age of the oldest message that is kept of them",
+                "Age of the oldest message kept in the partitions with retention that this broker leads",
                 lambda: self._runtime.retention.figures.retained_s,
             ),
             "retention_unread_ratio": (
-                "How near the oldest message of them that a group has not read is to being dropped; 1: it goes",
+                "How near the oldest of them that a consumer group has not read is to being dropped; 1: it is dropped",
                 lambda: self._runtime.retention.figures.unread_ratio,
             ),
             "retention_unread_seconds": (
-                "Until that message is dropped for its age; infinite if none is",
+                "Seconds until that message is dropped for its age; infinite if age never drops it",
                 lambda: self._runtime.retention.figures.unread_s,
             ),
             "publications_waiting": (
@@ -602,44 +639,59 @@ class Broker:
                 lambda: self._runtime.taking_up.waiting_count,
             ),
             "publications_waiting_seconds": (
-                "For how long the oldest of them has been decided",
+                "Seconds since the oldest of the waiting publications was decided",
                 lambda: self._runtime.taking_up.waiting_s,
             ),
             "publication_bytes": (
-                "Staged batches in memory for publications that are carried out here, fetched or not committed",
+                "Bytes of staged batches that this broker has in memory for publications until they are committed",
                 lambda: self._core.state.carried_bytes,
             ),
-            "disk_full": ("Whether the disk has reached its reserve", lambda: float(self._core.is_disk_full)),
-            "disk_free_bytes": ("Free on the disk", lambda: self._room.free_bytes),
-            "disk_reserve_bytes": ("Kept free of new messages on the disk", lambda: self._room.reserve_bytes),
+            "disk_full": (
+                "1 while the disk has reached its reserve, otherwise 0",
+                lambda: float(self._core.is_disk_full),
+            ),
+            "disk_free_bytes": ("Free bytes on the disk", lambda: self._room.free_bytes),
+            "disk_reserve_bytes": (
+                "Bytes on the disk that are kept free of new messages",
+                lambda: self._room.reserve_bytes,
+            ),
             "quarantined_segments": (
-                "Segments that are kept and not served, because the chain contradicts this disk",
+                "Segments that this broker keeps and does not serve, because the chain contradicts its disk",
                 lambda: len(self._core.quarantined),
             ),
             "disk_stall_seconds": (
-                "For how long the disk has completed nothing although a write waits",
+                "Seconds for which the disk has completed no write although one waits",
                 self._disk_stall_s,
             ),
-            "posted_events": ("Events that wait for their slice of the loop", lambda: self._driver.posted_count),
+            "posted_events": (
+                "Events that wait until the event loop gives them to the core",
+                lambda: self._driver.posted_count,
+            ),
             "coordinator_behind": (
-                "Whether the coordinator has lost decisions that this broker knows of",
+                "1 if the coordinator has lost decisions that this broker knows, otherwise 0",
                 lambda: float(bool(self._core.state.coordinator.behind)),
             ),
             "coordinator_refuses": (
-                "Whether the coordinator answers and refuses to write",
+                "1 while the coordinator answers but refuses to write, otherwise 0",
                 lambda: float(self._runtime.refusals.is_refusing),
             ),
-            "coordinator_transactions": ("Transactions under way", lambda: self._runtime.work.pending_count),
+            "coordinator_transactions": (
+                "Transactions that this broker sent to the coordinator and that have no answer yet",
+                lambda: self._runtime.work.pending_count,
+            ),
             "balance_excess": (
-                "How much the busiest group is above the mean, as a ratio, at the last look of this controller",
+                "How much the busiest broker group was above the mean, as a ratio, when the controller last measured",
                 lambda: self._controller.balancer.excess,
             ),
-            "controller": ("Whether this broker is the controller", lambda: float(self._controller.election.is_leader)),
-            "ready": ("Whether this broker is admitted and serving", lambda: float(not self.not_ready())),
+            "controller": (
+                "1 if this broker is the controller, otherwise 0",
+                lambda: float(self._controller.election.is_leader),
+            ),
+            "ready": ("1 if this broker is admitted and serving, otherwise 0", lambda: float(not self.not_ready())),
         }
 
     def _producer_counts(self) -> Iterator[int]:
-        """How many producers each open segment here remembers."""
+        """For each open segment of this broker, the number of producers in its producer table."""
         for partition in self._core.partitions.values():
             log = partition.open_log()
             if log is not None and log.table is not None:
@@ -648,7 +700,10 @@ class Broker:
     # ---- stop -------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Hand over, then end in order: whatever was acknowledged is durable and marked clean. Idempotent."""
+        """Hand over open segments, then end in order, so that the disk is marked clean. Idempotent.
+
+        A cancelled stop leaves this member run without a clean mark. No acknowledged message is lost.
+        """
         if not self._is_serving:
             return
         _log.info("stopping", broker=self.settings.broker)
@@ -676,7 +731,7 @@ class Broker:
         _log.info("stopped", broker=self.settings.broker)
 
     async def _hand_over(self) -> None:
-        """Planned switches of all open segments that this broker is a member of, within the deadline."""
+        """Run planned switches of all open segments of which this broker is a member, within `stop_deadline_s`."""
         mine = [
             partition.id
             for partition in self._core.partitions.values()
@@ -712,7 +767,7 @@ class Broker:
             await asyncio.gather(self._duties, return_exceptions=True)
 
     async def _abandon(self) -> None:
-        """Give back what a failed start has taken. The run began, and is certified by the next one."""
+        """Give back what a failed start has taken. If its member run began, the next start certifies its end."""
         await self._end_duties()
         if self._server is not None:
             await self._server.stop(None)
@@ -740,7 +795,11 @@ def _balancing(settings: BrokerSettings) -> BalancerSettings:
 
 
 async def serve_admin(address: str, exposition: Exposition, brokers: list[Broker]) -> AdminPort | None:
-    """The admin port of a process, with the certificates of its first broker; None if no address is given."""
+    """Start the admin port of a process, with the certificates of its first broker. None if no address is given.
+
+    Raises:
+        PreconditionError: The port cannot listen on this address.
+    """
     if not address:
         return None
     tls = brokers[0].tls

@@ -1,10 +1,11 @@
-"""The admin port: metrics and health over HTTP (HTTPS where the broker has certificates).
+"""The admin port: metrics and health over HTTP, or over HTTPS if the broker has certificates.
 
-It is enough for Prometheus, a kubelet and curl, and asks nobody for a certificate: a kubelet shows none.
+It serves Prometheus, a kubelet and curl. It never asks a client for a certificate, because a kubelet shows none.
 
 /metrics   the counters, in Prometheus' text format
-/healthz   200 while the event loop turns; 503 once the disk has hung for `disk_hang_dead_s`
-/readyz    200 when admitted and serving, with a line for each thing that needs a person; else 503 with the reason
+/healthz   200 while the event loop turns; 503 when the disk has hung for `disk_hang_dead_s`
+/readyz    200 if the broker is admitted and serving, with a line for each thing that a person must look at;
+           otherwise 503 with the reason
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ _log = structlog.get_logger(__name__)
 
 
 class AdminPort:
-    """Serves until closed.
+    """The HTTP server of the admin port. It serves from `start` to `close`.
 
     Args:
         metrics: Makes the metrics page.
-        not_ready: Why the broker is not ready; empty if it is.
-        not_alive: Why the process should be ended; empty if it should go on.
-        tls: For HTTPS; None serves plain HTTP.
-        warnings: What a person should look at though the broker is ready, a line for each; empty if there is nothing.
+        not_ready: Says why the broker is not ready; empty if it is ready.
+        not_alive: Says why a supervisor should end the process; empty if the process should go on.
+        tls: Context for HTTPS; None: plain HTTP.
+        warnings: Says what a person should look at although the broker is ready, one line for each thing; empty if
+            there is nothing.
     """
 
     def __init__(
@@ -53,10 +55,13 @@ class AdminPort:
         self._connections = 0
 
     async def start(self, address: str) -> None:
-        """Listen.
+        """Open the port and serve in the background.
+
+        Args:
+            address: `host:port`.
 
         Raises:
-            PreconditionError: The address is taken.
+            PreconditionError: The address is in use, or is not an address of this machine.
         """
         host, port = check_address(address)
         try:
@@ -72,7 +77,7 @@ class AdminPort:
             raise PreconditionError(f"the admin port cannot listen on {address}: {exc.strerror}") from exc
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and wait until the port is closed. Idempotent."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -86,7 +91,7 @@ class AdminPort:
                     writer.write(self._answer(request))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked has gone, or does not speak HTTP
+            pass  # the client has gone, or does not speak HTTP
         finally:
             self._connections -= 1
             writer.close()

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, or for people where somebody looks at a terminal."""
+"""Logs on stderr: one JSON object in each line, or lines for people if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import structlog
 
 
 def configure(level: str = "info", **context: object) -> None:
-    """Set up structlog for the process; `context` is in every line.
+    """Set up structlog for this process.
+
+    Args:
+        level: The least severe level that is written, for example `info`.
+        context: Fields that each line gets.
 
     Raises:
         ValueError: There is no such level.

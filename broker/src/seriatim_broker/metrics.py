@@ -1,7 +1,8 @@
-"""What a broker counts, for Prometheus.
+"""The metrics of a broker, for Prometheus.
 
-The hot path adds to plain attributes of `Counters`; they become samples only when somebody asks. Names begin with
-`seriatim_`; no label has a partition or a topic in it, so the number of series does not grow with the cluster.
+The code that handles batches adds to plain attributes of `Counters`. They become samples only when Prometheus reads
+the page. Names begin with `seriatim_`. No label has a partition or a topic in it, so the number of series does not grow
+with the cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 LATENCY_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-"""From a memory step to a stalled disk."""
+"""Upper bounds of the buckets: from a step in memory (0.2 ms) to a disk that stalled (5 s)."""
 
 
 class Histogram:
@@ -29,14 +30,14 @@ class Histogram:
         self.max_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Take up one duration."""
+        """Count one duration."""
         self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         self.count += 1
         self.total_s += seconds
         self.max_s = max(self.max_s, seconds)
 
     def buckets(self) -> Iterator[tuple[str, float]]:
-        """Cumulated, as Prometheus wants them."""
+        """Each bucket's upper bound, with the number of durations up to it, as Prometheus wants them."""
         total = 0
         for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self.counts, strict=True):
             total += count
@@ -44,7 +45,7 @@ class Histogram:
 
 
 class Counters:
-    """Everything that is counted, by the name it is exported under (without the prefix)."""
+    """All counts of a broker. Each attribute has the name of its metric, without the prefix `seriatim_`."""
 
     __slots__ = (
         "adopted_bytes",
@@ -100,44 +101,50 @@ class Counters:
         self.switch_gap_s = Histogram()
 
     def add(self, family: dict[str, int], label: str, count: int = 1) -> None:
-        """Count under a label of a closed set."""
+        """Count under a label. The set of labels must be small and fixed."""
         family[label] = family.get(label, 0) + count
 
 
 _COUNTERS: Final = (
     ("appended_batches", "Batches taken from producers"),
-    ("appended_messages", "Messages in them"),
-    ("appended_bytes", "Bytes of them, headers included"),
+    ("appended_messages", "Messages taken from producers"),
+    ("appended_bytes", "Bytes taken from producers, headers included"),
     ("committed_batches", "Batches answered as accepted, at their ack level"),
     ("delivered_batches", "Batches sent to consumers"),
-    ("delivered_bytes", "Bytes of them"),
+    ("delivered_bytes", "Bytes sent to consumers"),
     ("range_batches", "Batches sent to readers of ranges"),
-    ("range_bytes", "Bytes of them, headers included"),
+    ("range_bytes", "Bytes sent to readers of ranges, headers included"),
     ("publications_decided", "Publications that this broker decided on behalf of writers"),
-    ("published_rows", "Rows of them"),
-    ("adopted_bytes", "Bodies of publications that this disk has as they were staged, and did not write again"),
+    ("published_rows", "Rows of the publications that this broker decided"),
+    ("adopted_bytes", "Bytes of published bodies that this disk had from staging, so that it did not write them again"),
     ("retention_trims", "Transactions with which this broker, as a master, dropped the oldest messages of a partition"),
-    ("retention_dropped_messages", "Messages that they dropped"),
-    ("retention_dropped_bytes", "Bytes of them on one disk, headers included"),
-    ("events", "Events that the core was stepped by"),
+    ("retention_dropped_messages", "Messages that retention dropped in partitions which this broker leads"),
+    ("retention_dropped_bytes", "Bytes of the dropped messages on one disk, headers included"),
+    ("events", "Events that the core handled"),
 )
 _FAMILIES: Final = (
     ("refused", "number", "Batches refused, by error number"),
-    ("notes", "name", "What the core found worth telling, by name"),
+    ("notes", "name", "Notes that the core wrote to the log, by name"),
     ("switches", "reason", "Switches that this broker ran, by reason"),
     ("coordinator_writes", "outcome", "Transactions of the core at the coordinator, by outcome"),
-    ("balance_moves", "result", "Heads that this broker, as the controller, moved for balance, by result"),
+    ("balance_moves", "result", "Open segments that this broker, as the controller, moved for balance, by result"),
 )
 _HISTOGRAMS: Final = (
-    ("loop_lag_s", "loop_lag_seconds", "How much later than asked for the event loop woke a timer"),
-    ("step_s", "step_seconds", "Time of one step of the core with its effects"),
-    ("flush_s", "flush_seconds", "From handing writes to the storage to their being durable"),
-    ("switch_gap_s", "switch_seconds", "From the beginning of a switch to its transaction"),
+    ("loop_lag_s", "loop_lag_seconds", "Seconds by which the event loop woke a timer too late"),
+    ("step_s", "step_seconds", "Seconds for one step of the core with its effects"),
+    ("flush_s", "flush_seconds", "Seconds from handing writes to the storage until they are durable"),
+    ("switch_gap_s", "switch_seconds", "Seconds from the beginning of a switch to its transaction"),
 )
 
 
 class BrokerCollector:
-    """Turns counters, and gauges that are read when asked for, into samples."""
+    """Makes samples of a broker's counters and gauges. It reads the gauges when Prometheus reads the page.
+
+    Args:
+        broker: The value of the label `broker`.
+        counters: The broker's counts.
+        gauges: By name, without the prefix: the description, and a function that returns the value.
+    """
 
     def __init__(self, broker: str, counters: Counters, gauges: dict[str, tuple[str, Callable[[], float]]]) -> None:
         self._broker = broker
@@ -145,7 +152,7 @@ class BrokerCollector:
         self._gauges = gauges
 
     def collect(self) -> Iterable[Metric]:
-        """Called by the registry."""
+        """All samples of this broker. The registry calls it."""
         for name, text in _COUNTERS:
             counter = CounterMetricFamily(f"seriatim_{name}", text, labels=["broker"])
             counter.add_metric([self._broker], getattr(self._counters, name))
@@ -160,7 +167,9 @@ class BrokerCollector:
             family = HistogramMetricFamily(f"seriatim_{name}", text, labels=["broker"])
             family.add_metric([self._broker], list(histogram.buckets()), histogram.total_s)
             yield family
-        longest = GaugeMetricFamily("seriatim_loop_lag_seconds_max", "Longest loop lag so far", labels=["broker"])
+        longest = GaugeMetricFamily(
+            "seriatim_loop_lag_seconds_max", "Longest loop lag since the process started", labels=["broker"]
+        )
         longest.add_metric([self._broker], self._counters.loop_lag_s.max_s)
         yield longest
         for name, (text, read) in self._gauges.items():
@@ -170,7 +179,7 @@ class BrokerCollector:
 
 
 class Exposition:
-    """The page that Prometheus reads; several brokers of one process share it."""
+    """The page that Prometheus reads. Several brokers of one process share it."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

@@ -1,9 +1,9 @@
-"""How a server process keeps its memory: set once at start, before anything large is allocated.
+"""Two settings of a server process's memory. A start sets the first before it allocates anything large.
 
-The C library gives large blocks back to the kernel as soon as they are free, and takes them again, zeroed page by
-page, a moment later: for a broker that fills and frees memtables all day that was a tenth of its processor time.
-Python's full collections stop the loop for tens of milliseconds once there are many objects; what exists after the
-start lives as long as the process, and need not be looked at again.
+1. The C library gives large free blocks back to the kernel at once. A moment later it asks for them again, and the
+   kernel zeroes them page by page. A broker fills and frees memtables all day: this was a tenth of its processor time.
+2. If there are many objects, a full collection of Python stops the event loop for tens of milliseconds. The objects
+   that exist after the start live as long as the process, so that collections need not look at them again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ _KEPT_BYTES_MAX: Final = 256 << 20
 _MAPPED_BYTES_MIN: Final = 64 << 20
 
 _YOUNG_OBJECTS: Final = 50_000
-"""Allocations between two collections of the youngest objects; Python's 700 is for programs that hold little."""
+"""Allocations between two collections of the youngest objects. Python's default of 700 suits programs with few
+objects."""
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep up to 256 MiB of freed memory. Does nothing where the C library is not glibc."""
+    """Let the allocator keep up to 256 MiB of freed memory. Does nothing if the C library is not glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -33,7 +34,7 @@ def keep_freed_memory() -> None:
 
 
 def settle_objects() -> None:
-    """Everything that the start made is there for good: collections look at what is newer only, and less often."""
+    """Take all present objects out of future collections, and have collections run less often. Call it after start."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, 20, 20)

@@ -1,4 +1,4 @@
-"""What a server process says before it imports its libraries: how gRPC's core behaves, and what is left out."""
+"""Settings that a server process makes before it imports its libraries: for gRPC's core, and an import to leave out."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from seriatim_api.imports import left_out
 
 
 def prepare_process() -> None:
-    """To be called before anything of the broker is imported. What the environment says already is left as it is."""
+    """Call it before you import any other module of the broker. It changes no variable that the environment has."""
     _prepare_grpc()
-    with left_out("rich"):  # structlog would draw tracebacks with it: a fifth of a start's processor time, and 4 MB
-        import structlog  # noqa: F401 - it is imported here so that nobody imports it with rich
+    with left_out("rich"):  # structlog would use rich for tracebacks: a fifth of a start's processor time, and 4 MB
+        import structlog  # noqa: F401 - imported here, so that no later import of structlog loads rich
 
 
 def _prepare_grpc() -> None:
-    """Poll in one thread, and write nothing but errors.
+    """Have gRPC poll in one thread, and log only errors.
 
-    gRPC's event engine reads a socket in a pool of threads and hands over to the thread that wakes the event loop; the
-    older way, still in the same build, does both in one thread. A message that is alone on its way crosses four
-    streams: with the event engine off, the round trip of a stream was measured at 125 us instead of 225, the latency of
-    a replicated message was a tenth lower, and throughput the same. A build of gRPC that does not know the experiments
-    any more says so on stderr and goes on.
+    gRPC's event engine reads sockets in a pool of threads, and hands over to the thread that wakes the event loop. The
+    older way, still in the same build, does both in one thread. A single message crosses four streams. With the event
+    engine off, the round trip of a stream was measured at 125 us instead of 225 us. The latency of a replicated message
+    was a tenth lower, and throughput was the same. If a later build of gRPC does not know these experiments, it says so
+    on stderr and goes on.
 
-    Of failed TLS handshakes gRPC writes a line each, among ours and not in JSON: whoever scans ports would fill the
-    log. `GRPC_VERBOSITY=INFO` brings them back: they are the only place that says why a client was not accepted.
+    gRPC writes a line for each failed TLS handshake, between our lines and not as JSON. A scan of ports would fill the
+    log with them. `GRPC_VERBOSITY=INFO` brings these lines back: only they say why a client was not accepted.
     """
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

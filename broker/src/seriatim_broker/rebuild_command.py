@@ -1,4 +1,4 @@
-"""`seriatim coordinator rebuild`: asks all brokers what they know, and writes what the coordinator has lost."""
+"""`seriatim coordinator rebuild`: it asks all brokers what they know, and writes what the coordinator has lost."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from .runtime.keys import Keys
 from .runtime.rebuilding import Answers, Plan, Told, carry_out, make_plan
 
 ASK_DEADLINE_S = 10.0
-"""Of each page that a broker tells."""
+"""For each page of a broker's answer."""
 
 DONE, LEFT, FAILED = 0, 1, 2
-"""Exit statuses: nothing is left to do, something is left, it could not be done."""
+"""Exit statuses: nothing is left to do; something is left to do; the command failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a person asked for.
+    """The options of the command.
 
     Attributes:
+        cluster: Name of the cluster.
         coordinator: `host:port` of each of its members.
-        brokers: Addresses by name; each is asked.
-        tls: For the brokers; None: plain text.
-        coordinator_tls: For the coordinator, which may have another authority; None: plain text.
-        without_groups: Broker groups without an answering member that do not stop it.
-        write: Otherwise the plan is only shown.
+        brokers: Addresses by name. The command asks each broker.
+        tls: Certificates for the brokers; None: plain text.
+        coordinator_tls: Certificates for the coordinator, which may have another CA; None: plain text.
+        without_groups: Names of broker groups. If none of their members answers, the command writes all the same.
+        write: Whether to write. If it is false, the command only shows its plan.
     """
 
     cluster: str
@@ -47,7 +48,11 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """The command; returns the exit status."""
+    """Run the command.
+
+    Returns:
+        The exit status: 0, 1 or 2.
+    """
     try:
         return asyncio.run(_run(request))
     except SeriatimError as exc:
@@ -77,7 +82,7 @@ async def _carry_out(client: EtcdCoordinator, plan: Plan, *, write: bool) -> int
         click.echo(f"Nothing was written. To write these {len(plan.steps)} records: the same with --yes.")
         return LEFT
     if plan.refusals:
-        click.echo("Nothing was written: see what is refused above.")
+        click.echo("Nothing was written, because of the lines above that begin with refused.")
         return FAILED
     changed = await carry_out(client, plan)
     click.echo(f"{len(plan.steps) - len(changed)} records written.")
@@ -99,7 +104,12 @@ def _show(plan: Plan) -> None:
 
 
 async def _ask_all(brokers: Mapping[str, str], transport: Transport) -> Answers:
-    """Ask all of them at once."""
+    """Ask all brokers at the same time.
+
+    Raises:
+        UnavailableError: No broker answered.
+        SeriatimError: The process at a broker's address is another broker.
+    """
     asked = [_ask(name, address, transport) for name, address in brokers.items()]
     found = dict(zip(brokers, await asyncio.gather(*asked), strict=True))
     told = tuple(one for one in found.values() if isinstance(one, Told))
@@ -113,7 +123,11 @@ async def _ask_all(brokers: Mapping[str, str], transport: Transport) -> Answers:
 
 
 async def _ask(name: str, address: str, transport: Transport) -> Told | UnavailableError:
-    """What it told, or why it did not answer."""
+    """What the broker told, or why it did not answer.
+
+    Raises:
+        SeriatimError: The process at the address is another broker.
+    """
     try:
         async with AskedBroker(address, transport) as broker:
             pages = await broker.tell_known(deadline_s=ASK_DEADLINE_S)

@@ -1,6 +1,7 @@
-"""What the server commands do (`commands`): start, serve until SIGTERM or SIGINT, stop in order.
+"""The work of the server commands (`commands`): start, serve until SIGTERM or SIGINT, stop in order.
 
-It is apart from the commands because it imports every library of the broker; help and client commands do not.
+This module imports every library of the broker. It is apart from `commands`, so that help and client commands need not
+import them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 def run_broker(config: Path | None, assignments: tuple[str, ...], flags: dict[str, Any]) -> None:
-    """Run one broker; ends the process with status 2 if it is refused."""
+    """Run one broker until a signal stops it. If it cannot start, the process ends with status 2."""
     try:
         settings = load({**_assigned(assignments), **_given(flags)}, config)
         logs.configure(settings.log_level, broker=settings.broker)
@@ -46,14 +47,18 @@ def run_broker(config: Path | None, assignments: tuple[str, ...], flags: dict[st
 
 
 def _tell_supervisor(exc: Exception) -> None:
-    """Settings that are none: where the status file is, and who this was to be, is asked of the environment alone."""
+    """Write into the status file that the settings are wrong.
+
+    The broker has no valid settings then, so it takes the path of the status file and its own name from the
+    environment.
+    """
     file, group, slot = (os.environ.get(ENVIRONMENT_PREFIX + name, "") for name in ("STATUS_FILE", "GROUP", "SLOT"))
     if file:
         StatusFile(Path(file), f"{group}-{slot}").failed(exc)
 
 
 def run_coordinator(data: Path, listen: str, log_level: str, tls: TlsFiles | None) -> None:
-    """Run the embedded coordinator, with mutual TLS if certificates are given."""
+    """Run the embedded coordinator until a signal stops it, with mutual TLS if certificates are given."""
     try:
         check_address(listen)
         logs.configure(log_level)
@@ -64,7 +69,7 @@ def run_coordinator(data: Path, listen: str, log_level: str, tls: TlsFiles | Non
 
 
 def run_standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:
-    """Run a coordinator and two brokers in this process."""
+    """Run the embedded coordinator and two brokers in this process until a signal stops it."""
     try:
         host, port = check_address(listen)
         logs.configure(log_level)
@@ -78,8 +83,8 @@ async def _broker(settings: BrokerSettings) -> None:
     running = Broker(settings, exposition)
     running.open_certificates()
     admin = None
-    # Before the start, so that one that waits for the coordinator can be asked what it waits for. Whoever has the port
-    # already has the directory as well, mostly, and that is the better answer: the start gives it.
+    # The admin port opens before the start: a start may wait for the coordinator, and /readyz says so. If another
+    # process has the port, it mostly has the data directory too. Then the start fails with a better error than this.
     with contextlib.suppress(PreconditionError):
         admin = await serve_admin(settings.admin_listen, exposition, [running])
     try:
@@ -125,7 +130,7 @@ async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> No
                     "data": data / f"g0-{slot}",
                     "listen": f"{host}:{port + slot}",
                     "coordinator": running.address,
-                    "stop_deadline_s": 0,  # there is nobody to hand over to
+                    "stop_deadline_s": 0,  # there is no other broker group to hand over to
                 },
                 None,
                 {},
@@ -162,7 +167,7 @@ async def _serve_until_stopped(brokers: list[Broker]) -> None:
 
 
 async def _stop_signal() -> None:
-    """Until SIGTERM or SIGINT."""
+    """Wait for SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -171,7 +176,7 @@ async def _stop_signal() -> None:
 
 
 async def _ending_at_bugs(work: Coroutine[Any, Any, None]) -> None:
-    """Let a broken assertion end the process, wherever the event loop would log it and go on."""
+    """Run `work`. A broken assertion ends the process where the event loop alone would log it and go on."""
     asyncio.get_running_loop().set_exception_handler(_end_at_bug)
     await work
 
@@ -206,7 +211,11 @@ def _given(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
-    """The settings of `--set`; names are checked with the flags'."""
+    """The settings of `--set`, as text by name.
+
+    Raises:
+        BadRequestError: A value is not of the form NAME=VALUE, or there is no setting of that name.
+    """
     given: dict[str, Any] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")

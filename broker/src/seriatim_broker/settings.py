@@ -1,10 +1,11 @@
-"""A broker's settings: a TOML file, over it the environment (`SERIATIM_...`), over that the command line.
+"""A broker's settings, from a TOML file, the environment (`SERIATIM_...`) and the command line.
 
-One frozen object, checked once at start. A name that is not known is refused, with the nearest one that is: a setting
-that silently does nothing is found out in the worst hour. Values that are wrong are told all at once.
+The environment overrides the file, and the command line overrides both. The result is one frozen object, which is
+checked once, at start. If a name is unknown, the broker does not start, and the error names the nearest known setting.
+Without this check a misspelt setting would do nothing, and nobody would notice before it is needed. If several values
+are wrong, one error names all of them.
 
-Every start of a broker pays for what it imports, and others wait for the processors meanwhile: so msgspec checks types
-and limits here, see ADR 0018.
+Imports make each start of a broker slower. So msgspec checks types and limits here (ADR 0018).
 """
 
 from __future__ import annotations
@@ -33,53 +34,63 @@ _NotNegative = Annotated[float, Meta(ge=0)]
 
 
 class BrokerSettings(Struct, frozen=True, kw_only=True):
-    """Everything that an operator can say to a broker. Made by `load`, which checks it; the constructor does not.
+    """All settings of a broker. `load` makes and checks this object; the constructor does not check.
 
     Attributes:
         cluster: Name of the cluster.
         group: Name of the broker group.
-        slot: Number of this member in its group; the broker is called `<group>-<slot>`.
+        slot: Number of this member in its broker group; the broker is called `<group>-<slot>`.
         data: The data directory.
-        listen: `host:port` for clients and peers.
-        advertise: `host:port` under which clients (and peers without a map) reach it; `listen` if left out.
+        listen: `host:port` for clients and other brokers.
+        advertise: `host:port` at which clients reach this broker, and other brokers too unless their `peers` names
+            it. Default: `listen`.
         coordinator: `host:port` of each member of etcd, or of the embedded coordinator.
-        peers: Where other brokers are reached from here, by name, instead of where they registered.
-        admin_listen: `host:port` of metrics and health; none if left out.
-        tls_cert, tls_key, tls_ca: Files (PEM) of the broker's certificate, its private key, and the CA of brokers and
-            clients. With them every port speaks TLS; all three or none. Read again when they change.
-        tls_client_auth: Whether clients and peers must show a certificate of the CA (`required`), or need none
-            (`optional`: then whoever reaches the port can do what a broker can).
-        coordinator_tls_ca: CA of the coordinator's certificate; with it the coordinator is spoken to with TLS.
-        coordinator_tls_cert, coordinator_tls_key: The certificate to show to the coordinator; both or none.
-        status_file: Where this process says which run it is, and why it ended; none if left out.
-        replace_disk: This empty directory takes the slot of a disk that is lost for good; whoever says so vouches that
-            the old process is gone.
-        replace_disk_of: The same for the disk of this incarnation only; while the slot has another one it is refused.
-        heal_after_s: A member that was away for so long has its sealed segments copied elsewhere.
-        deleted_kept_s: How long the coordinator keeps the cursors of a deleted consumer group and the tombstones of a
-            deleted topic; then the controller replaces them by records of bounded size that prove the same.
-        retention_look_s: Between two looks at what retention may drop in the partitions that this broker leads; those
-            of a topic that keeps less than six times that are looked at more often.
-        segment_age_s_max: An open segment of a topic with retention is ended when it is so old.
-        segment_size_bytes_max: Likewise, when it has so many bytes.
-        join_deadline_s: How long a start waits for the coordinator.
-        stop_deadline_s: How long a graceful stop may take to hand over.
+        peers: Addresses of other brokers, by name. They replace the addresses that those brokers registered.
+        admin_listen: `host:port` of metrics and health. Default: this port is not opened.
+        tls_cert, tls_key, tls_ca: PEM files of the broker's certificate, its private key, and the CA of brokers and
+            clients. Give all three, and every port speaks TLS; or give none. The broker reads them again when they
+            change.
+        tls_client_auth: `required`: clients and other brokers must show a certificate of the CA. `optional`: they need
+            none, and then every program that reaches the port can do what a broker can do.
+        coordinator_tls_ca: CA of the coordinator's certificate. If it is given, the broker uses TLS to the coordinator.
+        coordinator_tls_cert, coordinator_tls_key: The certificate that the broker shows to the coordinator, and its
+            key. Give both or none.
+        status_file: The file in which this process writes its member run and why it ended. Default: no file.
+        replace_disk: This empty directory takes the slot of a disk that is lost for good. The person who sets this
+            vouches that the old process has ended.
+        replace_disk_of: The same, but only if the slot's disk is this incarnation. If the slot has another one, the
+            broker does not start.
+        heal_after_s: The controller has a member's sealed segments copied to other brokers when the member has been
+            away for so many seconds.
+        deleted_kept_s: For so many seconds the coordinator keeps the cursors of a deleted consumer group and the
+            tombstones of a deleted topic. Then the controller replaces them by records of bounded size that prove the
+            same.
+        retention_look_s: Seconds between two scans for messages that retention may drop, in the partitions whose open
+            segment this broker leads. A topic that keeps less than six times this is scanned more often.
+        segment_age_s_max: The broker ends an open segment of a topic with retention when it is so many seconds old.
+        segment_size_bytes_max: The same, when the segment has so many bytes.
+        join_deadline_s: Seconds for which a start waits for the coordinator.
+        stop_deadline_s: Seconds that a graceful stop may take to hand over open segments.
         batch_size_bytes_max: Largest body of a batch.
-        in_flight_size_bytes_max: Batches taken and not answered, over all streams.
-        head_cache_size_bytes_max: Newest batches kept in memory for consumers at the head.
-        balance_interval_s: Between two looks of the controller at the balance of heads; 0: only when somebody asks.
-        balance_moves_per_s: Heads moved a second, at most.
-        balance_threshold: How much the busiest group, or master of a group, may be above the mean, as a ratio.
-        balance_floor_bytes_per_s: A mean load of a group below this is not worth a move; a batch counts as 64 KiB.
-        balance_steady_s: A group in which anything changed is left alone for so long.
-        balance_move_again_s: A head that was moved is left where it is for so long.
+        in_flight_size_bytes_max: Limit for batches that the broker took and has not answered, over all streams.
+        head_cache_size_bytes_max: Memory for the newest batches of open segments, from which consumers read.
+        balance_interval_s: Seconds between two measurements of traffic by the controller. 0: only when a person asks.
+        balance_moves_per_s: Most open segments that the controller moves in a second.
+        balance_threshold: How much the busiest broker group, or the busiest master in a broker group, may be above the
+            mean, as a ratio.
+        balance_floor_bytes_per_s: If the mean traffic of a broker group is below this, the controller moves nothing. A
+            batch counts as 64 KiB.
+        balance_steady_s: The controller moves nothing from or to a broker group in the so many seconds after a change
+            in it.
+        balance_move_again_s: The controller does not move an open segment again for so many seconds.
         log_level: The least severe level that is written.
-        disk_reserve_percent: Of the disk, kept free of new messages.
+        disk_reserve_percent: The part of the disk that is kept free of new messages.
         disk_reserve_size_bytes_min: At least so much is kept free, but at most a fifth of the disk.
-        disk_hang_ms: A disk that completed no write for so long, although one waits, hangs: the broker is not ready,
-            and the others go on without it. Above the longest pause of a disk that works.
-        disk_hang_dead_s: Once the disk hangs for so long, /healthz says 503, so that a supervisor ends the process;
-            0: never.
+        disk_hang_ms: The disk *hangs* if it has completed no write for so long, although a write waits. Then this
+            broker is not ready, and the other members go on without it. Set it above the longest pause of a disk that
+            works.
+        disk_hang_dead_s: When the disk has hung for so many seconds, /healthz answers 503, so that a supervisor ends
+            the process. 0: never.
         heartbeat_ms, silence_ms, serve_lease_ms, planned_switch_ms: Times of the core; see `core.values.config`.
     """
 
@@ -135,7 +146,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def client_address(self) -> str:
-        """Where clients reach this broker."""
+        """The address at which clients reach this broker."""
         return self.advertise or self.listen
 
     @property
@@ -151,7 +162,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         return TlsFiles(self.coordinator_tls_ca, self.coordinator_tls_cert, self.coordinator_tls_key)
 
     def core_config(self) -> BrokerConfig:
-        """The times of the core."""
+        """The times of the core, in microseconds as it wants them."""
         return BrokerConfig(
             heartbeat_us=self.heartbeat_ms * 1000,
             silence_us=self.silence_ms * 1000,
@@ -163,14 +174,14 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
 
 _FIELDS: Final = {known.name: known for known in fields(BrokerSettings)}
 NAMES: Final = tuple(_FIELDS)
-"""Of all settings."""
+"""The names of all settings."""
 
 
 def check_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port`.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not an address, or its port is above 65535.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -179,11 +190,16 @@ def check_address(address: str) -> tuple[str, int]:
 
 
 def load(flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, str] | None = None) -> BrokerSettings:
-    """The settings from a file, the environment and flags (those that are not None).
+    """The settings from a file, the environment and flags. A later one of the three overrides an earlier one.
+
+    Args:
+        flags: Values by name. A flag that is None counts as not given.
+        file: A TOML file; None: no file.
+        environment: Variables by name; None: those of this process.
 
     Raises:
-        BadRequestError: An unknown name, with the nearest known one; or all values that are none; or, if none is, what
-            contradicts itself.
+        BadRequestError: The file cannot be read; or a name is unknown (the error names the nearest known setting); or
+            settings are missing or have wrong values (the error names all of them); or settings contradict each other.
     """
     table = _read_file(file) if file is not None else {}
     _check_names(table, f"in {file}")
@@ -207,7 +223,11 @@ def load(flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, 
 
 
 def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What is ours of it. Other programs of the same family read it too: only what looks like a slip is refused."""
+    """The settings among the variables.
+
+    Other programs of Seriatim use the same prefix. So an unknown variable is refused only if its name is close to the
+    name of a setting.
+    """
     begin = len(ENVIRONMENT_PREFIX)
     capitals = {name.upper(): value for name, value in environment.items()}
     ours = {name[begin:].lower(): value for name, value in capitals.items() if name.startswith(ENVIRONMENT_PREFIX)}
@@ -217,10 +237,11 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _converted(name: str, value: object) -> Any:
-    """A value of the setting's type: what a variable or `--set` brings is text, also for numbers.
+    """The value in the setting's type. Variables and `--set` give text, also for numbers.
 
     Raises:
-        ValidationError, ValueError: It is none.
+        ValidationError: The value has another type, or is outside of the setting's limits.
+        ValueError: The value is no name or address, but the setting needs one.
     """
     if isinstance(value, str):
         value = _WRITTEN.get(name, str)(value.strip())
@@ -231,7 +252,7 @@ def _converted(name: str, value: object) -> Any:
 
 
 def _expected(kind: Any) -> str:
-    """What a value of this type is, for people; empty where msgspec's own words have to do."""
+    """What a value of this type must be, in words; empty if the error shows msgspec's own message."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     base, limits = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
@@ -268,7 +289,7 @@ def _addresses_by_name(text: str) -> dict[str, str]:
 
 
 _WRITTEN: Final[Mapping[str, Callable[[str], object]]] = {"coordinator": _addresses, "peers": _addresses_by_name}
-"""How settings of several parts are written where there is only text."""
+"""Parsers of settings that have several parts, if they are given as text."""
 
 
 def _check_name(value: str) -> None:
@@ -304,15 +325,15 @@ _CHECKS: Final[Mapping[str, Callable[[Any], None]]] = {
 
 
 def _contradictions(settings: BrokerSettings) -> Iterator[str]:
-    """What is wrong with settings that are right each for itself."""
+    """Settings that are right one by one, but not together."""
     if len({file is None for file in (settings.tls_cert, settings.tls_key, settings.tls_ca)}) > 1:
         yield "tls_cert, tls_key and tls_ca come together: all three, or none for plain text"
     if (settings.coordinator_tls_cert is None) != (settings.coordinator_tls_key is None):
         yield "coordinator_tls_cert and coordinator_tls_key come together"
     if settings.coordinator_tls_cert is not None and settings.coordinator_tls_ca is None:
-        yield "coordinator_tls_ca is missing: whom to believe that it is the coordinator"
+        yield "coordinator_tls_ca is missing: without it the broker cannot check the coordinator's certificate"
     if settings.heartbeat_ms >= settings.serve_lease_ms:
-        yield "heartbeat_ms must be below serve_lease_ms: a lease outlives a heartbeat"
+        yield "heartbeat_ms must be below serve_lease_ms: a serving right must last longer than a heartbeat interval"
 
 
 def _read_file(file: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""The status file: which run this process is, and why it ended, for whoever supervises it.
+"""The status file: it tells a supervisor which member run this process is, and why it ended.
 
-A kubelet shows the content of /dev/termination-log as the message of an ended container. The run's number is written
-there before anything is answered to anybody, so a container that is reported ended names the run that has ended with
-it: the evidence for a death certificate. The file is written in place, for that device cannot be replaced.
+A kubelet shows the content of /dev/termination-log as the message of an ended container. The broker writes the number
+of its member run there before it answers any request. So the report of an ended container names the member run that has
+ended with it. That is the evidence for a death certificate. The broker writes the file in place, because that device
+cannot be replaced.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from seriatim_api.errors import SeriatimError
 from .runtime.membership import Identity
 
 SIZE_BYTES_MAX = 4096
-"""What a kubelet takes of a termination message."""
+"""A kubelet takes no more of a termination message."""
 
 TEXT_CHARACTERS_MAX = 600
-"""Of an error's text: at most 3,600 bytes, if each is written as an escape of six."""
+"""Limit for an error's text. JSON may write each character as an escape of 6 bytes: at most 3,600 bytes."""
 
 _log = structlog.get_logger(__name__)
 
 
 class StatusFile:
-    """Written at join and at a failure. A file that cannot be written is told in the log and stops nothing.
+    """Writes the file when the broker joins and when it fails. If it cannot write, it logs a warning and goes on.
 
     Args:
-        path: Where; None writes nothing.
+        path: The file; None: write nothing.
         broker: The broker's name.
     """
 
@@ -39,12 +40,12 @@ class StatusFile:
         self._run: dict[str, object] = {}
 
     def joined(self, identity: Identity) -> None:
-        """The run that this process is."""
+        """Write which member run this process is."""
         self._run = {"incarnation": identity.member.incarnation, "run": identity.run}
         self._write({})
 
     def failed(self, error: BaseException) -> None:
-        """Why it ends, or does not start."""
+        """Write why the broker ends, or does not start."""
         number = error.number if isinstance(error, SeriatimError) else 0
         text = error.message if isinstance(error, SeriatimError) else str(error)
         self._write({"error": type(error).__name__, "number": number, "text": text[:TEXT_CHARACTERS_MAX]})

@@ -1,7 +1,7 @@
-"""TLS on the ports of a broker: credentials that are looked up anew with each handshake.
+"""TLS on the ports of a broker. Each handshake looks up the newest certificates.
 
-All ports share one `TlsSource`, so they change together. What is connected stays connected: a change of certificates
-is seen by handshakes that come after it, and by nothing else.
+All ports share one `TlsSource`, so they change together. A change of certificates affects only later handshakes:
+connections stay as they are.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ _log = structlog.get_logger(__name__)
 
 
 def open_source(files: TlsFiles, what: str) -> TlsSource:
-    """Read the files, and say in the log when they change.
+    """Read the files. The source that this returns reads them again when they change, and logs it.
 
     Args:
-        files: Where they are.
-        what: Whose certificates they are, for the log.
+        files: The paths.
+        what: The owner of the certificates, for the log.
 
     Raises:
-        PreconditionError: They cannot be used; the text says why and what to do.
+        PreconditionError: The files cannot be used; the text says why and what to do.
     """
 
     def on_change(refused: PreconditionError | None) -> None:
         if refused is None:
             _log.info("certificates_reloaded", of=what, files=[str(file) for file in files.all])
         else:
-            _log.warning("certificates_not_reloaded", of=what, reason=refused.message, note="the old ones stay in use")
+            _log.warning("certificates_not_reloaded", of=what, reason=refused.message, note="the old certificates stay in use")
 
     return TlsSource(files, on_change)
 
 
 def server_credentials(source: TlsSource, client_auth: Literal["required", "optional"]) -> grpc.ServerCredentials:
-    """For a gRPC port; the library asks again before each handshake, from a thread of its own.
+    """Credentials for a gRPC port. gRPC asks for them again before each handshake, from one of its own threads.
 
-    Where client certificates are optional, none is asked for: gRPC for Python knows no state in between, so nobody
-    can be told apart there, brokers included.
+    If client certificates are optional, the port asks for none, because gRPC for Python has nothing in between. Then
+    the port cannot know which client or broker has connected.
     """
     shown, material = source.current()
 
@@ -63,16 +63,17 @@ def _configuration(material: TlsMaterial) -> Any:
 
 
 def admin_context(source: TlsSource) -> ssl.SSLContext:
-    """For the admin port, which asks for no certificate."""
+    """The TLS context of the admin port, which asks clients for no certificate."""
     shown, context = source.generation, _admin_context(source.files)
     outer = _admin_context(source.files)
 
     def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called in each handshake, with or without a name from the client."""
+        """Take the newest certificates. ssl calls this in each handshake, with or without a name from the client."""
         nonlocal shown, context
         generation = source.generation
         if generation != shown:
-            # This module takes no bytes, only files, and they may be changing again: then the next handshake tries.
+            # The ssl module reads certificates only from files. If they are changing again at this moment, the old
+            # context stays, and the next handshake tries again.
             with contextlib.suppress(ssl.SSLError, OSError):
                 context = _admin_context(source.files)
                 shown = generation

@@ -214,5 +214,5 @@ def _tell_change(refused: PreconditionError | None) -> None:
     if refused is None:
         _log.info("coordinator_certificates_reloaded")
     else:
-        note = "the old ones stay in use"
+        note = "the old certificates stay in use"
         _log.warning("coordinator_certificates_not_reloaded", reason=refused.message, note=note)
