@@ -1,9 +1,9 @@
-"""The coordinator's adapter: etcd, or the embedded coordinator, which speaks the same protocol.
+"""The adapter of the coordinator: etcd, or the embedded coordinator, which has the same interface.
 
-Built on the generated stubs of `aetcd` over channels of our own, because its client has no TLS, one
-endpoint, no paging and no resumed watch. Reads (transactions of reads alone too), keep-alives and
-revocations are tried again, at other endpoints too, until their deadline; transactions that write and
-grants are sent once at most. Every gRPC error ends here as an error of the catalogue.
+It uses the generated stubs of `aetcd` over its own channels, because the client of `aetcd` has no TLS, one endpoint, no
+paging, and no watch that resumes. The adapter repeats reads, keep-alives, revocations, and transactions that only read,
+until their deadline and at other endpoints too. It sends a transaction that writes, or a grant, at most once. It turns
+each gRPC error into an error of the catalogue (`seriatim_api.errors`).
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ __all__ = ["EtcdConfig", "EtcdCoordinator", "EtcdTls", "is_supported_version"]
 _log = structlog.get_logger(__name__)
 
 _Call = Callable[[Endpoint, float], Any]
-"""Makes one attempt at an endpoint with a time-out in seconds; returns an awaitable."""
+"""Sends one call to an endpoint, with a time-out in seconds, and returns an awaitable."""
 
 PATIENCE_S: Final = 0.15
-"""After so long without an answer a read is asked of another member as well: one that died says nothing."""
+"""After so long without an answer a read is also sent to another member of etcd, because a dead one never answers."""
 
 _VERSIONS_MIN: Final = {(3, 5): 23, (3, 6): 5}
-"""Oldest supported patch of each minor version: older ones can renew a lease that was revoked."""
+"""Oldest supported patch version of each minor version. Older ones can renew a lease that was revoked."""
 
 
 @dataclass(frozen=True, slots=True)
 class EtcdConfig:
-    """Where the coordinator is and how long to wait for it.
+    """The coordinator's addresses, certificates and default deadline.
 
     Attributes:
-        endpoints: `host:port` of each member.
-        tls: None speaks plain text.
-        deadline_s: Of every call that does not name its own, in seconds.
+        endpoints: `host:port` of each member of the coordinator.
+        tls: Certificates; None: plain text.
+        deadline_s: Seconds for each call that gives no deadline of its own.
     """
 
     endpoints: tuple[str, ...]
@@ -81,7 +81,7 @@ class EtcdConfig:
 
 
 class EtcdCoordinator:
-    """A `Coordinator` over etcd's v3 API; belongs to one event loop, and connects at the first call."""
+    """A `Coordinator` over etcd's v3 API. It belongs to one event loop, and connects at the first call."""
 
     def __init__(self, config: EtcdConfig) -> None:
         self._config = config
@@ -89,7 +89,7 @@ class EtcdCoordinator:
         self._version_checks: dict[str, asyncio.Task[None]] = {}
 
     async def trouble(self) -> str:
-        """Why TLS keeps it from connecting, for people; empty if it does not."""
+        """Why TLS prevents a connection, in words for people; empty if TLS does not prevent one."""
         return await self._pool.trouble()
 
     async def get(self, key: str, *, deadline_s: float | None = None) -> KeyValue | None:
@@ -186,7 +186,7 @@ class EtcdCoordinator:
         return asyncio.get_running_loop().time() + (self._config.deadline_s if deadline_s is None else deadline_s)
 
     async def _once(self, doing: str, call: _Call, end_s: float) -> Any:
-        """One attempt, at an endpoint that is connected."""
+        """Send a call once, to an endpoint that is connected."""
         endpoint = await self._ready(end_s)
         try:
             return await self._attempt(doing, call, endpoint, end_s - asyncio.get_running_loop().time())
@@ -194,12 +194,13 @@ class EtcdCoordinator:
             raise make_error(error, doing) from error
 
     async def _repeat(self, doing: str, call: _Call, end_s: float) -> Any:
-        """Attempts until one is answered; for calls that may be carried out twice, also at once."""
+        """Send a call until an endpoint answers. The call may be carried out twice, also at the same time."""
         loop = asyncio.get_running_loop()
         backoff_s = BACKOFF_S_MIN
         while True:
             first = await self._ready(end_s)
-            # What a member handed to a leader that has gone is lost: there must be time to ask again.
+            # A member of etcd passes a call on to etcd's leader. If that leader is gone, the call is lost. So a try
+            # gets half of the time that is left, and there is time for another try.
             timeout_s = end_s - loop.time() if self._pool.count == 1 else (end_s - loop.time()) / 2
             endpoints = chain((first,), self._pool.others(first))
             attempts = (partial(self._attempt, doing, call, endpoint, timeout_s) for endpoint in endpoints)
@@ -222,7 +223,7 @@ class EtcdCoordinator:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Not our caller's doing: the channel was closed under the call.
+            # The caller did not cancel: the channel was closed during the call.
             raise CoordinatorUnavailableError(f"{doing}: the connection was closed") from error
         self._pool.prefer(endpoint)
         return answer
@@ -236,11 +237,11 @@ class EtcdCoordinator:
         return endpoint
 
     async def _check_version(self, endpoint: Endpoint) -> None:
-        """Once for each endpoint, beside the calls: a warning must not hold up a switch."""
+        """Warn if an endpoint's version is not supported. It runs beside calls, so that it delays no switch."""
         try:
             status = await endpoint.maintenance.Status(rpc_pb2.StatusRequest(), timeout=self._config.deadline_s)
         except (grpc.aio.AioRpcError, asyncio.CancelledError):
-            self._version_checks.pop(endpoint.address, None)  # asked again with the next call
+            self._version_checks.pop(endpoint.address, None)  # the next call starts the check again
             return
         if not is_supported_version(status.version):
             _log.warning(
@@ -253,7 +254,7 @@ class EtcdCoordinator:
 
 
 def is_supported_version(version: str) -> bool:
-    """Whether a version as etcd states it (`3.6.16`, perhaps with a suffix) is one that we support."""
+    """Whether we support this version of etcd. etcd gives it as `3.6.16`, perhaps with a suffix."""
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if found is None:
         return False
@@ -273,7 +274,7 @@ def _range_call(request: Any) -> _Call:
 
 
 async def _keep_alive_once(endpoint: Endpoint, request: Any, timeout_s: float) -> Any:
-    """One renewal on a stream of its own."""
+    """Renew the lease once, on a stream for this call only."""
     call = endpoint.lease.LeaseKeepAlive(timeout=timeout_s)
     try:
         await call.write(request)

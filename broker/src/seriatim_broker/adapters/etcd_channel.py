@@ -1,11 +1,11 @@
-"""Connections to the coordinator's endpoints: which one to use, and with which certificates.
+"""Connections to the coordinator's endpoints: which one a call uses, and with which certificates.
 
-One gRPC channel for each endpoint, all of them kept connected, so that another is at hand when one fails. A
-call is given an endpoint that is connected *now*: nothing has been sent anywhere while it waits, which is
-why a write that finds the coordinator away has a chance to wait for it and still is never sent twice.
+There is one gRPC channel for each endpoint. All of them stay connected, so that another one is ready when one fails. A
+call gets an endpoint that is connected *now*. While it waits for one, nothing has been sent. So a write can wait for a
+coordinator that is away, and is still never sent twice.
 
-TLS files are looked at again every few seconds; when one has changed, new channels are made from them and
-the old ones closed after a grace. What goes over the channels is left to `etcd` and `etcd_watch`.
+The TLS files are read again every few seconds (`seriatim_api.tls`). When one has changed, new channels are made, and
+the old ones are closed after 10 s. The modules `etcd` and `etcd_watch` make the calls.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from seriatim_api.errors import CoordinatorUnavailableError, PreconditionError
 from seriatim_api.tls import TlsFiles, TlsSource, explain
 
 _OLD_CHANNEL_GRACE_S: Final = 10.0
-"""How long calls on a replaced channel may take to end; watches are cut then, and resume on the new one."""
+"""How long calls on a replaced channel may take to end. Then its watches are cut, and resume on the new channel."""
 
 _TROUBLE_DEADLINE_S: Final = 0.1
-"""A channel that failed says so at once; one that is connecting is not asked for longer."""
+"""How long to wait for an error of a channel. A channel that failed gives its error at once."""
 
 _CHANNEL_OPTIONS: Final = (
     *DIAL_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 20),
     ("grpc.max_reconnect_backoff_ms", 200),
-    # Also how long one attempt to connect may take: a host that swallows packets is tried anew after this.
+    # This is also the limit for one try to connect. If a host drops all packets, gRPC tries again after this.
     ("grpc.min_reconnect_backoff_ms", 1_000),
-    # etcd sends clients away that ping more often than every 5 s.
+    # etcd closes the connection of a client that pings more often than every 5 s.
     ("grpc.keepalive_time_ms", 6_000),
-    # Also for how long what was sent may stay unconfirmed before the connection counts as broken (TCP_USER_TIMEOUT).
+    # If TCP gets no confirmation of sent bytes for so long, the connection counts as broken (TCP_USER_TIMEOUT).
     ("grpc.keepalive_timeout_ms", 1_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
@@ -48,11 +48,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EtcdTls:
-    """How the coordinator is spoken to with TLS.
+    """TLS for the connections to the coordinator.
 
     Attributes:
-        files: Whom to believe that it is the coordinator, and who we are; read again when they change.
-        server_name: The name in the server's certificate, where it is not the endpoint's host.
+        files: The CA of the coordinator's certificate, and this broker's own certificate. They are read again when they
+            change.
+        server_name: The name in the coordinator's certificate; None: the host of the endpoint's address.
     """
 
     files: TlsFiles
@@ -72,7 +73,7 @@ class Endpoint:
 
 
 class EndpointPool:
-    """The endpoints of one coordinator. Belongs to one event loop; channels are made at the first call."""
+    """The endpoints of one coordinator. It belongs to one event loop, and makes channels at the first call."""
 
     def __init__(self, addresses: tuple[str, ...], tls: EtcdTls | None) -> None:
         assert addresses, "a coordinator has at least one endpoint"
@@ -92,17 +93,17 @@ class EndpointPool:
 
     @property
     def count(self) -> int:
-        """How many endpoints there are."""
+        """The number of endpoints."""
         return len(self._addresses)
 
     async def ready(self, end_s: float) -> Endpoint:
-        """A connected endpoint, the preferred one if it is.
+        """A connected endpoint: the preferred one if it is connected, otherwise another.
 
         Args:
-            end_s: Until when to wait for one, by the loop's clock.
+            end_s: When to stop waiting, in seconds of the event loop's clock.
 
         Raises:
-            CoordinatorUnavailableError: None in time. Nothing was sent.
+            CoordinatorUnavailableError: No endpoint was connected in time. Nothing was sent.
             PreconditionError: The certificates cannot be read.
         """
         while True:
@@ -118,25 +119,25 @@ class EndpointPool:
             await self._wait_for_change(states, end_s)
 
     def others(self, endpoint: Endpoint) -> Iterator[Endpoint]:
-        """The other endpoints that are connected, each looked at when it is its turn."""
+        """The other endpoints that are connected. It looks at each endpoint only when the caller asks for the next."""
         for other in tuple(self._endpoints):
             if other is not endpoint and other.channel.get_state() is grpc.ChannelConnectivity.READY:
                 yield other
 
     def prefer(self, endpoint: Endpoint) -> None:
-        """`endpoint` did well: the next call tries it first."""
+        """Have the next call try `endpoint` first, because it has answered."""
         if endpoint in self._endpoints:
             self._preferred = self._endpoints.index(endpoint)
 
     def avoid(self, endpoint: Endpoint) -> None:
-        """`endpoint` did badly: the next call tries another first."""
+        """Have the next call try another endpoint first, because `endpoint` has failed."""
         if endpoint in self._endpoints:
             self._preferred = (self._endpoints.index(endpoint) + 1) % len(self._endpoints)
 
     async def trouble(self) -> str:
-        """Why TLS keeps connections from coming about; empty if it does not.
+        """Why TLS prevents connections, in words for people; empty if TLS does not prevent them.
 
-        A channel does not say why it is not connected; a call that does not wait for it does.
+        A channel does not tell why it is not connected. So this makes a short call, whose error tells it.
         """
         if self._tls is None:
             return ""
@@ -150,7 +151,7 @@ class EndpointPool:
         return ""
 
     async def close(self) -> None:
-        """Close all channels; calls on them end as unavailable."""
+        """Close all channels. Calls on them end with `CoordinatorUnavailableError`."""
         self._is_closed = True
         endpoints, self._endpoints = self._endpoints, []
         await asyncio.gather(*(endpoint.channel.close() for endpoint in endpoints))
@@ -181,7 +182,7 @@ class EndpointPool:
     # -- channels and certificates ------------------------------------------------------------------------
 
     def _refresh_channels(self) -> None:
-        """Make channels at the first call, and again when the certificates' files have changed."""
+        """Make channels at the first call, and again when the files of the certificates have changed."""
         self._check_open()
         if self._tls is None:
             if not self._endpoints:

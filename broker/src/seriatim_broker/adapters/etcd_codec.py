@@ -1,7 +1,7 @@
-"""Between the coordinator's interface and etcd's messages: requests, answers, and what a failure means.
+"""Translation between `interfaces.coordinator` and etcd's messages: requests, answers and errors.
 
-Pure translation; the calls are made in `etcd` and `etcd_watch`. The generated code comes from the package
-`aetcd`, of which only the stubs are used.
+The modules `etcd` and `etcd_watch` make the calls. The generated code comes from the package `aetcd`, of which we use
+only the stubs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Message: TypeAlias = Any
 """A generated message; the generated code has no types."""
 
 _ALL_KEYS: Final = b"\0"
-"""As both ends of a range: every key there is (an empty key is not a key)."""
+"""If both ends of a range have this value, the range has all keys (there is no empty key)."""
 
 TRANSIENT_CODES: Final = frozenset(
     {
@@ -54,7 +54,7 @@ TRANSIENT_CODES: Final = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
-"""Nobody there, not in time, or an end in the middle: another attempt, or another endpoint, may do better."""
+"""No endpoint was reached, no answer came in time, or the call broke off. Another try or another endpoint may help."""
 
 _REFUSING_CODES: Final = frozenset(
     {
@@ -63,7 +63,7 @@ _REFUSING_CODES: Final = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-"""The coordinator is there, and will refuse the next write too, until a person acts."""
+"""The coordinator answers, but refuses this write and all later ones until a person acts."""
 
 _COMPARATORS: Final = {
     Comparator.EQUAL: rpc_pb2.Compare.EQUAL,
@@ -80,7 +80,7 @@ _TARGETS: Final = {
 
 
 def encode_key(key: str) -> bytes:
-    """The key on the wire. Keys of others that are not UTF-8 survive a round trip."""
+    """The key on the wire. A key of another program that is not UTF-8 survives decoding and encoding."""
     return key.encode("utf-8", "surrogateescape")
 
 
@@ -99,7 +99,7 @@ def prefix_range(prefix: str) -> tuple[bytes, bytes]:
 
 
 def decode_item(kv: Message) -> KeyValue:
-    """A key as it was at some revision."""
+    """The key of a message, as it was at one revision."""
     return KeyValue(
         key=decode_key(kv.key),
         value=kv.value,
@@ -111,18 +111,18 @@ def decode_item(kv: Message) -> KeyValue:
 
 
 def decode_items(kvs: Iterable[Message]) -> tuple[KeyValue, ...]:
-    """Keys, in the order given."""
+    """The keys of several messages, in their order."""
     return tuple(map(decode_item, kvs))
 
 
 def decode_event(event: Message) -> Event:
-    """A change of a key."""
+    """The change of a key that a message tells."""
     kind = EventKind.DELETE if event.type == kv_pb2.Event.DELETE else EventKind.PUT
     return Event(kind, decode_item(event.kv))
 
 
 def encode_txn(compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> Message:
-    """A transaction as etcd takes it."""
+    """A transaction as a message of etcd."""
     return rpc_pb2.TxnRequest(
         compare=map(_encode_compare, compares),
         success=map(_encode_operation, then),
@@ -158,7 +158,7 @@ def _encode_operation(operation: Operation) -> Message:
 
 
 def decode_txn(response: Message) -> TxnResult:
-    """The end of a transaction."""
+    """The result of a transaction in etcd's answer."""
     results = []
     for answer in response.responses:
         kind = answer.WhichOneof("response")
@@ -172,7 +172,12 @@ def decode_txn(response: Message) -> TxnResult:
 
 
 def make_error(error: grpc.aio.AioRpcError, doing: str) -> SeriatimError:
-    """What a failed call means to the caller."""
+    """The error of the catalogue that stands for a failed call.
+
+    Args:
+        error: gRPC's error.
+        doing: What the caller did, for the text.
+    """
     code, details = error.code(), error.details() or ""
     text = f"{doing}: the coordinator answered {code.name}: {details}"
     if code in TRANSIENT_CODES:

@@ -1,8 +1,8 @@
-"""A watch that goes on where it was, over broken streams, restarts and changes of endpoint.
+"""A watch that goes on at its place when streams break, etcd restarts or the endpoint changes.
 
-Each watch has a stream of its own. The position moves past a revision only when all of its events are
-handed on, so a stream that breaks costs nothing; it moves also when the coordinator says that nothing
-happened, so that a quiet watch is not left behind by compaction.
+Each watch has its own stream. Its place moves past a revision only when the caller has taken all of that revision's
+events. So a stream that breaks loses nothing. The place moves also when the coordinator says that nothing happened.
+Otherwise compaction would remove the place of a watch without events.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from seriatim_broker.interfaces.coordinator import WatchBatch
 
 BACKOFF_S_MIN: Final = 0.02
 BACKOFF_S_MAX: Final = 0.2
-"""Between attempts to take a watch up again; doubles."""
+"""Between tries to resume a watch; it doubles from try to try."""
 
 _CREATE_S_MAX: Final = 5.0
-"""How long a stream may take to confirm the watch; then another is tried."""
+"""How long a stream may take to confirm the watch. Then the watch tries another stream."""
 
 _LEADER_REQUIRED: Final = (("hasleader", "true"),)
-"""Asks etcd to end the stream on a member that has lost its leader, where events would stop in silence."""
+"""With this a member of etcd ends the stream when it has lost etcd's leader. Otherwise events would stop in silence."""
 
 _log = structlog.get_logger(__name__)
 
 
 class ResumedWatch:
-    """One watch. `batches` is the whole of its life."""
+    """One watch. It lives as long as the iteration over `batches`."""
 
     def __init__(self, pool: EndpointPool, key: str, *, start_revision: int, prefix: bool) -> None:
         assert start_revision >= 1, "a watch names its first revision"
@@ -53,7 +53,12 @@ class ResumedWatch:
         self._endpoint: Endpoint | None = None
 
     async def batches(self) -> AsyncGenerator[WatchBatch, None]:
-        """The changes, until the caller ends it, the pool is closed, or the coordinator refuses."""
+        """The changes, until the caller ends the iteration, the pool is closed, or the coordinator refuses.
+
+        Raises:
+            CompactedError: The coordinator has compacted away changes that were not delivered yet.
+            PreconditionError: The coordinator refuses this watch until a person acts.
+        """
         while not self._pool.is_closed:
             call = None
             try:
@@ -77,7 +82,7 @@ class ResumedWatch:
                 self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
 
     async def _open(self) -> Any:
-        """A stream on which the coordinator has confirmed the watch from our position on."""
+        """A stream on which the coordinator has confirmed the watch, from its place on."""
         end_s = asyncio.get_running_loop().time() + _CREATE_S_MAX
         self._endpoint = None
         self._endpoint = await self._pool.ready(end_s)
@@ -101,13 +106,14 @@ class ResumedWatch:
         return rpc_pb2.WatchRequest(create_request=create)
 
     def _accept(self, response: Any) -> WatchBatch | None:
-        """The batch in a response; the position moves when it has been handed on."""
+        """The batch in a response; None if it has no events. The place moves when the caller has taken the batch."""
         if response.canceled:
             raise self._cancelled(response)
         if response.created:
             return None
         if not response.events:
-            # Nothing happened up to here. (Not so for the confirmation, which says where the store is.)
+            # Nothing happened up to this revision. (The confirmation of a watch, above, does not say this: its
+            # revision is the coordinator's newest.)
             self._next_revision = max(self._next_revision, response.header.revision + 1)
             return None
         first, last = response.events[0].kv.mod_revision, response.events[-1].kv.mod_revision
@@ -127,7 +133,7 @@ class ResumedWatch:
         return CoordinatorUnavailableError(f"{self._name}: ended by the coordinator: {reason}")
 
     def _check_resumable(self, error: Exception) -> None:
-        """Raise what no other attempt would change; else see to it that the next one is made elsewhere."""
+        """Raise an error that another try cannot change. For any other, have the next try use another endpoint."""
         if self._endpoint is not None:
             self._pool.avoid(self._endpoint)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() not in TRANSIENT_CODES:
@@ -138,6 +144,6 @@ class ResumedWatch:
 
 
 def _was_cut() -> bool:
-    """Whether a cancellation came from the channel being closed, not from whoever awaits the watch."""
+    """Whether the closed channel caused the cancellation, and not the task that awaits the watch."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() == 0

@@ -1,9 +1,9 @@
-"""The passport of a data directory: whose disk this is, and which run of it this is.
+"""The passport of a data directory: the member to which the disk belongs, and its member run.
 
-A small file, written whole to a second name, synced and renamed, beside a lock file that keeps a second process out.
-It is read before anything else: a disk of another cluster or member, or of a newer version, is refused before a byte
-of it is touched. Whether a disk is an older copy or was wiped cannot be seen here: that takes the run number that the
-cluster knows (`judge`).
+The passport is a small file. A write puts the whole file under a second name, flushes it and renames it. A lock file
+beside it keeps a second process out. A start reads the passport first. If the disk belongs to another cluster or
+member, or a newer version wrote it, the start fails and changes nothing on it. The passport alone does not show that a
+disk is an older copy, or was emptied: `judge` compares it with the member run that the cluster knows.
 
     passport        "SQPASS01", CRC-32C of the rest (u32, little-endian), a StoredPassport
     lock            empty; held by `flock` while the process lives
@@ -34,10 +34,11 @@ from seriatim_api.ids import MemberId
 from seriatim_api.v1 import storage_pb2
 
 FORMAT_VERSION: Final = 2
-"""Of everything in the directory; raised when an older version could not read it. Each start writes its own.
+"""The format of all files in the directory. It is raised when an older version could not read them. Each start writes
+the format of its own version.
 
-1   to version 0.2.0
-2   append times in producers' windows, idle blocks, chains, bodies that stand apart from their batches
+1   up to version 0.2.0
+2   append times in producers' windows, idle blocks, chains, bodies that are stored apart from their batches
 """
 
 _FILE: Final = "passport"
@@ -47,19 +48,28 @@ _MAGIC: Final = b"SQPASS01"
 _HEAD: Final = struct.Struct("<8sI")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
-_COPY_REMEDY: Final = "Remedy: give the slot a new, empty directory (a new incarnation); it is copied from the others"
+_COPY_REMEDY: Final = (
+    "Remedy: give the slot a new, empty directory (a new incarnation); the other members' data is copied to it"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Passport:
-    """Whose disk this is.
+    """The identity of a disk, and what its member keeps there beside the data.
 
-    `run` counts the starts. `boot_id` is the machine's at the last start, `clean_shutdown` whether the last run ended
-    in good order. `suspect_before_run` is the run that followed the last one that did not (0: all did): what earlier
-    runs took without a flush may be gone. A process that is killed loses it as a machine does that goes down: until
-    the flush it waits in the process's own memory (`rocks.writer`), not in the kernel's. `storage_made`: a start made
-    the database and its watermark, so a later start refuses a directory without them. (Versions that did not note it
-    left it false.)
+    Attributes:
+        run: The number of the last member run. Each start raises it.
+        boot_id: The machine's boot id at the last start.
+        clean_shutdown: Whether the last member run ended in order.
+        suspect_before_run: The member run after the last one that did not end in order; 0: all ended in order. Data
+            that earlier member runs took without a flush may be gone, also if only the process was killed: until the
+            flush the data is in the process's memory (`rocks.writer`) and not in the kernel's.
+        storage_made: Whether a start made the database and its watermark, so that later starts refuse a directory
+            without them. Versions that did not note it left it false.
+        registered_run: The newest member run that the coordinator has registered for this disk.
+        coordinator_revision: The highest revision of the coordinator that this broker has seen.
+        coordinator_rebuilt_at_ms: When the coordinator's records were last rebuilt, in milliseconds since 1970 UTC.
+        format_version: The format of the directory's files; see `FORMAT_VERSION`.
     """
 
     cluster_id: str
@@ -83,29 +93,32 @@ class Passport:
 
 @dataclass(frozen=True, slots=True)
 class KnownMember:
-    """What the cluster knows of the slot: the disk it was given, and the newest run of it."""
+    """What the cluster knows of the slot: the incarnation of its disk, and the newest member run of it."""
 
     incarnation: str
     run: int
 
 
 class DataDirectory:
-    """A data directory that this process holds the lock of.
+    """A data directory of which this process holds the lock.
 
-    `passport` is None in an empty directory. `has_storage`: an earlier start made the storage, so it must be there.
-    `ended_badly` speaks of the run before this one: its process or its machine went down, and what it had not flushed
-    with it.
+    Attributes:
+        passport: None in an empty directory.
+        has_storage: Whether an earlier start made the storage, so that it must be there.
+        ended_badly: Whether the member run before this one did not end in order: its process or its machine went down,
+            and the data that it had not flushed is gone.
     """
 
     def __init__(self, path: Path, lock: int, passport: Passport | None, checksum: Checksum) -> None:
-        """Use `open_directory`."""
+        """Do not call it: use `open_directory`."""
         self.path = path
         self.passport = passport
         self._lock = lock
         self._writing = threading.Lock()  # the coordinator's revision is noted by another thread
         self._checksum = checksum
         self.ended_badly = passport is not None and not passport.clean_shutdown
-        # A run that ended in good order had closed its storage, whether or not its version noted that it made one.
+        # A member run that ended in order has closed its storage. So there is one, also if an older version, which did
+        # not note `storage_made`, ran it.
         ended_well = passport is not None and passport.run > 0 and passport.clean_shutdown
         self.has_storage = passport is not None and (passport.storage_made or ended_well)
 
@@ -115,9 +128,10 @@ class DataDirectory:
         return bool(_strays(self.path))
 
     def problem(self, run: int) -> str:
-        """Whether this is still the directory that was locked, in that run and with data; empty if it is. Blocks.
+        """What is wrong with the directory; empty if nothing is. Blocks.
 
-        An error of the disk says nothing here: the next flush meets it, and ends the process.
+        It must still be the locked directory, have data, and have the passport of member run `run`. A disk error does
+        not count as a problem here, because the next flush meets the error and ends the process.
         """
         try:
             opened, found = os.fstat(self._lock), (self.path / _LOCK).stat()
@@ -136,20 +150,30 @@ class DataDirectory:
         assert self.passport is not None
         if (passport.incarnation, passport.run) != (self.passport.incarnation, run):
             return (
-                f"the data directory {self.path} has the passport of {passport.member}, run {passport.run}, by now; "
+                f"the data directory {self.path} now has the passport of {passport.member}, run {passport.run}; "
                 f"this process is run {run} of {self.passport.member}"
             )
         return ""
 
     def create(self, cluster_id: str, broker: str) -> Passport:
-        """Make this empty directory a new incarnation, durably. Blocks."""
+        """Make this empty directory a new incarnation, durably. Blocks.
+
+        Raises:
+            StorageError: The passport cannot be written.
+        """
         assert self.passport is None, "the directory has a passport"
         passport = Passport(cluster_id, broker, uuid4().hex, run=0, boot_id=boot_id(), clean_shutdown=True)
         self._put(passport)
         return passport
 
     def raise_run(self) -> int:
-        """Begin a run: its number, and that it did not end yet, are durable when this returns. Blocks."""
+        """Begin a member run, and return its number. Blocks.
+
+        When this returns, the passport says durably that this member run has begun and has not ended in order.
+
+        Raises:
+            StorageError: The passport cannot be written.
+        """
         assert self.passport is not None, "no passport yet"
         run = self.passport.run + 1
         before = run if self.ended_badly else self.passport.suspect_before_run
@@ -163,26 +187,35 @@ class DataDirectory:
         return run
 
     def note_coordinator(self, registered_run: int, revision: int, rebuilt_at_ms: int) -> None:
-        """Keep what was seen of the coordinator, durably. Blocks; may be called by another thread."""
+        """Write durably what this broker has seen of the coordinator. Blocks; another thread may call it.
+
+        Args:
+            registered_run: The newest member run that the coordinator registered for this disk.
+            revision: The highest revision of the coordinator.
+            rebuilt_at_ms: When the coordinator's records were last rebuilt, in milliseconds since 1970 UTC; 0: never.
+
+        Raises:
+            StorageError: The passport cannot be written.
+        """
         assert self.passport is not None, "no passport yet"
         self._write(
             registered_run=registered_run, coordinator_revision=revision, coordinator_rebuilt_at_ms=rebuilt_at_ms
         )
 
     def note_storage(self) -> None:
-        """Note, durably, that the database and its watermark are made. Blocks; does nothing if it is noted already."""
+        """Note durably that the database and its watermark exist. Blocks. Idempotent."""
         assert self.passport is not None, "no passport yet"
         if not self.passport.storage_made:
             self._write(storage_made=True)
         self.has_storage = True
 
     def mark_clean(self) -> None:
-        """Note that this run ended in good order: everything was written and closed. Blocks."""
+        """Note durably that this member run ended in order, with all data written and closed. Blocks."""
         assert self.passport is not None, "no passport yet"
         self._write(clean_shutdown=True)
 
     def release(self) -> None:
-        """Let another process have the directory."""
+        """Release the lock, so that another process may open the directory."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -217,12 +250,13 @@ class DataDirectory:
 
 
 def open_directory(path: Path, broker: str, cluster_id: str | None, checksum: Checksum) -> DataDirectory:
-    """Lock a directory, made if need be, and read its passport. Blocks.
+    """Lock a directory and read its passport. Makes the directory if it does not exist. Blocks.
 
     Args:
         path: The data directory.
         broker: The name of the broker that is starting.
-        cluster_id: The cluster that it is to belong to, or None while that is not known (`check_cluster` comes later).
+        cluster_id: The cluster to which the disk must belong; None if it is not known yet (the caller then uses
+            `check_cluster` later).
         checksum: CRC-32C.
 
     Raises:
@@ -245,14 +279,15 @@ def open_directory(path: Path, broker: str, cluster_id: str | None, checksum: Ch
 
 
 def read_passport(path: Path, checksum: Checksum) -> Passport | None:
-    """What the passport of a directory says now, whoever holds the directory; None if it has none. Blocks.
+    """The passport of a directory, also while a broker holds its lock; None if it has none. Blocks.
 
-    For who watches over brokers: it is replaced whole, so a reader sees the one of this run or of the one before.
+    A runner uses it. A broker replaces the passport as a whole, so the reader gets the one before a write or the one
+    after it.
 
     Raises:
-        NewerFormatError: A newer version wrote it.
-        CorruptionError: It is damaged, or is missing beside data.
-        StorageError: It cannot be read.
+        NewerFormatError: A newer version wrote the passport.
+        CorruptionError: The passport is damaged, or is missing although there is data.
+        StorageError: The passport cannot be read.
     """
     return _read(path, checksum)
 
@@ -261,7 +296,7 @@ def check_cluster(passport: Passport, cluster_id: str) -> None:
     """Check that a disk belongs to this cluster.
 
     Raises:
-        ForeignDiskError: It does not.
+        ForeignDiskError: The disk belongs to another cluster.
     """
     if passport.cluster_id != cluster_id:
         raise ForeignDiskError(
@@ -274,14 +309,15 @@ def check_cluster(passport: Passport, cluster_id: str) -> None:
 
 
 def judge(passport: Passport | None, known: KnownMember | None) -> None:
-    """Compare a disk, as it was before its run number is raised, with what the cluster knows of the slot.
+    """Compare a disk with what the cluster knows of the slot. Call it before the start raises the member run.
 
-    A copy made within the last run has the same number and cannot be told from the original.
+    If a copy was made during the last member run, it has the same number as the original, and this check cannot find
+    it.
 
     Raises:
-        WipedDiskError: The slot belongs to a disk that this empty directory is not.
-        ForeignDiskError: It belongs to another disk.
-        OldDiskError: The directory is a copy from before the newest run.
+        WipedDiskError: The directory is empty, but the slot belongs to a disk.
+        ForeignDiskError: The slot belongs to another disk.
+        OldDiskError: The directory is a copy from before the newest member run.
     """
     if known is None:
         return
@@ -301,15 +337,15 @@ def judge(passport: Passport | None, known: KnownMember | None) -> None:
         )
     if passport.run < known.run:
         raise OldDiskError(
-            f"the directory is an older copy: its last run is {passport.run}, the cluster knows run {known.run}; what "
-            f"was acknowledged since is not on it. {_COPY_REMEDY}",
+            f"the directory is an older copy: its last run is {passport.run}, the cluster knows run {known.run}; the "
+            f"messages that were acknowledged since are not on it. {_COPY_REMEDY}",
             found=passport.run,
             expected=known.run,
         )
 
 
 def boot_id() -> str:
-    """The machine's identity since it booted; empty where the kernel does not tell."""
+    """The machine's identity since it booted; empty if the kernel does not give one."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -358,7 +394,7 @@ def _read(path: Path, checksum: Checksum) -> Passport | None:
 
 
 def _strays(path: Path) -> list[str]:
-    """What lies in the directory beside the passport and its lock."""
+    """The names in the directory, without the passport and its lock."""
     known = (_FILE, _TEMPORARY, _LOCK, "lost+found")
     return sorted(file.name for file in path.iterdir() if file.name not in known)
 

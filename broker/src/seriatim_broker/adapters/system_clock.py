@@ -6,7 +6,7 @@ import time
 
 
 class SystemClock:
-    """See `interfaces.clock.Clock`. The monotonic clock is the one that asyncio counts in."""
+    """The `interfaces.clock.Clock` of a real process. Its monotonic clock is asyncio's."""
 
     def monotonic_us(self) -> int:
         """Microseconds of `CLOCK_MONOTONIC`."""

@@ -1,7 +1,7 @@
-"""What the runtime asks of the time.
+"""The clocks that the runtime needs.
 
-Waits are the event loop's affair (`asyncio.sleep`, timeouts); a clock is for what is compared or written down. It is
-injected, so that a simulated broker's may be wrong.
+The runtime waits with the event loop (`asyncio.sleep`, timeouts). It reads a clock only for a time that it compares or
+writes down. The clock is injected, so that the clock of a simulated broker may be wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Clock(Protocol):
     """The two clocks of a process."""
 
     def monotonic_us(self) -> int:
-        """Microseconds since some moment; never goes back, and is not comparable between processes."""
+        """Microseconds since a fixed moment. It never goes back, and is not comparable between processes."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 UTC, as far as this machine knows; may jump."""
+        """Milliseconds since 1970 UTC, by this machine's clock. It may jump, in both directions."""

@@ -1,33 +1,31 @@
-"""What the broker needs of its coordinator: etcd, the embedded stand-in, or the simulator's model.
+"""The coordinator that the broker needs: etcd, the embedded coordinator, or the simulator's model.
 
-The interface is etcd's data model and nothing above it: keys in one sorted space, one revision counter for
-all of them, transactions that compare and then write, leases that take keys along when they end, and
-watches that begin at any revision still kept. What is stored under which key (chains, groups, members) is
-decided elsewhere.
+The interface is etcd's data model, with nothing on top. All keys are in one sorted space, with one revision counter.
+Transactions compare and then write. A lease takes its keys along when it ends. A watch begins at any revision that is
+still kept. Other modules decide which record has which key (`runtime.keys`).
 
-Keys are `str` (UTF-8 on the wire, so that sorting by code point is the coordinator's order); values are
-`bytes`.
+Keys are `str`. They are UTF-8 on the wire, so the coordinator's order is the order by code point. Values are `bytes`.
 
-Every call has a deadline in seconds (`deadline_s`; None takes the implementation's configured default).
-Failures:
+Each call has a deadline in seconds (`deadline_s`; None: the implementation's default). Calls fail with:
 
-    CoordinatorUnavailableError   no answer in time, or nobody there. The outcome of a *write* (`txn`,
-                                  `grant`, `revoke`) is then unknown: it may have happened, or may happen yet.
-                                  Read before doing anything else; never repeat a write blindly.
-    CompactedError                the history asked for is gone: list again, then watch from the listing's
-                                  revision + 1
-    LeaseNotFoundError            a write named a lease that has ended; nothing was written
-    MessageTooLargeError          the request is over `REQUEST_SIZE_BYTES_MAX`; nothing was written
-    BadRequestError               a request that no coordinator would take (a key put twice in one
-                                  transaction, more than `OPERATION_COUNT_MAX` operations); nothing was
-                                  written
-    CoordinatorRefusedError       the coordinator reads and does not write (a full quota, no right), and will refuse
-                                  the next write too until a person acts. Whether *this* write was carried out is
-                                  not known: etcd answers so to the one that fills its quota, and keeps it. It will
-                                  not be carried out later. Read before doing anything else
-    PreconditionError             refused until a person acts (certificates, a wrong address)
+    CoordinatorUnavailableError   No answer came in time, or no coordinator could be reached. The outcome of a *write*
+                                  (`txn`, `grant`, `revoke`) is then unknown: it may have happened, or may still
+                                  happen. The caller must read before it does anything else, and must never simply
+                                  repeat the write.
+    CompactedError                The history that the caller asked for is gone. List again, then watch from the
+                                  listing's revision + 1.
+    LeaseNotFoundError            A write named a lease that has ended. Nothing was written.
+    MessageTooLargeError          The request is over `REQUEST_SIZE_BYTES_MAX`. Nothing was written.
+    BadRequestError               No coordinator would take the request (it puts a key twice in one transaction, or has
+                                  more than `OPERATION_COUNT_MAX` operations). Nothing was written.
+    CoordinatorRefusedError       The coordinator reads and does not write (its quota is full, or the broker has no
+                                  right). It will refuse the next write too, until a person acts. It is not known
+                                  whether *this* write was carried out, because etcd gives the same answer to the write
+                                  that fills its quota, and keeps that write. It will not be carried out later. The
+                                  caller must read before it does anything else.
+    PreconditionError             The coordinator refuses the call until a person acts (certificates, a wrong address).
 
-Cancelling a call leaves a write's outcome unknown as well.
+If a write is cancelled, its outcome is unknown too.
 """
 
 from __future__ import annotations
@@ -81,18 +79,18 @@ REQUEST_SIZE_BYTES_MAX: Final = 1536 * 1024
 """Largest request: etcd's default `--max-request-bytes`."""
 
 PAGE_ITEM_COUNT: Final = 1000
-"""Keys asked for at a time by `list`: chains of about 1 KB then stay well under gRPC's 4 MiB of a message."""
+"""Keys in one page of `list`. With chains of about 1 KB a page stays well under gRPC's 4 MiB for a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key as it was at some revision.
+    """A key as it was at one revision.
 
     Attributes:
-        create_revision: The revision that made the key; a key deleted and made again has a new one.
-        mod_revision: The revision that last wrote the key; compare on this one to swap.
+        create_revision: The revision that made the key. A key that was deleted and made again has a new one.
+        mod_revision: The revision that last wrote the key. A compare-and-swap compares this one.
         version: How often the key was written since it was made, from 1.
-        lease: The lease that the key ends with; 0: none.
+        lease: The lease with which the key ends; 0: none.
     """
 
     key: str
@@ -105,14 +103,14 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All keys under a prefix, in key order, as of one revision."""
+    """The keys under a prefix, in key order, as they were at one revision."""
 
     items: tuple[KeyValue, ...]
     revision: int
 
 
 class Target(Enum):
-    """What of a key a compare looks at. Of a key that is not there the first three are 0."""
+    """The property of a key that a compare reads. If the key does not exist, the first three are 0."""
 
     CREATE_REVISION = "create_revision"
     MOD_REVISION = "mod_revision"
@@ -121,7 +119,7 @@ class Target(Enum):
 
 
 class Comparator(Enum):
-    """How a compare relates what it found (left) to what it was given (right)."""
+    """The operator between the value that the coordinator has (left) and the operand (right)."""
 
     EQUAL = "=="
     NOT_EQUAL = "!="
@@ -133,9 +131,8 @@ class Comparator(Enum):
 class Compare:
     """One condition of a transaction.
 
-    With `prefix` it must hold for every key that begins with `key`; where there is none, it is put to a key
-    with revisions and version 0. A compare of VALUE fails where there is no key at all, whatever its
-    comparator.
+    With `prefix` it must hold for every key that begins with `key`. If there is no such key, the condition is checked
+    with revisions and version 0. A compare of VALUE fails if there is no key, with any comparator.
 
     Attributes:
         operand: An `int` for revisions and version, `bytes` for VALUE.
@@ -153,32 +150,32 @@ class Compare:
 
 
 def absent(key: str) -> Compare:
-    """The key is not there."""
+    """The key does not exist."""
     return Compare(key, Target.CREATE_REVISION, Comparator.EQUAL, 0)
 
 
 def present(key: str) -> Compare:
-    """The key is there, with whatever value."""
+    """The key exists, with any value."""
     return Compare(key, Target.CREATE_REVISION, Comparator.GREATER, 0)
 
 
 def mod_revision_is(key: str, revision: int) -> Compare:
-    """The key was last written at `revision`; 0: it is not there."""
+    """The key was last written at `revision`; 0: it does not exist."""
     return Compare(key, Target.MOD_REVISION, Comparator.EQUAL, revision)
 
 
 def create_revision_is(key: str, revision: int) -> Compare:
-    """The key was made at `revision`; 0: it is not there."""
+    """The key was made at `revision`; 0: it does not exist."""
     return Compare(key, Target.CREATE_REVISION, Comparator.EQUAL, revision)
 
 
 def version_is(key: str, version: int) -> Compare:
-    """The key was written `version` times since it was made; 0: it is not there."""
+    """The key was written `version` times since it was made; 0: it does not exist."""
     return Compare(key, Target.VERSION, Comparator.EQUAL, version)
 
 
 def value_is(key: str, value: bytes) -> Compare:
-    """The key is there with exactly this value."""
+    """The key exists, with exactly this value."""
     return Compare(key, Target.VALUE, Comparator.EQUAL, value)
 
 
@@ -188,7 +185,7 @@ def none_under(prefix: str) -> Compare:
 
 
 def unchanged_under(prefix: str, revision: int) -> Compare:
-    """No key that begins with `prefix` was written after `revision`; a deleted one goes unnoticed."""
+    """No key that begins with `prefix` was written after `revision`. This compare does not notice a deleted key."""
     return Compare(prefix, Target.MOD_REVISION, Comparator.LESS, revision + 1, prefix=True)
 
 
@@ -203,14 +200,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one key; not an error if it is not there."""
+    """Delete one key. It is no error if the key does not exist."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePrefix:
-    """Delete every key that begins with `prefix` (the empty prefix: all there is)."""
+    """Delete every key that begins with `prefix` (the empty prefix: all keys)."""
 
     prefix: str
 
@@ -224,7 +221,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class GetPrefix:
-    """Read every key that begins with `prefix`, in key order; meant for few."""
+    """Read every key that begins with `prefix`, in key order. Use it only for a few keys: it has no pages."""
 
     prefix: str
 
@@ -234,11 +231,11 @@ Operation: TypeAlias = Put | Delete | DeletePrefix | Get | GetPrefix
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """What one operation of a transaction gave.
+    """The result of one operation of a transaction.
 
     Attributes:
-        items: What `Get` and `GetPrefix` found, in key order; else empty.
-        deleted_count: Keys that `Delete` and `DeletePrefix` removed; else 0.
+        items: The keys that `Get` or `GetPrefix` found, in key order; empty for other operations.
+        deleted_count: The number of keys that `Delete` or `DeletePrefix` removed; 0 for other operations.
     """
 
     items: tuple[KeyValue, ...] = ()
@@ -246,19 +243,20 @@ class OperationResult:
 
     @property
     def item(self) -> KeyValue | None:
-        """The key that a `Get` found; None if it is not there."""
+        """The key that a `Get` found; None if it does not exist."""
         assert len(self.items) <= 1, "a GetPrefix has items, not an item"
         return self.items[0] if self.items else None
 
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """The end of a transaction.
+    """The result of a transaction.
 
     Attributes:
-        succeeded: All compares held, and `then` was carried out; else `otherwise` was.
-        revision: The coordinator's revision after it; keys written by it have this mod_revision.
-        responses: One for each operation of the branch carried out, in its order.
+        succeeded: True: all compares held, and the coordinator carried out `then`. False: it carried out `otherwise`.
+        revision: The coordinator's revision after the transaction. Keys that the transaction wrote have this
+            mod_revision.
+        responses: One for each operation of the branch that was carried out, in its order.
     """
 
     succeeded: bool
@@ -271,7 +269,7 @@ class Lease:
     """A granted lease.
 
     Attributes:
-        ttl_s: What was granted, in seconds; never less than was asked for. etcd goes no lower than 2 s.
+        ttl_s: The granted seconds. They are never less than the caller asked for. The least that etcd grants is 2 s.
     """
 
     id: int
@@ -290,8 +288,8 @@ class Event:
     """A change of one key.
 
     Attributes:
-        item: After a PUT the key as written. After a DELETE only `key` and `mod_revision` (of the deletion)
-            mean something; value is empty, the rest 0.
+        item: After a PUT the key as written. After a DELETE only `key` and `mod_revision` (the revision of the
+            deletion) have a meaning; the value is empty, and the other fields are 0.
     """
 
     kind: EventKind
@@ -303,8 +301,8 @@ class WatchBatch:
     """Changes in the order of their revisions; all changes of one revision are in one batch.
 
     Attributes:
-        revision: Everything up to and including this revision has been delivered: a caller that must begin
-            anew begins at `revision + 1`.
+        revision: The watch has delivered every change up to and including this revision. A caller that must watch
+            again begins at `revision + 1`.
     """
 
     events: tuple[Event, ...]
@@ -312,12 +310,12 @@ class WatchBatch:
 
 
 class Coordinator(Protocol):
-    """The coordinator, as the broker sees it. Safe to call from many tasks of one event loop at once."""
+    """The coordinator, as the broker sees it. Many tasks of one event loop may call it at the same time."""
 
     async def get(self, key: str, *, deadline_s: float | None = None) -> KeyValue | None:
-        """Read one key, linearizably: what was acknowledged before the call is seen.
+        """Read one key, linearizably: the call sees each write that was acknowledged before it.
 
-        Where the revision is needed too (to watch a key that is not there), use `txn((), [Get(key)])`.
+        If you need the revision too (to watch a key that does not exist), use `txn((), [Get(key)])`.
         """
         ...
 
@@ -332,13 +330,18 @@ class Coordinator(Protocol):
     ) -> Listing:
         """Read all keys that begin with `prefix`, linearizably, as of one revision.
 
-        The empty prefix is all there is. Only keys above `after`, and at most `count_max` of them (at least 1): whoever
-        reads in parts asks for each with the last key that it has, and sees another revision each time.
+        To read in parts, give `count_max`, and as `after` the last key of the part before. Each part then has another
+        revision.
 
-        Asks for `limit_per_page` keys at a time; the deadline is for all pages together.
+        Args:
+            prefix: The empty prefix means all keys.
+            after: Only keys above this one.
+            count_max: At most so many keys, at least 1; None: all.
+            limit_per_page: Keys that the implementation asks for in one request.
+            deadline_s: Seconds for all pages together.
 
         Raises:
-            CompactedError: The listing's revision was compacted away between two pages; list again.
+            CompactedError: The listing's revision was compacted away between two pages. List again.
         """
         ...
 
@@ -350,50 +353,60 @@ class Coordinator(Protocol):
         *,
         deadline_s: float | None = None,
     ) -> TxnResult:
-        """If all `compares` hold carry out `then`, else `otherwise`, atomically.
+        """Carry out `then` if all `compares` hold, and `otherwise` if not, atomically.
 
-        Durable when the answer is here. A key may be written at most once in a branch.
+        When this returns, the writes are durable. A branch may write a key at most once.
 
         Raises:
-            CoordinatorUnavailableError: The outcome is unknown. The implementation never sends twice what writes.
-            LeaseNotFoundError: A `Put` named a lease that has ended; nothing was done.
-            BadRequestError, MessageTooLargeError: Nothing was done.
+            CoordinatorUnavailableError: The outcome is unknown. The implementation sends a transaction that writes at
+                most once.
+            LeaseNotFoundError: A `Put` named a lease that has ended. Nothing was done.
+            BadRequestError: No coordinator would take the transaction. Nothing was done.
+            MessageTooLargeError: The request is over `REQUEST_SIZE_BYTES_MAX`. Nothing was done.
         """
         ...
 
     async def grant(self, ttl_s: int, *, deadline_s: float | None = None) -> Lease:
-        """Make a lease that ends `ttl_s` seconds after its last keep-alive, and its keys with it.
+        """Make a lease that ends `ttl_s` seconds after its last keep-alive. Its keys end with it.
 
-        Count it from before the call was made, on a monotonic clock. The coordinator may let it live longer
-        (after its own restart or change of leader it counts anew), never shorter.
+        The caller counts these seconds from before its call, on a monotonic clock. The coordinator may keep the lease
+        for longer (after its restart, or after a change of etcd's leader, it counts anew), but never for less.
         """
         ...
 
     async def keep_alive(self, lease: int, *, deadline_s: float | None = None) -> int:
-        """Renew a lease once; the seconds it has again, or 0 if it has ended (a new one must be granted)."""
+        """Renew a lease once.
+
+        Returns:
+            The seconds that the lease has again; 0 if it has ended, so that the caller must grant a new one.
+        """
         ...
 
     async def revoke(self, lease: int, *, deadline_s: float | None = None) -> None:
-        """End a lease and delete its keys, in one revision. One that has ended already is no error."""
+        """End a lease and delete its keys, in one revision. It is no error if the lease has already ended."""
         ...
 
     def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
         """Follow the changes of `key`, or with `prefix` of every key that begins with it.
 
-        `start_revision` (at least 1) is the first revision of interest, a listing's revision + 1 as a rule;
-        one in the future waits for it. Nothing is left out, repeated or reordered, over reconnects and
-        restarts of the coordinator as well: the watch takes itself up again after the last revision
-        delivered, for as long as it takes, and raises nothing while the coordinator is away. Batches are
-        never empty.
+        The watch leaves out, repeats and reorders no change, also when it reconnects or when the coordinator restarts.
+        While the coordinator is away, the watch raises nothing and waits without a limit. Then it goes on after the
+        last revision that it delivered. Batches are never empty.
 
-        Use it under `contextlib.aclosing`; ending the iteration ends the watch at the server.
+        Use it under `contextlib.aclosing`: when the iteration ends, the watch at the coordinator ends too.
+
+        Args:
+            key: A key, or with `prefix` the beginning of keys.
+            start_revision: The first revision whose changes to deliver, at least 1; mostly a listing's revision + 1. If
+                it is in the future, the watch waits for it.
+            prefix: Whether to follow every key that begins with `key`.
 
         Raises:
-            CompactedError: Changes that were not delivered yet have been compacted away.
+            CompactedError: The coordinator has compacted away changes that were not delivered yet.
             PreconditionError: The coordinator refuses this watch until a person acts.
         """
         ...
 
     async def close(self) -> None:
-        """Give back connections and tasks; running watches end. Leases stay, and end by themselves."""
+        """Give back connections and tasks. Running watches end. Leases stay, and end by themselves."""
         ...

@@ -1,8 +1,8 @@
-"""What the runtime asks of the network between brokers.
+"""The network between brokers, as the runtime needs it.
 
-A `Connection` is one pair of streams (control and replication) to a process that has proved, by its hello, to belong to
-the same cluster. Which of several connections to a broker is used, and when one is made anew, is decided by
-`runtime.links`; how frames look is the implementation's affair.
+A `Connection` is one pair of streams (control and replication) to a process. That process has shown by its hello that
+it belongs to the same cluster. `runtime.links` decides which of several connections to a broker is used, and when to
+make a new one. The implementation decides the format of frames.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..core.values.messages import FORMS, Message
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """Who speaks at the other end: a run of a member, in a cluster.
+    """The process at one end of a connection: a member run, in a cluster.
 
-    `forms`: which forms of messages it reads beyond those of 0.2.0, a sum of `core.messages.FORM_*`.
+    `forms`: the forms of messages that it reads beyond those of version 0.2.0, a sum of `core.values.messages.FORM_*`.
     """
 
     cluster_id: str
@@ -30,11 +30,11 @@ class PeerIdentity:
 
 
 class PeerRefusedError(Exception):
-    """Nobody listens at the address, or whoever does ends the connection before its hello: probably no process."""
+    """No process listens at the address, or one ends the connection before its hello. The broker is probably down."""
 
 
 class PeerSilentError(Exception):
-    """No hello in time, or one that does not fit: say nothing of the process."""
+    """No hello came in time, or one that does not fit. This says nothing about the broker's process."""
 
 
 class Connection(Protocol):
@@ -44,35 +44,46 @@ class Connection(Protocol):
     dialed: bool
 
     def send(self, message: Message) -> None:
-        """Queue a message; what is queued in one turn of the loop leaves together.
+        """Queue a message. All messages that are queued in one turn of the event loop leave together.
 
-        Over the limit of queued bytes the connection is closed instead: whoever resumes does so from the disk.
+        If this exceeds the limit of queued bytes, the connection is closed instead. The next connection then sends
+        from the disk what is missing.
         """
 
     def close(self, reason: str) -> None:
-        """Break both streams now. Nothing more is received; what was queued is lost."""
+        """Break both streams now. Nothing more is received, and queued messages are lost."""
 
     async def confirm(self) -> None:
-        """At the dialer: tell the other end that the connection is used from now on.
+        """Tell the other end that the connection is used from now on. Only the end that dialed calls this.
 
         Raises:
-            PeerSilentError: The connection has ended in between.
+            PeerSilentError: The connection has ended in the meantime.
         """
 
     async def abandon(self, reason: str) -> None:
-        """Close a connection that `run` was not called for, and give back what it holds."""
+        """Close a connection for which `run` was not called, and give back its tasks and channel."""
 
     async def run(self, receive: Callable[[Message], None]) -> str:
-        """Carry messages until a stream ends; returns why. Called once. If cancelled, the connection is closed."""
+        """Give each received message to `receive` until a stream ends. Call it once.
+
+        If it is cancelled, the connection is closed.
+
+        Returns:
+            Why the connection ended.
+        """
 
 
 class Dialer(Protocol):
     """Makes connections."""
 
     async def dial(self, address: str, deadline_s: float) -> Connection:
-        """Connect, and exchange hellos; the other end uses the connection once it is confirmed.
+        """Connect, and exchange hellos. The other end uses the connection when `confirm` has been called.
+
+        Args:
+            address: `host:port`.
+            deadline_s: Seconds for all of it.
 
         Raises:
-            PeerRefusedError: Nobody is there.
-            PeerSilentError: Somebody may be.
+            PeerRefusedError: No process serves at this address.
+            PeerSilentError: A process may be there, but gave no fitting hello in time.
         """

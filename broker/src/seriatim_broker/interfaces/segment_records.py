@@ -1,6 +1,7 @@
-"""Members and segments of a chain as messages, and back: for the coordinator's records and for a broker's disk.
+"""Members and segments of a chain as protobuf messages, and back. The coordinator's records and the disk have them.
 
-Thousands of idle partitions name the same few members and groups: what is read here shares one object for each.
+Thousands of idle partitions name the same few members and broker groups. So all that is read here shares one object for
+each of these.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     RepeatedMembers: TypeAlias = RepeatedCompositeFieldContainer[common_pb2.Member]
 
 SHARED_COUNT_MAX = 4096
-"""Members, and tuples of them, that are shared between the chains read here; a cluster has some hundred."""
+"""Limit for the members, and for the tuples of members, that chains share. A cluster has a few hundred."""
 
 _STATE_TO_RECORD = {
     SegmentState.OPEN: records_pb2.SEGMENT_STATE_OPEN,
@@ -34,7 +35,7 @@ _STATE_FROM_RECORD = {number: state for state, number in _STATE_TO_RECORD.items(
 
 
 def member_to_record(member: MemberId) -> common_pb2.Member:
-    """A member as a message."""
+    """The member as a message."""
     return common_pb2.Member(broker=member.broker, incarnation=member.incarnation)
 
 
@@ -49,17 +50,17 @@ def _shared_members(members: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
 
 
 def member_from_record(record: common_pb2.Member) -> MemberId:
-    """The member that `member_to_record` was given."""
+    """The member of a message that `member_to_record` made."""
     return _shared_member(record.broker, record.incarnation)
 
 
 def members_from_record(records: Iterable[common_pb2.Member]) -> tuple[MemberId, ...]:
-    """Several of them, in their order."""
+    """The members of several messages, in their order."""
     return _shared_members(tuple(map(member_from_record, records)))
 
 
 def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
-    """Write a segment into a message; fields of a newer version that it has stay."""
+    """Write a segment into a message. Fields that a newer version added to the message stay."""
     record.no = segment.no
     record.attempt = segment.attempt
     record.group = segment.group
@@ -88,7 +89,7 @@ def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
 
 def _write_members(field: RepeatedMembers, members: tuple[MemberId, ...]) -> None:
     if members_from_record(field) == members:
-        return  # what a newer version says of a member stays
+        return  # so that fields which a newer version added to a member stay
     del field[:]
     field.extend(member_to_record(member) for member in members)
 
@@ -97,7 +98,7 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
     """The segment of a message.
 
     Raises:
-        CorruptionError: A state that this build does not know.
+        CorruptionError: The segment is in a state that this version does not know.
     """
     state = _STATE_FROM_RECORD.get(record.state)
     if state is None:

@@ -1,8 +1,9 @@
-"""What the broker asks of its disk.
+"""The disk, as the broker needs it.
 
-One storage object for each broker process. Writes are taken in order and are in memory at once; they are durable, in
-order and all at once for each `submit`, when the ticket that `submit` returned is reported. A write that the engine
-refuses for the moment is kept and tried again by the storage itself, in order: callers see only `is_saturated`.
+A broker process has one storage object. The storage takes writes in order, and reads see them at once. `submit` returns
+a ticket. When the storage reports this ticket, the writes of that `submit` and of all earlier ones are durable. The
+writes of one `submit` become durable together. If the engine refuses a write for the moment, the storage keeps it and
+tries again, in order: callers see only `is_saturated`.
 """
 
 from __future__ import annotations
@@ -20,27 +21,30 @@ class Storage(Protocol):
     """A log of extents with the control records beside it."""
 
     def recover(self) -> Iterator[RecoveredPartition]:
-        """What is on the disk, partition by partition; once, before the first `submit`.
+        """The data on the disk, partition by partition. Call it once, before the first `submit`.
 
         Raises:
             CorruptionError: A checksum does not match.
         """
 
     def submit(self, writes: Sequence[Write]) -> int:
-        """Take writes, to be made durable together and in order with earlier ones; returns their ticket.
+        """Take writes. They become durable together, and after all earlier ones. Never blocks on the disk.
 
-        Never blocks on the disk. Tickets grow by one. The values are not copied: callers must not change them.
+        The storage does not copy the values, so callers must not change them.
+
+        Returns:
+            The ticket of these writes. Tickets grow by one.
         """
 
     def on_durable(self, report: Callable[[int], None]) -> None:
-        """Name the function that is called on the event loop with the highest durable ticket."""
+        """Set the function that the storage calls, on the event loop, with the highest durable ticket."""
 
     @property
     def is_saturated(self) -> bool:
-        """Whether more than the limit of bytes waits to be written: new appends should be refused."""
+        """Whether more bytes than the limit wait to be written. Then new appends should be refused."""
 
     def is_disk_full(self) -> bool:
-        """Whether the disk's reserve is reached: new appends must be refused."""
+        """Whether the disk has reached its reserve. Then new appends must be refused."""
 
     async def read(
         self,
@@ -52,22 +56,23 @@ class Storage(Protocol):
         *,
         sequential: bool = False,
     ) -> list[Batch]:
-        """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
+        """Batches with indexes of [from_index, until_index), beginning with the one that contains `from_index`.
 
-        At least one if there is any, then as many as fit in `max_bytes`; none if retention has dropped `from_index`
-        (`TrimLog`; what a disk has not given back yet may still be read). Bodies and chain are verified.
-        Served from the memory tail where possible. Batches of tail copies count where the log itself ends before.
-        What is good before a batch that cannot be read is given; the read that begins at that batch fails.
+        The read gives at least one batch if there is one, then as many as fit into `max_bytes`. It gives none if
+        retention has dropped `from_index` (`TrimLog`), although dropped messages that are still on the disk may be
+        read. It verifies bodies and the checksum chain. It takes batches from memory if they are there. Behind the end
+        of the log it takes batches of tail copies. If a batch cannot be read, the read gives the good batches before
+        it. A read that begins at the bad batch fails.
 
         Args:
-            partition: Of which partition.
-            segment_no: Of which segment.
-            from_index: Where to begin.
-            until_index: Where to end at the latest.
-            max_bytes: Of headers and bodies.
-            sequential: Whether the caller goes on where this read ends. The storage then keeps the place for a moment,
-                and reads ahead of a caller that comes again; the read may give fewer batches than fit. Nothing has to
-                be closed, and a caller that does not go on does no harm.
+            partition: The partition.
+            segment_no: The segment.
+            from_index: The first index to read.
+            until_index: The index before which the read ends.
+            max_bytes: Limit for headers and bodies together.
+            sequential: Whether the caller's next read begins where this one ends. The storage then keeps the place for
+                a short time, and reads ahead if the caller comes again. Such a read may give fewer batches than fit.
+                The caller need not close anything, and may stop reading at any time.
 
         Raises:
             CorruptionError: A body or the chain does not match its checksum.
@@ -77,19 +82,19 @@ class Storage(Protocol):
     def read_at_once(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch] | None:
-        """What a sequential `read` would give, if that is in memory; None: ask `read`, which can tell more."""
+        """The batches that a sequential `read` would give, if they are in memory. None: the caller must use `read`."""
 
     async def find(
         self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
     ) -> BatchPlace | None:
         """The first batch that reaches `value` (`BatchPlace.reaches`), of those that begin below `until_index`.
 
-        A binary search: about twenty headers are read, and no body is verified. Tail copies do not count.
-        `bytes_before` may be wrong by some batches after the segment was cut, until the next start.
+        It is a binary search, which reads about twenty headers and verifies no body. Tail copies do not count. If the
+        segment was cut since the last start, `bytes_before` may be wrong by a few batches until the next start.
 
         Raises:
             CorruptionError: A header does not match its checksum, or a batch is missing.
         """
 
     async def close(self) -> None:
-        """Write and flush what was submitted, mark a clean shutdown, and let go of the directory."""
+        """Write and flush all submitted writes, mark a clean shutdown, and let go of the directory."""
