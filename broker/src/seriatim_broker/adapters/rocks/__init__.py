@@ -1,7 +1,7 @@
-"""RocksDB as a log of extents, through rocksdict: the storage of a broker.
+"""The storage of a broker: a log of extents in RocksDB, through rocksdict.
 
-See `storage` for how the parts hang together, and `engine` for what rocksdict does with the interpreter lock, from
-which most of the design follows.
+`storage` tells how the parts fit together. `engine` tells which calls of rocksdict keep the interpreter lock: most of
+the design follows from that.
 """
 
 from .settings import RocksSettings

@@ -1,4 +1,4 @@
-"""What is checked of each batch that comes from the disk: its place, body and header, and the chain to the next."""
+"""Checks of each batch that comes from the disk: place, body, header, and the checksum chain to the next batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .keys import split_batch_key
 
 
 def verify(batch: Batch, key: bytes, checksum: Checksum) -> None:
-    """Check that a batch is the one that was put under `key`.
+    """Check that a batch is the one that was written under `key`.
 
     Raises:
-        CorruptionError: It is not.
+        CorruptionError: Its place is another one, or its body or header does not match its checksum.
     """
     header = batch.header
     place = (header.partition, header.segment, header.base_index)
@@ -23,10 +23,10 @@ def verify(batch: Batch, key: bytes, checksum: Checksum) -> None:
 
 
 def verify_link(earlier: BatchHeader, later: BatchHeader) -> None:
-    """Check that one batch follows the other.
+    """Check that `later` is the next batch after `earlier`.
 
     Raises:
-        CorruptionError: It does not.
+        CorruptionError: It begins at another index, or does not continue the checksum chain.
     """
     if later.base_index != earlier.end_index:
         raise CorruptionError(f"{_name(later)}: follows index {earlier.end_index} on disk, but begins elsewhere")
@@ -35,7 +35,7 @@ def verify_link(earlier: BatchHeader, later: BatchHeader) -> None:
 
 
 def verify_tail(tail: TailCopy, checksum: Checksum) -> None:
-    """Check a tail copy.
+    """Check each batch of a tail copy, and that each follows the one before.
 
     Raises:
         CorruptionError: A body or the chain does not match its checksum.

@@ -1,7 +1,7 @@
-"""What the storage stands on: an ordered database with a write-ahead log, and what else it asks of a machine.
+"""The interface between the storage and the machine: an ordered database with a write-ahead log, and a few other parts.
 
-`engine`, `watermark`, `flusher` and `room` are the real ones. The simulation puts others in their place, which lose in
-a crash what was not flushed; so the rest of this package runs there as it is.
+`engine`, `watermark`, `flusher` and `room` implement it on a real machine. The simulator has its own implementations,
+which lose unflushed writes in a crash. So the rest of this package runs in the simulator unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXTENT_PREFIX: Final = "extent-"
 REMEDY: Final = (
     "Remedy: give the slot a new, empty disk (a new incarnation) and let it be copied from the other members"
 )
-"""For people, behind what is wrong with a directory that a start refuses."""
+"""The end of an error about a directory with which a start refuses to go on. It tells a person what to do."""
 
 
 def extent_name(extent: int) -> str:
@@ -38,33 +38,36 @@ def extent_name(extent: int) -> str:
 
 
 class WriteRefusedError(Exception):
-    """The database would have had to wait; nothing was written. Never leaves the storage."""
+    """The write would have had to wait for the disk. Nothing was written. This error never leaves the storage."""
 
 
 class FlushFailedError(Exception):
-    """What the disk holds is no longer known: trying again could succeed, and say nothing. Never leaves the storage."""
+    """A flush failed. It is no longer known what is on the disk, and a second flush that succeeds proves nothing.
+
+    This error never leaves the storage.
+    """
 
 
 class Rows(Protocol):
-    """A column family as it was when this was made."""
+    """The rows of a column family, as they were when this object was made."""
 
     def forward(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values from the first at or above `key`.
+        """Keys and values, ascending, from the first key at or above `key`.
 
         Raises:
-            CorruptionError: What is read is not what was written.
+            CorruptionError: The disk gave other bytes than were written.
         """
 
     def at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
         """The last key at or below `key` with its value, or None.
 
         Raises:
-            CorruptionError: What is read is not what was written.
+            CorruptionError: The disk gave other bytes than were written.
         """
 
 
 class Database(Protocol):
-    """Column families of sorted keys. See `engine.Engine` for what each method promises."""
+    """Column families of sorted keys. `engine.Engine` says what each method promises."""
 
     extents: list[int]
 
@@ -72,33 +75,35 @@ class Database(Protocol):
         """The handle of a column family, for writing."""
 
     def empty_extent(self, extent: int) -> bool:
-        """Take everything out of an extent, durably; for a worker thread. Returns whether it is empty now."""
+        """Remove all rows of an extent, durably. Call it in a worker thread. Returns whether the extent is empty."""
 
     def extent_size_bytes(self, extent: int) -> int:
-        """What an extent takes, on disk and in memory; an estimate."""
+        """An estimate of the bytes that an extent takes, on disk and in memory."""
 
     def write(self, ops: Iterable[Op]) -> int:
-        """Apply all or nothing, in memory; returns the sequence number after it. Never beside `flush_wal`.
+        """Apply all operations or none, in memory. Returns the sequence number after them.
+
+        It must not run at the same time as `flush_wal`.
 
         Raises:
-            WriteRefusedError: Try again soon.
+            WriteRefusedError: Nothing was written. Try again a few milliseconds later.
         """
 
     def flush_wal(self) -> None:
-        """Make durable what was written, in the order of the writes; for a worker thread.
+        """Make all writes durable, in their order. Call it in a worker thread.
 
         Raises:
-            FlushFailedError: Nothing may be promised any more.
+            FlushFailedError: It is no longer known what is durable.
         """
 
     def sequence(self) -> int:
         """The newest sequence number."""
 
     def cursor(self, name: str, end: bytes | None = None) -> AbstractContextManager[Rows]:
-        """The rows of a column family, as it is now, up to `end`."""
+        """The rows of a column family below `end`, as they are now."""
 
     def extent_cursor(self, extent: int, end: bytes | None = None) -> AbstractContextManager[Rows]:
-        """The rows of an extent.
+        """The rows of an extent below `end`, as they are now.
 
         Raises:
             CorruptionError: There is no such extent.
@@ -108,61 +113,61 @@ class Database(Protocol):
         """One value, or None.
 
         Raises:
-            CorruptionError: What is read is not what was written.
+            CorruptionError: The disk gave other bytes than were written.
         """
 
     def get_from_extent(self, extent: int, key: bytes) -> bytes | None:
         """One value of an extent, or None.
 
         Raises:
-            CorruptionError: There is no such extent, or what is read is not what was written.
+            CorruptionError: There is no such extent, or the disk gave other bytes than were written.
         """
 
     def close(self) -> None:
-        """Write everything out and close; for a worker thread."""
+        """Write all memtables out and close. Call it in a worker thread."""
 
 
 class Mark(Protocol):
-    """How far the database is known to be durable. See `watermark.Watermark`."""
+    """A note of the sequence number up to which the database is durable. See `watermark.Watermark`."""
 
     def check(self, sequence: int) -> None:
-        """Compare with the sequence number that the database came back with.
+        """Compare the note with the newest sequence number of the database that was just opened.
 
         Raises:
-            CorruptionError: The database ends before what was durable, or the note cannot be read.
+            CorruptionError: The database ends before writes that were durable, or the note cannot be read.
         """
 
     def open(self, sequence: int) -> None:
         """Write the first note, durably."""
 
     def note(self, sequence: int) -> None:
-        """All up to `sequence` is durable."""
+        """Note that all writes up to `sequence` are durable."""
 
     def close(self) -> None:
-        """Note no more."""
+        """Let go of the file of the note."""
 
 
 class Flusher(Protocol):
-    """Has flushes done, one after another, without holding up the event loop."""
+    """Runs flushes one after another, while the event loop goes on."""
 
     def start(self, work: Callable[[int, int], None]) -> None:
-        """From now on `work(ticket, sequence)` is what is done."""
+        """Begin. Each later `put` leads to one call `work(ticket, sequence)`."""
 
     def put(self, ticket: int, sequence: int) -> None:
-        """Have one done."""
+        """Have one call made."""
 
     async def close(self) -> None:
-        """Wait for what is under way; no more comes."""
+        """Wait for the calls that were put. No further `put` may follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """All of it.
+    """The parts of the floor together.
 
     Attributes:
-        is_full: Whether the disk's reserve is reached.
-        now_ms: Wall clock.
-        die: Ends the process at once.
+        is_full: Says whether the disk has reached its reserve.
+        now_ms: The wall clock, in milliseconds since 1970 UTC.
+        die: Ends the process at once. Its arguments are the reason and the error.
     """
 
     database: Database

@@ -1,11 +1,11 @@
-"""Reading a segment's log from the engine, batch after batch: all is verified, and the next read can go on.
+"""Reads of a segment's log from the engine, batch after batch. They verify each batch, and the next read can go on.
 
-Runs in worker threads only. rocksdict keeps the interpreter lock inside each step of an iterator, so a step is one
-batch: between two of them the event loop has its turn.
+This module runs in worker threads only. rocksdict keeps the interpreter lock during each step of an iterator. So a step
+is one batch, and the event loop has its turn between two steps.
 
-A new iterator costs half a millisecond before its first batch: it is opened, looks back for the batch that contains the
-index, and seeks, in each file of the extent. A scan that goes on pays that once. What that costs others: an iterator
-keeps the files and memtables alive that it began with. `scans` bounds for how long, and how many there are.
+A new iterator costs half a millisecond before its first batch. It is opened, it looks back for the batch that contains
+the index, and it seeks in each file of the extent. A scan that goes on pays that once. The price is that an iterator
+keeps alive the files and memtables with which it began. `scans` limits the number of scans and their age.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOTHING: Final[Iterator[tuple[bytes, bytes]]] = iter(())
 
 
 class Stretch(NamedTuple):
-    """Indexes of [from_index, until_index) that lie in one extent."""
+    """The indexes [from_index, until_index) of a segment, which are in one extent."""
 
     extent: int
     from_index: int
@@ -38,7 +38,7 @@ class Stretch(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A batch with what stands before it in its value."""
+    """A batch, with the commit and the position that are before it in its value on disk."""
 
     commit: int
     position: int
@@ -46,7 +46,7 @@ class Stored(NamedTuple):
 
 
 def plan(log: ExtentLog, from_index: int, until_index: int) -> list[Stretch]:
-    """The stretches that hold [from_index, until_index) of a segment's log, ascending."""
+    """The stretches that have [from_index, until_index) of a segment's log, ascending."""
     until_index = min(until_index, log.tail)
     stretches: list[Stretch] = []
     for place in range(log.run_at(from_index), len(log.runs)):
@@ -58,7 +58,7 @@ def plan(log: ExtentLog, from_index: int, until_index: int) -> list[Stretch]:
 
 
 class Scan:
-    """One reader's way through a segment's log, from one batch to the next. One call at a time has the scan."""
+    """One reader's way through a segment's log, from one batch to the next. Its calls run one at a time."""
 
     def __init__(self, engine: Database, checksum: Checksum, partition: int, segment: int) -> None:
         self._engine = engine
@@ -75,30 +75,40 @@ class Scan:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds in memory between two reads; while a read is under way it may be told of either."""
+        """Bytes that the scan keeps in memory between two reads. During a read it may be the number before or after."""
         held = self._held
         return 0 if held is None else held.batch.size_bytes
 
     def read(self, stretches: Sequence[Stretch], max_bytes: int) -> list[Stored]:
         """Batches of the stretches, at least one, then up to `max_bytes`.
 
-        The first read begins with the batch that contains the first index. Each later one must begin where the one
-        before ended. What is good before a batch that cannot be read is returned; a read that begins at that batch
-        fails. (Rule `good-before-damage`: two copies, each damaged in another place, are repaired from each other. If a
-        read gave nothing but the error, neither member could give the other one the part that is good.)
+        The first read begins with the batch that contains the first index. Each later read must begin at the index
+        where the read before ended. If a batch cannot be read, the read gives the good batches before it. A read that
+        begins at the bad batch fails.
+
+        Rule `good-before-damage` (I13): two copies that are damaged in different places are repaired from each other.
+        Without it:
+
+        1. Am's copy is damaged at index 5, and As's copy at index 2.
+        2. Am reads indexes 0 to 9, gets only an error, and asks As for all of them.
+        3. As's read of 0 to 9 gives only an error too, although As's index 5 is good. Both copies stay damaged.
 
         Raises:
-            CorruptionError: Something is missing, out of its place, or does not match its checksum. The scan is of no
-                further use.
+            CorruptionError: The first batch is missing, is out of its place, or does not match its checksum. The scan
+                cannot be used any more.
         """
         found: list[Stored] = []
         size = 0
         with self._lock:
             if self._is_closed:
-                return found  # given up before its turn came
+                return found  # the scan was closed before this read began
             for stretch in stretches:
                 index = stretch.from_index
                 while index < stretch.until_index:
+                    # Rule `storage-damage-is-end` (I13): damage is not the end of the log. Without it:
+                    # 1. Batch a of As's copy is damaged. A reader asks for a. The read gives no batch and no error.
+                    # 2. As does not know that a is damaged, and does not fetch it from Am. The reader waits for ever.
+                    # 3. If a is uncommitted and As starts, As believes that its log ends before a.
                     try:
                         stored = self._held or self._next(stretch.extent, index)
                     except CorruptionError:
@@ -106,7 +116,8 @@ class Scan:
                             raise
                         self._close_cursor()
                         return found
-                    # A read that begins there cannot see what is wrong between two batches: this one must say so.
+                    # This must raise, and not end the read: a later read that begins at this batch could not see that
+                    # the batch does not follow the one before.
                     self._check_place(stored.batch.header, stretch.extent, index)
                     self._held = stored
                     size += stored.batch.size_bytes
@@ -118,34 +129,34 @@ class Scan:
         return found
 
     def let_go(self) -> None:
-        """Close the iterator; the next read opens another one where this one stood."""
+        """Close the iterator. The next read opens another one at the same place."""
         with self._lock:
             self._close_cursor()
 
     def close(self) -> None:
-        """Close the iterator for good, behind a read that is under way."""
+        """Close the iterator for good. Waits for a read that is under way."""
         with self._lock:
             self._is_closed = True
             self._close_cursor()
 
     def _next(self, extent: int, index: int) -> Stored:
-        """The batch after the last one, or the first of all, verified by itself."""
+        """The batch after the last one, or the first batch of the scan. Its body and header are verified."""
         row = next(self._rows, None) if self._cursor is not None and self._extent == extent else None
-        if row is None:  # nothing is open, or it is as old as the end of what it sees
+        if row is None:  # no iterator is open, or the open one began before the next batch was written
             row = self._open(extent, index)
         if row is None:
             raise self._missing(extent, index)
         return read_stored(self._engine, self._checksum, *row)
 
     def _check_place(self, header: BatchHeader, extent: int, index: int) -> None:
-        """See that a batch follows the last one; that the first of all contains the index."""
+        """Check that a batch follows the last one, or that the first batch of the scan contains the index."""
         if self._last is not None:
             verify_link(self._last, header)
         elif not header.base_index <= index < header.end_index:
             raise self._missing(extent, index)
 
     def _open(self, extent: int, index: int) -> tuple[bytes, bytes] | None:
-        """The first row of a new iterator, which sees everything that is written by now."""
+        """Open a new iterator, which sees all that is written by now. Returns its first row."""
         self._close_cursor()
         low, high = segment_range(self._partition, self._segment)
         cursor = self._engine.extent_cursor(extent, high)
@@ -172,10 +183,10 @@ class Scan:
 
 
 def read_stored(engine: Database, checksum: Checksum, key: bytes, value: bytes) -> Stored:
-    """The batch that is stored under a key, verified; its body is fetched if it stands apart.
+    """The verified batch that is stored under a key. If its body is stored apart, this reads it too.
 
     Raises:
-        CorruptionError: It does not match its checksum, or its body is missing.
+        CorruptionError: The batch does not match its checksum, or its body is missing.
     """
     commit, position = read_prefix(value)
     header, body = read_header(value), read_body(value)
@@ -195,7 +206,7 @@ def read_stored(engine: Database, checksum: Checksum, key: bytes, value: bytes) 
 def read_stretches(
     engine: Database, checksum: Checksum, partition: int, segment: int, stretches: Sequence[Stretch], max_bytes: int
 ) -> list[Stored]:
-    """One read that nothing follows, as `Scan.read`."""
+    """One read like `Scan.read`, with no later read that goes on."""
     scan = Scan(engine, checksum, partition, segment)
     try:
         return scan.read(stretches, max_bytes)
@@ -206,10 +217,10 @@ def read_stretches(
 def read_all(
     engine: Database, checksum: Checksum, partition: int, segment: int, stretches: Sequence[Stretch]
 ) -> list[Stored]:
-    """All batches of the stretches, whatever their size.
+    """All batches of the stretches, without a limit of size.
 
     Raises:
-        CorruptionError: Not all of them can be read.
+        CorruptionError: A batch is missing or damaged.
     """
     found: list[Stored] = []
     for stretch in stretches:
@@ -230,7 +241,7 @@ def last_of_run(engine: Database, checksum: Checksum, partition: int, segment: i
     """The last batch of a segment's last run, verified.
 
     Raises:
-        CorruptionError: There is none, or it does not match its checksum.
+        CorruptionError: The run has no batch, or its last batch does not match its checksum.
     """
     low, high = segment_range(partition, segment)
     with engine.extent_cursor(run.extent) as cursor:

@@ -1,14 +1,24 @@
-"""The storage of a broker: what `interfaces.storage` asks for, on RocksDB.
+"""The storage of a broker: `interfaces.storage` on RocksDB.
 
-The parts: `floor` (what is asked of a machine: `engine`, which is rocksdict, and others), `writer` (groups, flushes),
-`extents` (where batches are), `lending` (bodies of staged batches that other logs adopt), `head_cache` (newest batches
-in memory), `copies` (tail copies), `reader` (with `scan`, `scans` and `checks`), `recovery`, `housekeeping`. Here is
-what ties them: each `Write` becomes operations of one group, and the tables in memory follow at once.
+The parts:
 
-Nothing here waits for the disk on the event loop, and nothing is called on any thread that waits for it with the
-interpreter lock (see `engine`), but for the blocks of a read.
+    floor           what the storage needs of the machine: `engine` (rocksdict), `watermark`, `flusher`, `room`
+    writer          groups of writes, and their flushes
+    extents         where batches are
+    lending         bodies of staged batches that other logs adopt
+    head_cache      newest batches, in memory
+    copies          tail copies
+    reader          reads, with `scan`, `scans` and `checks`
+    recovery        what a start finds
+    housekeeping    gives disk space back
 
-Lives on one event loop, that of the first `submit`.
+This module ties them together. It turns each `Write` into operations of one group, and changes the tables in memory at
+once.
+
+The event loop never waits for the disk here. No other thread waits for the disk while it holds the interpreter lock
+(see `engine`), except for the blocks of a read.
+
+A storage belongs to one event loop: that of the first `submit`.
 """
 
 from __future__ import annotations
@@ -69,16 +79,17 @@ _DATABASE: Final = "log"
 _KEY_BYTES: Final = 16
 
 TRIMMED_SHARE: Final = 8
-"""Where logs are trimmed, and half of all extents are spare, an extent takes this part of what is in use: so old
-messages lie together, and are given back soon."""
+"""If retention trims logs, and at least half of all extents are spare, an extent takes one eighth of the bytes in use.
+
+So messages of the same age are in the same extent, and their space comes back early."""
 
 
 class RocksStorage:
     """A log of extents with the control records beside it, in one RocksDB.
 
     Attributes:
-        adopted_bytes: Of bodies that were adopted in this run, and not written again.
-        on_adopted: Told of each, with its size.
+        adopted_bytes: Bytes of the bodies that were adopted in this member run, and so not written again.
+        on_adopted: Called with the size of each adopted body.
     """
 
     def __init__(
@@ -88,10 +99,10 @@ class RocksStorage:
         checksum: Checksum,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Over a floor that was just opened; `open` makes it for a directory. Blocks.
+        """Make the storage over a floor that was just opened. For a directory, use `open`. Blocks.
 
         Raises:
-            CorruptionError: What is there ends before what was durable.
+            CorruptionError: The database ends before writes that were durable.
         """
         self._floor = floor
         self._settings = settings
@@ -107,7 +118,7 @@ class RocksStorage:
             self._engine, checksum, self._table, self._copies, self._head, self._writer, settings, self._lending
         )
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
-        self._trimmed_extent_bytes = 1 << 62  # nothing was trimmed or dropped yet
+        self._trimmed_extent_bytes = 1 << 62  # no limit, because nothing was trimmed or dropped yet
         self.adopted_bytes = 0
         self.on_adopted: Callable[[int], None] = lambda _size_bytes: None
         self._report: Callable[[int], None] = lambda _ticket: None
@@ -147,19 +158,19 @@ class RocksStorage:
         is_expected: bool = False,
         on_closed: Callable[[], None] = lambda: None,
     ) -> RocksStorage:
-        """Open, or make, the storage in a directory that this process has locked. Blocks.
+        """Open the storage in a directory that this process has locked. Makes it if there is none. Blocks.
 
         Args:
-            directory: The data directory; the passport's lock on it must be held.
+            directory: The data directory. This process must hold the passport's lock.
             settings: Sizes and limits.
             checksum: CRC-32C.
-            is_expected: Whether an earlier start made the storage here; then it is not made anew.
-            on_closed: Called when everything is written and the database is closed: the place to mark a clean
-                shutdown.
+            is_expected: Whether an earlier start made the storage here. Then a missing storage is an error.
+            on_closed: Called by `close` when all is written and the database is closed. The caller marks a clean
+                shutdown in it.
 
         Raises:
-            CorruptionError: What is there is damaged, or ends before what was durable.
-            StorageError: It cannot be opened.
+            CorruptionError: The storage is damaged, or ends before writes that were durable, or is missing.
+            StorageError: The storage cannot be opened.
         """
         settings = settings.for_disk(disk_size_bytes(directory))
         room = DiskRoom(directory, settings)
@@ -178,7 +189,7 @@ class RocksStorage:
     # ---- the interface ----------------------------------------------------------------------------------
 
     def recover(self) -> Iterator[RecoveredPartition]:
-        """What is on the disk, partition by partition; once, to the end, before the first `submit`. Blocks.
+        """The data on the disk, partition by partition. Call it once, and iterate to the end before `submit`. Blocks.
 
         Raises:
             CorruptionError: A checksum does not match, or something is missing.
@@ -191,7 +202,7 @@ class RocksStorage:
         self._is_recovered = True
 
     def submit(self, writes: Sequence[Write]) -> int:
-        """Take writes, to be made durable together and in order with earlier ones; returns their ticket."""
+        """Take writes, which become durable together and after all earlier ones. Returns their ticket."""
         assert self._is_recovered, "submit before recover came to its end"
         assert not self._is_closed, "submit after close"
 
@@ -202,26 +213,26 @@ class RocksStorage:
         return self._writer.submit(fill)
 
     def on_durable(self, report: Callable[[int], None]) -> None:
-        """Name the function that is called on the event loop with the highest durable ticket."""
+        """Set the function that is called, on the event loop, with the highest durable ticket."""
         self._report = report
 
     @property
     def is_saturated(self) -> bool:
-        """Whether more than the limit of bytes is not durable yet: new appends should be refused."""
+        """Whether more bytes than the limit are not durable yet. Then new appends should be refused."""
         return self._writer.is_saturated
 
     @property
     def refusals(self) -> int:
-        """How often the engine refused a write for the moment; for a metric."""
+        """How often the engine refused a write for the moment. For a metric."""
         return self._writer.refusals
 
     @property
     def extent_count(self) -> int:
-        """How many extents are in use; for a metric."""
+        """The number of extents in use. For a metric."""
         return len(self._table.extents)
 
     def is_disk_full(self) -> bool:
-        """Whether the disk's reserve is reached: new appends must be refused. Looked up once a second."""
+        """Whether the disk has reached its reserve. Then new appends must be refused. It is measured once a second."""
         return self._floor.is_full()
 
     async def read(
@@ -234,7 +245,7 @@ class RocksStorage:
         *,
         sequential: bool = False,
     ) -> list[Batch]:
-        """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
+        """Batches with indexes of [from_index, until_index), beginning with the one that contains `from_index`.
 
         See `interfaces.storage`.
         """
@@ -243,7 +254,7 @@ class RocksStorage:
     def read_at_once(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch] | None:
-        """What a sequential `read` would give, if it is in memory; else None."""
+        """The batches that a sequential `read` would give, if they are in memory; otherwise None."""
         return self.reader.read_at_once(partition, segment_no, from_index, until_index, max_bytes)
 
     async def find(
@@ -258,7 +269,7 @@ class RocksStorage:
         return await self.reader.find(partition, segment_no, until_index, measure, value)
 
     async def close(self) -> None:
-        """Write and flush what was submitted, write all memtables out, and let go of the directory."""
+        """Write and flush all submitted writes, write all memtables out, and let go of the directory. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -271,7 +282,7 @@ class RocksStorage:
         self._on_closed()
 
     async def settle(self) -> None:
-        """Wait until everything is durable and no space is left to be given back."""
+        """Wait until all writes are durable and housekeeping has nothing left to do. For tests."""
         await self._writer.drain()
         await self._housekeeper.settle()
 
@@ -289,6 +300,11 @@ class RocksStorage:
         assert header.partition == partition, (header.partition, partition)
         assert not log.runs or header.base_index == log.tail, (partition, header.segment, header.base_index, log.tail)
         self._put_value(group, log, write)
+        # Rule `storage-window-later` (I9): a batch and its producer table are one write. Without it:
+        # 1. As makes batch a of producer P durable. The window that names a waits for the next group.
+        # 2. As goes down before that group, and Am's disk is lost. As starts again.
+        # 3. A switch fences As. As answers a tail with a, and a producer table without a.
+        # 4. P, which had no answer, resends a. The next segment's master takes it as new: a is delivered twice.
         if write.window:  # empty in a copy of a sealed segment
             window_key = keys.meta_key(partition, keys.WINDOW, header.segment, header.producer)
             group.set_window(self._engine.family(META), window_key, write.window)
@@ -314,7 +330,14 @@ class RocksStorage:
         self._put_row(group, extent, Stored(write.commit, position, batch), apart)
 
     def _put_row(self, group: Group, extent: Extent, stored: Stored, apart: codec.BodyPlace | None = None) -> None:
-        """Put a batch in an extent. Its body goes with it, or beside it if it is staged, or stands apart already."""
+        """Put a batch into an extent.
+
+        Args:
+            group: Takes the operations.
+            extent: The extent.
+            stored: The batch, with the commit and the position that go into its value.
+            apart: Where its body is already; None: the body is written too. A staged body gets a key of its own.
+        """
         batch, header = stored.batch, stored.batch.header
         family = self._engine.family(extent_name(extent.number))
         size_bytes = codec.BATCH_OVERHEAD_BYTES + _KEY_BYTES
@@ -392,9 +415,13 @@ class RocksStorage:
     def _cut(self, group: Group, partition: int, segment: int, log: ExtentLog, length: int) -> None:
         last = log.runs[log.run_at(length)] if log.runs else None
         known = log.position - self._head.truncate(partition, segment, length)
-        # Exact if the cache held all that is cut; else an estimate that the next start puts right.
+        # Exact if the cache had all batches that are cut; otherwise an estimate, which the next start corrects.
         position = max(known, last.position) if last is not None else known
         gone, touched = self._table.truncate(log, length, position)
+        # Rule `storage-cut-in-memory` (I6): a cut is durable. Without it:
+        # 1. As has 7 messages of a segment that the chain sealed at 5. As cuts its log to 5 in memory only.
+        # 2. As starts again, and finds 7 messages.
+        # 3. As takes messages 5 and 6, which are not part of the segment, for its content.
         for run in gone:
             key = keys.batch_key(partition, segment, run.start)
             group.add((DELETE, self._engine.family(INDEX), key, None), len(key))
@@ -403,7 +430,7 @@ class RocksStorage:
         self._housekeeper.wake()
 
     def _trim(self, group: Group, write: TrimLog) -> None:
-        """What lies below is not in use any more: housekeeping gives the space back."""
+        """Drop the messages below `write.below` from the log. Housekeeping gives their space back later."""
         partition, segment = write.partition, write.segment_no
         log = self._table.ensure_log(partition, segment)
         gone, left = self._table.trim(log, write.below, write.size_bytes)
@@ -418,14 +445,14 @@ class RocksStorage:
             self._housekeeper.wake()
 
     def _size_extents(self) -> None:
-        """Something was let go, so more will be."""
+        """Make extents small from now on, because logs let go of messages, and will let go of more."""
         live_bytes = sum(extent.live_bytes for extent in self._table.extents.values())
         self._trimmed_extent_bytes = max(live_bytes // TRIMMED_SHARE, self._settings.extent_copy_size_bytes_min)
 
     def _rewrite(self, group: Group, write: Rewrite) -> None:
-        """Batches of the log again, in an extent that is none of those they are in: what is damaged stays behind.
+        """Write batches of the log again, in another extent, so that damaged ones stay behind in the old extent.
 
-        Where none is spare they stay in theirs, and may have to be written again later.
+        If no extent is spare, they go into the same extent, and may have to be written again later.
         """
         partition, segment = write.partition, write.segment_no
         log = self._table.log(partition, segment)
@@ -471,7 +498,8 @@ class RocksStorage:
         log = self._table.forget(partition, segment)
         active = self._table.active
         if log is not None and active is not None:
-            # Should the segment ever be copied here again, it goes to this extent or a later one.
+            # If the segment is ever copied here again, it goes to this extent or a later one. There must be no old
+            # batches of it.
             self._delete_range(group, extent_name(active.number), keys.segment_range(partition, segment))
         self._housekeeper.wake()
 
@@ -484,7 +512,7 @@ class RocksStorage:
     # ---- extents ----------------------------------------------------------------------------------------
 
     def _active(self, group: Group) -> Extent:
-        """The extent that takes the next batch; begins another where the last is full or old, if one is spare."""
+        """The extent that takes the next batch. Begins another if the active one is full or old and one is spare."""
         active, spares, settings = self._table.active, self._table.spares, self._settings
         if active is None:
             return self._begin_extent(group)
@@ -503,11 +531,14 @@ class RocksStorage:
         return extent
 
     def rotate(self) -> None:
-        """Begin another extent; one must be spare."""
+        """Begin another extent. At least one must be spare."""
         self._writer.submit(self._begin_extent)
 
     async def empty_extent(self, number: int) -> bool:
-        """Empty a dead extent, then drop its record: the other way round a crash would leave a spare with batches."""
+        """Empty a dead extent, then drop its record. Returns whether the extent is empty.
+
+        In the other order a crash between the two would leave a spare extent that has batches.
+        """
         assert number in self._table.dead(), number
         self.reader.let_go()
         if not await asyncio.get_running_loop().run_in_executor(None, self._engine.empty_extent, number):
@@ -520,7 +551,7 @@ class RocksStorage:
         return True
 
     def put_moved(self, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]) -> None:
-        """Put the first batches of a run again, in the active extent."""
+        """Write the first batches of a run again, in the active extent."""
         self._writer.submit(lambda group: self._put_again(group, partition, segment, log, place, stored))
 
     def _put_again(
@@ -540,7 +571,7 @@ class RocksStorage:
 
 
 def _bodies_of(header: BatchHeader, extent: Extent) -> int:
-    """The extent with the bodies of a run that begins with this batch: those of a stage log may stand apart in it."""
+    """The extent with the separate bodies of a run that begins with this batch; 0 if it is no stage log."""
     return extent.number if header.flags & FLAG_STAGED else 0
 
 

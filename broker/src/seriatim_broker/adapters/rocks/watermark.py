@@ -1,12 +1,14 @@
-"""How far the log was known to be durable: a small file beside the database.
+"""The watermark: a small file beside the database, which says up to which sequence number the log is durable.
 
-RocksDB tells a record cut off at the end of its log from a damaged one, except where the damage makes a record claim
-to be longer than the rest of the file, or where a whole file is gone: then acknowledged batches would vanish without
-a word. So after each flush the sequence number that it covered is noted here, and a start whose log ends before that
-is refused. The file is made whole, under another name, and renamed, so that a start that is killed leaves either none
-or one with a note. Missing or empty it is accepted only if nothing was ever written: a start before this rule could
-leave an empty one. The note itself is not synced: it survives the process, and after a power failure it is some
-earlier one, which is still a lower bound.
+RocksDB mostly knows a record that was cut off at the end of its log from a damaged one. It does not in two cases: the
+damage makes a record claim to be longer than the rest of the file, or a whole file is gone. Then acknowledged batches
+would be missing, and RocksDB would report no error. So after each flush the storage notes the sequence number that the
+flush covered. A start refuses a log that ends before the note.
+
+A start makes the file under another name, with a note in it, and renames it. So a start that is killed leaves either no
+file or one with a note. A missing or empty file is accepted only if nothing was ever written. (Starts of early versions
+could leave an empty file.) The note itself is not flushed. It survives the end of the process. After a loss of power
+the file may have an earlier note, which is still a lower bound.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ _TEMPORARY: Final = "watermark.new"
 
 
 class Watermark:
-    """The open file.
+    """The watermark's file.
 
     Args:
         directory: The data directory.
         checksum: CRC-32C.
-        is_expected: Whether an earlier start made the file: then it must be there.
+        is_expected: Whether an earlier start made the file. Then a missing file is an error.
     """
 
     def __init__(self, directory: Path, checksum: Checksum, *, is_expected: bool = False) -> None:
@@ -43,16 +45,16 @@ class Watermark:
         self._fd = -1
 
     def check(self, sequence: int) -> None:
-        """Compare with the sequence number that the database came back with.
+        """Compare the note with the newest sequence number of the database that was just opened.
 
         Raises:
-            CorruptionError: The database ends before what was durable, or the note cannot be read.
+            CorruptionError: The database ends before writes that were durable, or the note is missing or damaged.
         """
         data = self._path.read_bytes() if self._path.exists() else b""
         if not data:
             if self._is_expected or sequence:
                 raise CorruptionError(
-                    f"{self._path} is missing or empty, but a broker has written to this directory: it cannot be told "
+                    f"{self._path} is missing or empty, but a broker has written to this directory: it is not known "
                     f"whether the end of the write-ahead log is missing too. {REMEDY}"
                 )
             return
@@ -79,7 +81,7 @@ class Watermark:
             os.close(directory)
 
     def note(self, sequence: int) -> None:
-        """All up to `sequence` is durable. One small write, without a sync."""
+        """Note that all writes up to `sequence` are durable. It is one small write, without a flush."""
         head = _NOTE.pack(_MAGIC, sequence, 0)[:-4]
         os.pwrite(self._fd, head + struct.pack("<I", self._checksum(0, head)), 0)
 

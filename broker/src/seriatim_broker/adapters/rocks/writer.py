@@ -1,12 +1,12 @@
-"""From submitted writes to durable ones: groups, one write and one flush at a time, in order.
+"""The way of a submitted write until it is durable: in groups, with one write and one flush at a time, in order.
 
     event loop:  submit → group … → turn: engine.write(group), in memory → hand to the flusher
-    flusher:                                                    flush_wal (no interpreter lock) → note → report
+    flusher:                                                    flush_wal (no interpreter lock) → report → note
     event loop:  … meanwhile submits fill the next groups …     flushed: tell the owner, next turn
 
-A group is written whole and flushed before the next one is written: so a write never waits for the disk (see
-`engine`), and what arrives during a flush shares the next one. A refusal leaves the group at the head of the queue
-and tries again a little later: nothing overtakes it.
+The writer writes one group and flushes it before it writes the next. So a write never waits for the disk (see
+`engine`), and all submits that come during a flush share the next one. If the engine refuses a group, the group stays
+the first of the queue, and the writer tries again after `retry_ms` (5 ms). Nothing overtakes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OP_OVERHEAD_BYTES = 64
 
 
 class Group:
-    """Writes that become durable together. Producer windows are kept aside: only the last of each is written."""
+    """Writes that become durable together. It keeps producer windows apart, because it writes only the last of each."""
 
     __slots__ = ("ops", "size_bytes", "ticket", "windows")
 
@@ -43,20 +43,20 @@ class Group:
         self.size_bytes += size_bytes + _OP_OVERHEAD_BYTES
 
     def set_window(self, family: Family, key: bytes, window: Window) -> None:
-        """Put a window, in place of an earlier one of this group."""
+        """Put a window. It replaces an earlier one of the same producer in this group."""
         if key not in self.windows:
             self.size_bytes += WINDOW_BYTES_MAX + _OP_OVERHEAD_BYTES
         self.windows[key] = (family, window)
 
     def settle(self) -> None:
-        """Put the windows among the operations, before one that takes windows away."""
+        """Move the windows to the operations. Call it before the write, and before an op that deletes windows."""
         for key, (family, window) in self.windows.items():
             self.ops.append((PUT, family, key, write_window(window)))
         self.windows.clear()
 
 
 class Writer:
-    """The queue of groups. Everything here runs on the event loop, but `_flush`."""
+    """The queue of groups. All of it runs on the event loop, except `_flush`."""
 
     def __init__(self, floor: Floor, settings: RocksSettings) -> None:
         self._floor = floor
@@ -76,11 +76,11 @@ class Writer:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether more than the limit of bytes is not durable yet."""
+        """Whether more bytes than `queued_size_bytes_max` are not durable yet."""
         return self.queued_bytes > self._settings.queued_size_bytes_max
 
     def submit(self, fill: Callable[[Group], object]) -> int:
-        """Have operations added to a group, as one ticket; returns the ticket."""
+        """Have `fill` add operations to the newest group. Returns the ticket for them."""
         if not self._groups or self._groups[-1].size_bytes >= self._settings.group_size_bytes_max:
             self._groups.append(Group())
         group = self._groups[-1]
@@ -93,18 +93,18 @@ class Writer:
         return self.ticket
 
     async def drain(self) -> None:
-        """Wait until everything submitted so far is durable. Ends with the process if the disk does not."""
+        """Wait until all writes that were submitted so far are durable. There is no time-out."""
         await self.wait(self.ticket)
 
     async def wait(self, ticket: int) -> None:
-        """Wait until that ticket is durable."""
+        """Wait until this ticket is durable."""
         if self.durable_ticket < ticket:
             done = asyncio.get_running_loop().create_future()
             insort(self._waiters, (ticket, done), key=itemgetter(0))
             await done
 
     async def close(self) -> None:
-        """Drain, then end the flusher."""
+        """Wait until all writes are durable, then end the flusher."""
         await self.drain()
         await self._floor.flusher.close()
 
@@ -123,7 +123,7 @@ class Writer:
         try:
             self._write_group()
         except Exception as error:
-            # The loop would log it and go on, and nothing would ever be written again.
+            # Without this the event loop would log the error and go on, and the writer would never write again.
             self._floor.die("a turn of the writer failed", error)
 
     def _write_group(self) -> None:
@@ -171,11 +171,18 @@ class Writer:
     def _flush(self, ticket: int, sequence: int) -> None:
         floor, loop = self._floor, self._loop
         assert loop is not None
+        # Rule `storage-reports-early` (I12): a write is reported only when it is flushed. Without it:
+        # 1. As reports batch a before the flush. The master counts As's copy, and acknowledges a.
+        # 2. As's machine loses power. The only copy of a is on Am, and with Am's disk a is lost.
         try:
             floor.database.flush_wal()
+        # Rule `storage-flushes-again` (I12): a flush that failed ends the process. Without it:
+        # 1. The flush of batch a fails. The kernel marks a's pages as clean, although they are not on the disk.
+        # 2. The second flush has nothing to write, and succeeds. As reports a, and a is acknowledged.
+        # 3. As's machine loses power. As does not have a.
         except FlushFailedError as error:
             floor.die("the write-ahead log cannot be flushed", error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so that no task waits for the report
             loop.call_soon_threadsafe(self._flushed, ticket)
         try:
             floor.mark.note(sequence)
