@@ -1,15 +1,16 @@
-"""Values on disk: to bytes and back.
+"""Values on disk, from and to bytes.
 
-Batches and producer windows are written with every append, so they are packed by hand; the rest is protobuf, in which
+Each append writes a batch and a producer window, so their formats are packed by hand. The others are protobuf, to which
 a newer version may add fields.
 
-    batch   commit (u64, little-endian)   known when the batch was written
+    batch   commit (u64, little-endian)   the commit that the member knew when it wrote the batch
             position (u64)                bytes of the segment's log before this batch
             header (192 bytes), body
-            If the highest bit of commit is set the body stands apart, and in its place is: extent (u32), the key there
-    window  as the core packs it (`core.values.producers`); before 0.3.0 without the append time at its end
+            If the highest bit of commit is set, the body is stored apart. Then the value has in place of the body:
+            extent (u32), and the key of the body in that extent
+    window  as the core packs it (`core.values.producers`); before version 0.3.0 without the append time at its end
     run     extent u32, position u64      bytes of the segment's log before the run
-            bodies (u32)                  if it is not 0: the extent with bodies that stand apart
+            bodies (u32)                  only if bodies are stored apart: their extent
 """
 
 from __future__ import annotations
@@ -56,31 +57,38 @@ _RUN_APART: Final = struct.Struct("<IQI")
 WINDOW_BYTES_MAX: Final = KEPT_BATCHES * ENTRY_BYTES + TIME_BYTES
 
 BATCH_OVERHEAD_BYTES: Final = _BODY_AT
-"""What a stored batch takes besides its body, key and framing."""
+"""Bytes of a batch's value without the body."""
 
 
 # ---- batches --------------------------------------------------------------------------------------------
 
 
 class BodyPlace(NamedTuple):
-    """Where a body is that stands apart from its batch."""
+    """The place of a body that is stored apart from its batch."""
 
     extent: int
     key: bytes
 
 
 def batch_parts(batch: Batch, commit: int, position: int, apart: BodyPlace | None = None) -> tuple[bytes, bytes, bytes]:
-    """The value of a batch, in pieces: they are joined when it is written, not before."""
+    """The value of a batch, in pieces. The engine joins them when it writes.
+
+    Args:
+        batch: The batch.
+        commit: The commit that this member knows.
+        position: Bytes of the segment's log before this batch.
+        apart: Where the body is stored; None: in this value.
+    """
     if apart is None:
         return _PREFIX.pack(commit, position), batch.header.raw, batch.body
     return _PREFIX.pack(commit | _APART, position), batch.header.raw, _EXTENT.pack(apart.extent) + apart.key
 
 
 def read_header(value: bytes) -> BatchHeader:
-    """The header of the batch in a value; what it claims is not checked here.
+    """The header of the batch in a value. This does not verify its checksums.
 
     Raises:
-        CorruptionError: Not a batch.
+        CorruptionError: The value is not a batch.
     """
     try:
         return parse_header(value[_PREFIX.size : _BODY_AT])
@@ -89,10 +97,10 @@ def read_header(value: bytes) -> BatchHeader:
 
 
 def read_body(value: bytes) -> bytes | BodyPlace:
-    """The body of the batch in a value, or where it is.
+    """The body of the batch in a value, or the body's place if it is stored apart.
 
     Raises:
-        CorruptionError: Not a batch.
+        CorruptionError: The value does not say where the body is.
     """
     if not _PREFIX.unpack_from(value)[0] & _APART:
         return value[_BODY_AT:]
@@ -103,7 +111,11 @@ def read_body(value: bytes) -> bytes | BodyPlace:
 
 
 def read_prefix(value: bytes) -> tuple[int, int]:
-    """Commit and position of a batch's value."""
+    """The commit and the position in a batch's value.
+
+    Raises:
+        CorruptionError: The value is shorter than a batch without a body.
+    """
     if len(value) < _BODY_AT:
         raise CorruptionError(f"a batch on disk has {len(value)} bytes, fewer than its header")
     commit, position = _PREFIX.unpack_from(value)
@@ -121,7 +133,11 @@ def write_run(run: Run) -> bytes:
 
 
 def read_run(start: int, value: bytes) -> Run:
-    """The run that begins at `start`."""
+    """The run that begins at index `start`.
+
+    Raises:
+        CorruptionError: The value is not a run.
+    """
     try:
         extent, position, *bodies = (_RUN if len(value) == _RUN.size else _RUN_APART).unpack(value)
     except struct.error as error:
@@ -136,10 +152,10 @@ def write_window(window: Window) -> bytes:
 
 
 def read_window(value: bytes) -> Window:
-    """The window in a value; one without an append time was written by a version before 0.3.0.
+    """The window in a value. Versions before 0.3.0 wrote windows without an append time.
 
     Raises:
-        CorruptionError: Not a window.
+        CorruptionError: The value is not a window.
     """
     window = value if is_window(value) else value + TIME_NOT_KNOWN
     if not is_window(window):
@@ -173,7 +189,11 @@ def write_segment(segment: LocalSegment) -> bytes:
 
 
 def read_segment(no: int, value: bytes) -> LocalSegment:
-    """The segment in a value."""
+    """The segment in a value.
+
+    Raises:
+        CorruptionError: The value cannot be read.
+    """
     stored = _load(storage_pb2.StoredSegment, value)
     return LocalSegment(
         no=no,
@@ -193,7 +213,7 @@ def read_segment(no: int, value: bytes) -> LocalSegment:
 
 
 def write_preparation(preparation: Preparation) -> bytes:
-    """The value of a preparation, its tail copy in it."""
+    """The value of a preparation, which includes its tail copy."""
     return _dump(
         storage_pb2.StoredPreparation(
             members=_write_members(preparation.members),
@@ -209,7 +229,11 @@ def write_preparation(preparation: Preparation) -> bytes:
 
 
 def read_preparation(no: int, attempt: bytes, value: bytes) -> Preparation:
-    """The preparation in a value."""
+    """The preparation in a value.
+
+    Raises:
+        CorruptionError: The value, its producer table or its tail copy cannot be read.
+    """
     stored = _load(storage_pb2.StoredPreparation, value)
     try:
         table = Table(stored.packed_table, read_names(stored.blocks))
@@ -236,10 +260,10 @@ def read_block(block: bytes, value: bytes) -> bytes:
     """The content of an idle block.
 
     Raises:
-        CorruptionError: It is not the one that its id was made from.
+        CorruptionError: The content does not match the block's id, which is a digest of it.
     """
     if not IdleBlock.is_sound(value) or IdleBlock(value).id != block:
-        raise CorruptionError(f"an idle block of {len(value)} bytes is not the one that its id was made from")
+        raise CorruptionError(f"an idle block of {len(value)} bytes does not match its id")
     return value
 
 
@@ -265,7 +289,7 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
 
 
 def write_chain_head(chain: Chain) -> bytes:
-    """The value of a chain's head."""
+    """The value of a chain's head: the chain record without its segments."""
     head = records_pb2.ChainRecord(
         partition_id=chain.partition,
         epoch=chain.epoch,
@@ -288,10 +312,14 @@ def write_chain_segment(segment: Segment) -> bytes:
 
 
 def read_chain(value: bytes, segments: dict[int, bytes]) -> Chain:
-    """The chain of a head and of the values of segments, of which some may not belong to it any more.
+    """The chain that a head and the values of its segments make.
+
+    Args:
+        value: The head.
+        segments: Values by segment number. It may have segments that are not part of the chain any more.
 
     Raises:
-        CorruptionError: A segment is missing.
+        CorruptionError: A segment is missing, or a value cannot be read.
     """
     stored = _load(storage_pb2.StoredChain, value)
     found: list[Segment] = []
@@ -320,7 +348,7 @@ def write_extent(opened_at_ms: int) -> bytes:
 
 
 def read_extent(value: bytes) -> int:
-    """When the extent was opened, by the machine's clock, in ms."""
+    """When the extent was opened, in milliseconds since 1970 UTC by the machine's clock."""
     opened_at_ms: int = _load(storage_pb2.StoredExtent, value).opened_at_ms
     return opened_at_ms
 
@@ -350,7 +378,7 @@ def _read_members(stored: Iterable[common_pb2.Member]) -> tuple[MemberId, ...]:
 
 @lru_cache(4096)
 def _shared(members: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
-    """One object for all equal ones: thousands of segments name the same few members."""
+    """One shared object for all equal tuples, because thousands of segments name the same few members."""
     return members
 
 

@@ -1,7 +1,7 @@
-"""Tail copies that are here: where they are on disk, and what range of which segment they cover.
+"""The tail copies of this disk: where each is stored, and which indexes of which segment it covers.
 
-They come alone or inside a preparation. Their batches are read again from the disk when somebody asks for them,
-which is rare; until they are written they are kept in memory.
+A tail copy is stored alone or inside a preparation. Its batches are in memory until they are written. Later, a read
+takes them from the disk, which is rare.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...core.values.log import TailCopy
 
 @dataclass(slots=True, eq=False)
 class CopyRef:
-    """A tail copy stored under `key` of `meta`. `tail` is set until ticket `ticket` is written."""
+    """A tail copy that is stored under `key` of `meta`. `tail` is set until ticket `ticket` is written."""
 
     key: bytes
     segment: int
@@ -31,7 +31,7 @@ class CopyTable:
         self._unwritten: list[CopyRef] = []
 
     def put(self, partition: int, key: bytes, tail: TailCopy | None, ticket: int) -> None:
-        """What is stored under `key` is now this, or nothing; `ticket` 0: it is on disk already."""
+        """Note that `tail` is now stored under `key`; None: no tail copy. `ticket` 0: it is on the disk already."""
         self.drop(partition, key)
         if tail is None or not tail.batches:
             return
@@ -41,11 +41,11 @@ class CopyTable:
         self._partitions.setdefault(partition, {})[key] = ref
 
     def drop(self, partition: int, key: bytes) -> None:
-        """Forget what is stored under `key`, if anything is."""
+        """Forget the tail copy under `key`, if there is one."""
         self.drop_range(partition, (key, key + b"\x00"))
 
     def drop_range(self, partition: int, keys: tuple[bytes, bytes]) -> None:
-        """Forget what is stored under keys of a range: the first, and the first after it."""
+        """Forget the tail copies under a range of keys: from the first key to below the second."""
         refs = self._partitions.get(partition)
         if refs is None:
             return
@@ -55,7 +55,7 @@ class CopyTable:
             del self._partitions[partition]
 
     def written(self, ticket: int) -> None:
-        """All up to `ticket` can be read from the engine."""
+        """Note that the engine has all writes up to `ticket`. Their tail copies leave the memory."""
         if not self._unwritten:
             return
         for ref in self._unwritten:
@@ -64,7 +64,7 @@ class CopyTable:
         self._unwritten = [ref for ref in self._unwritten if ref.tail is not None]
 
     def covering(self, partition: int, segment: int, index: int) -> CopyRef | None:
-        """The copy that reaches furthest of those that hold `index`, or None."""
+        """Of the tail copies that have `index`, the one that reaches furthest; None if none has it."""
         refs = self._partitions.get(partition, {}).values()
         fitting = [ref for ref in refs if ref.segment == segment and ref.from_index <= index < ref.length]
         return max(fitting, key=lambda ref: ref.length, default=None)

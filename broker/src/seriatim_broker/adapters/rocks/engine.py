@@ -1,28 +1,28 @@
-"""The one place that knows rocksdict: opening, column families, writing, flushing, iterating.
+"""The RocksDB database, through rocksdict.
 
-What rocksdict does with the interpreter lock decides how it may be called (measured, rocksdict 0.3.29, RocksDB 10.4,
-on a disk that takes 25 ms for each write and sync):
+Some calls of rocksdict keep the interpreter lock, and this decides how we may call them. (Measured with rocksdict
+0.3.29 and RocksDB 10.4, on a disk that takes 25 ms for each write and flush.)
 
-    flush_wal, flush, compact_range           let go of it: they belong in a worker thread
-    create_column_family, drop_…, set_options keep it for 150 to 550 ms: manifest and options file are synced
+    flush_wal, flush, compact_range           release the lock: we call them in a worker thread
+    create_column_family, drop_…, set_options keep it for 150 to 550 ms: they flush the manifest and the options file
     opening, closing                          keep it for 100 ms and more: before the broker serves, and after
     write                                     keeps it, and does not reach the disk (below)
     get, iterators                            keep it for each block that must be read
 
-While it is kept the event loop stands still, whatever thread made the call: no heartbeat is answered. So:
+While any thread keeps the lock, the event loop stands still, and the broker answers no heartbeat. So:
 
-* All column families are made while the database is opened. An extent that is used up is emptied and used again, never
-  dropped: its column family is of the FIFO kind with automatic compaction off, and a compaction asked for by
-  `compact_range` then drops every file without reading it, in one durable step.
-  (So no tool that compacts may be let loose on the directory. What it drops is missed at the next start or read.)
-* `write` must never reach the disk. With `manual_wal_flush` it fills a buffer in memory; and since RocksDB holds one
-  mutex while it hands that buffer to the disk, `write` must never run beside `flush_wal`. The writer takes care of
-  that. What is left of the disk in `write` is the making of a new, empty log file when a memtable is full.
-* Reads run in worker threads, and hold up the loop for one block at a time. What begins and ends them takes RocksDB's
-  big mutex, and must not run beside the first half of `flush_wal` either. Otherwise (seen, 22 ms):
-    1. the flusher hands the buffer to the disk, under the mutex of the write-ahead log, without the interpreter lock;
-    2. a background thread, at the end of a flush, takes the big mutex, then waits for that of the log;
-    3. a reader waits for the big mutex, with the interpreter lock, and so does the loop.
+* All column families are made while the database is opened. An extent that is used up is emptied and used again, and
+  never dropped. Its column family is of the FIFO kind, with automatic compaction off. So `compact_range` drops every
+  file without reading it, in one durable step. (For this reason, never run a tool that compacts on the directory. The
+  next start or read would miss what it dropped.)
+* `write` must never reach the disk. With `manual_wal_flush` it fills a buffer in memory. RocksDB holds a mutex while it
+  hands that buffer to the disk, so `write` must never run at the same time as `flush_wal`. The writer sees to that.
+  `write` touches the disk only to make a new, empty log file when a memtable is full.
+* Reads run in worker threads, and delay the event loop for one block at a time. Their beginning and their end take
+  RocksDB's big mutex. They must not run beside the first half of `flush_wal`. Otherwise (this was seen, 22 ms):
+    1. The flusher hands the buffer to the disk. It has the mutex of the write-ahead log, but not the interpreter lock.
+    2. A background thread, at the end of a flush, takes the big mutex, and then waits for the mutex of the log.
+    3. A reader waits for the big mutex and keeps the interpreter lock. So the event loop waits too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _KEY_MAX: Final = b"\xff" * 32
 
 
 def die(reason: str, error: BaseException | None = None) -> NoReturn:
-    """End the process at once: what the disk holds is no longer known, so nothing more may be promised."""
+    """End the process at once with exit status 74, because it is no longer known what is on the disk."""
     _log.critical("disk failed, the process ends", reason=reason, error=str(error) if error is not None else None)
     os._exit(EXIT_DISK_FAILED)
 
@@ -72,13 +72,13 @@ class Engine:
     """An open database."""
 
     def __init__(self, path: Path, settings: RocksSettings) -> None:
-        """Open, or make, the database in `path`; replays what the last run left in its write-ahead log.
+        """Open the database in `path`, or make it. Replays the write-ahead log of the last member run. Blocks.
 
-        Extents 1 to `settings.extents` are there afterwards, and those above that were there before. Blocks.
+        Afterwards there are the extents 1 to `settings.extents`, and all higher ones that existed before.
 
         Raises:
-            CorruptionError: A log or table is damaged. A record cut off at the end of the log is not damage.
-            StorageError: It cannot be opened for another reason.
+            CorruptionError: A log or table is damaged. A record that is cut off at the end of the log is no damage.
+            StorageError: The database cannot be opened for another reason.
         """
         assert settings.extents is not None
         self._write_options = WriteOptions()
@@ -108,9 +108,9 @@ class Engine:
     # ---- extents ----------------------------------------------------------------------------------------
 
     def empty_extent(self, extent: int) -> bool:
-        """Take everything out of an extent, durably; for a worker thread. Returns whether it is empty now.
+        """Remove all rows of an extent, durably. Call it in a worker thread. Returns whether the extent is empty.
 
-        Nobody may write to it meanwhile.
+        No write to the extent may run at the same time. An error ends the process.
         """
         family = self._families[extent_name(extent)]
         try:
@@ -121,7 +121,7 @@ class Engine:
             return next(cursor.forward(b""), None) is None
 
     def extent_size_bytes(self, extent: int) -> int:
-        """What an extent takes, on disk and in memory; an estimate."""
+        """An estimate of the bytes that an extent takes, on disk and in memory."""
         family = self._families[extent_name(extent)]
         tables = family.property_int_value("rocksdb.total-sst-files-size") or 0
         memory = family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
@@ -130,12 +130,12 @@ class Engine:
     # ---- writing ----------------------------------------------------------------------------------------
 
     def write(self, ops: Iterable[Op]) -> int:
-        """Apply all or nothing, in memory; returns the sequence number after it.
+        """Apply all operations or none, in memory. Returns the sequence number after them.
 
-        Never beside `flush_wal` (see the module). Any error but a refusal ends the process.
+        It must not run at the same time as `flush_wal` (see the module). Any error except a refusal ends the process.
 
         Raises:
-            WriteRefusedError: Memtables are waiting for the disk; try again soon.
+            WriteRefusedError: Memtables wait for the disk, and nothing was written. Try again a few milliseconds later.
         """
         batch = WriteBatch(raw_mode=True)
         put = batch.put
@@ -155,10 +155,10 @@ class Engine:
         return self.sequence()
 
     def flush_wal(self) -> None:
-        """Write the log's buffer out and sync it; for a worker thread.
+        """Write out the buffer of the write-ahead log, and flush the file. Call it in a worker thread.
 
         Raises:
-            FlushFailedError: What the disk holds is no longer known.
+            FlushFailedError: It is no longer known what is on the disk.
         """
         try:
             with self._not_beside_buffer:
@@ -175,12 +175,12 @@ class Engine:
     # ---- reading ----------------------------------------------------------------------------------------
 
     def cursor(self, name: str, end: bytes | None = None) -> Cursor:
-        """A new iterator over a column family, as it is now, up to `end`. To be closed."""
+        """A new iterator over the rows of a column family below `end`, as they are now. The caller closes it."""
         with self._not_beside_buffer:
             return Cursor(self._families[name].iter(), end, self._not_beside_buffer)
 
     def extent_cursor(self, extent: int, end: bytes | None = None) -> Cursor:
-        """A new iterator over an extent. To be closed.
+        """A new iterator over the rows of an extent below `end`, as they are now. The caller closes it.
 
         Raises:
             CorruptionError: There is no such extent.
@@ -217,7 +217,10 @@ class Engine:
     # ---- the end ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write all memtables out, so that the next start has no log to replay, and close; for a worker thread."""
+        """Write all memtables out and close. Call it in a worker thread.
+
+        The next start then has no write-ahead log to replay.
+        """
         try:
             for family in self._families.values():
                 family.flush(True)
@@ -229,10 +232,10 @@ class Engine:
 
 
 class Cursor:
-    """An iterator whose end is never mistaken: after the last key its status is asked.
+    """An iterator. After the last key it asks RocksDB for its status, so that an error does not look like the end.
 
-    The upper bound is compared here and not given to RocksDB: rocksdict 0.3.29 hands on a pointer to the bound's
-    bytes and lets go of them (seen: an iterator that ends before its first key).
+    It compares keys with the upper bound itself, and does not give the bound to RocksDB. rocksdict 0.3.29 gives RocksDB
+    a pointer to the bound's bytes, and then frees them (seen: an iterator that ended before its first key).
     """
 
     __slots__ = ("_end", "_iter", "_lock")
@@ -250,7 +253,7 @@ class Cursor:
             self._iter = None
 
     def forward(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values from the first at or above `key`.
+        """Keys and values, ascending, from the first key at or above `key`.
 
         Raises:
             CorruptionError: A block does not match its checksum.
@@ -286,7 +289,7 @@ class Cursor:
 
 
 def reading_error(error: Exception) -> StorageError:
-    """The typed error for a failed read."""
+    """The error of the catalogue for a failed read."""
     if _is_corruption(error):
         return CorruptionError(f"what was read from the disk is not what was written: {error}")
     return StorageError(f"the disk cannot be read: {error}")

@@ -1,13 +1,13 @@
 """Where batches are: the extents, and for each segment the runs of its batches in them.
 
-A segment's log is a row of runs; a run says "from this index on, in that extent" and ends where the next begins.
-Positions are bytes of the segment's log, so that the difference of two is what a run takes: extents know exactly how
-much of them is in use without a counter on disk.
+A segment's log is a row of *runs*. A run says "from this index on, the batches are in that extent". It ends where the
+next run begins. Positions are bytes of the segment's log, so the difference of two positions is the size of a run. So
+extents know exactly how many of their bytes are in use, without a counter on disk.
 
-A run may keep its bodies in another extent than the rest of its batches, where another log put them: they are *adopted*
-(see `bodies`). Then that extent counts them as its own, and is not emptied while the run is there.
+A run may have its bodies in another extent than the rest of its batches, because another log put them there. Such
+bodies are *adopted* (see `bodies`). Then that extent counts them too, and is not emptied while the run exists.
 
-Plain bookkeeping in memory; the index on disk is written by the storage along with the batches.
+This module keeps its tables in memory only. The storage writes the index on disk together with the batches.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 RUNS_APART_MAX: Final = 64
-"""A log with so many runs whose bodies stand apart adopts nothing that would begin another one. Each costs some 100
-bytes of memory, and a log in which adopted batches and others take turns would have one for each turn."""
+"""Limit for the runs of a log that have bodies apart. Beyond it the log adopts no body that would begin another run.
+
+A run costs about 100 bytes of memory. A log in which adopted and other batches alternate would have a run for each."""
 
 APART_BYTES: Final = 250
-"""About what a batch takes in its extent if its body is in another one."""
+"""About the bytes that a batch takes in its extent if its body is in another extent."""
 
 
 class Run(NamedTuple):
-    """Batches of a segment from index `start` on, in one extent; `position` bytes of the segment come before.
+    """Batches of a segment that are in one extent.
 
-    `bodies`: the extent with those of their bodies that stand apart, which may be the same one; 0 if none does.
+    Attributes:
+        start: The first index.
+        position: Bytes of the segment's log before this run.
+        extent: The extent's number.
+        bodies: The extent with the bodies that are stored apart, which may be the same extent; 0: no body is.
     """
 
     start: int
@@ -38,23 +43,31 @@ class Run(NamedTuple):
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Those that cannot be emptied while it is there. Both count all of its bytes as in use: how many of them are
-        bodies is not known after a start, and what looks unused would be copied."""
+        """The extents that must not be emptied while this run exists.
+
+        If there are two, each counts all bytes of the run as in use, because after a start it is not known how many of
+        them are bodies. With fewer, housekeeping could take a full extent for a sparse one and copy it.
+        """
         return (self.extent,) if self.bodies in (0, self.extent) else (self.extent, self.bodies)
 
 
 @lru_cache(256)
 def _shared(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """One object for all equal ones: most segments have one run that begins at 0, and an extent holds thousands."""
+    """One shared object for all equal tuples. Most segments have one run from index 0, and an extent has thousands."""
     return runs
 
 
 class ExtentLog:
-    """A segment's batches on this disk: where the next one goes, and the runs.
+    """A segment's batches on this disk: its runs, and where the next batch goes.
 
-    Readers compare: `cuts` grows when something is taken away, which outdates what was read meanwhile; `moves` when
-    something goes to another extent. `moved_ticket` is of the last write that moves batches: until that is written they
-    are at neither place for a reader.
+    Attributes:
+        tail: The index after the last batch.
+        position: Bytes of the log up to `tail`.
+        runs: Ascending.
+        cuts: Grows when batches are taken away. If it grew during a read, the batches that were read do not count.
+        moves: Grows when batches go to another extent. If it grew during a read, the read must look again.
+        moved_ticket: The ticket of the last write that moves batches. Until it is written, a reader finds the batches
+            in neither place.
     """
 
     __slots__ = ("cuts", "moved_ticket", "moves", "position", "runs", "tail")
@@ -68,16 +81,16 @@ class ExtentLog:
         self.moved_ticket = 0
 
     def run_at(self, index: int) -> int:
-        """The place in `runs` of the run that would hold `index`; 0 if it lies before all."""
+        """The place in `runs` of the run that has `index`; 0 if `index` is before all runs."""
         return max(0, bisect_right(self.runs, index, key=lambda run: run.start) - 1)
 
     @property
     def first_index(self) -> int:
-        """What lies below is not here any more, and may never have been."""
+        """The first index on this disk. Lower ones are not here any more, or never were."""
         return self.runs[0].start if self.runs else self.tail
 
     def end_of(self, place: int) -> tuple[int, int]:
-        """Index and position at which a run ends."""
+        """The index and the position at which a run ends."""
         if place + 1 < len(self.runs):
             following = self.runs[place + 1]
             return following.start, following.position
@@ -89,7 +102,7 @@ class ExtentLog:
 
 
 class Extent:
-    """One extent: what it took, and what of that is in use."""
+    """One extent: the bytes that it took, and the bytes of them that are in use."""
 
     __slots__ = ("live_bytes", "number", "opened_at_ms", "runs", "size_bytes")
 
@@ -101,15 +114,15 @@ class Extent:
         self.runs = 0
 
     def is_sparse(self, live_percent_min: int) -> bool:
-        """Whether so little of it is in use that copying that is worth the space."""
+        """Whether less than `live_percent_min` of it is in use, so that copying the rest is worth the space."""
         return self.live_bytes * 100 < self.size_bytes * live_percent_min
 
 
 class ExtentTable:
     """All extents and all segments' logs.
 
-    `active` takes the next batches. It is the extent begun last, until another is begun: so what is left in older ones
-    of a segment that was dropped is never met by the same segment, should it be copied here again.
+    `active` is the extent that takes the next batches. It is always the one that was begun last. So if a segment was
+    dropped and is copied here again, its new batches never go to an extent that still has old batches of it.
     """
 
     def __init__(self) -> None:
@@ -121,11 +134,11 @@ class ExtentTable:
     # ---- segments ---------------------------------------------------------------------------------------
 
     def log(self, partition: int, segment: int) -> ExtentLog | None:
-        """A segment's log, or None if nothing of it was ever put."""
+        """A segment's log; None if this disk has none."""
         return self._partitions.get(partition, {}).get(segment)
 
     def ensure_log(self, partition: int, segment: int) -> ExtentLog:
-        """A segment's log, made empty if need be."""
+        """A segment's log. Makes an empty one if there is none."""
         logs = self._partitions.setdefault(partition, {})
         log = logs.get(segment)
         if log is None:
@@ -133,11 +146,11 @@ class ExtentTable:
         return log
 
     def segments_of(self, partition: int) -> list[int]:
-        """Numbers of the segments of a partition with a log."""
+        """The numbers of the partition's segments that have a log, ascending."""
         return sorted(self._partitions.get(partition, {}))
 
     def forget(self, partition: int, segment: int) -> ExtentLog | None:
-        """Take a segment's log away, out of its extents too."""
+        """Remove a segment's log, and give back its bytes in the extents. Returns the log; None if there is none."""
         logs = self._partitions.get(partition, {})
         log = logs.pop(segment, None)
         if log is None:
@@ -151,7 +164,7 @@ class ExtentTable:
         return log
 
     def runs_in(self, extent: int) -> Iterator[tuple[int, int, ExtentLog, int]]:
-        """Partition, segment, log and place of each run that needs an extent: looks at everything."""
+        """Partition, segment, log and place of each run that needs an extent. It goes through all runs."""
         for partition, logs in self._partitions.items():
             for segment, log in logs.items():
                 for place, run in enumerate(log.runs):
@@ -171,10 +184,19 @@ class ExtentTable:
         *,
         is_adopted: bool = False,
     ) -> Run | None:
-        """Take up a batch of [start, end_index) in an extent; returns the run that it begins, if it does.
+        """Add a batch of [start, end_index) to a log.
 
-        `bodies`: the extent that has its body apart, or 0; `is_adopted`: it was there before. Then what `may_adopt`
-        says must be true.
+        Args:
+            log: The log.
+            extent: The extent that takes the batch.
+            end_index: The index after its last message.
+            size_bytes: Its header and body.
+            start: Its first index.
+            bodies: The extent that has its body apart; 0: the body is with the batch.
+            is_adopted: Whether the body was there before. Then `may_adopt` must have said yes.
+
+        Returns:
+            The run that this batch begins; None if it belongs to the last one.
         """
         begun = None
         last = log.runs[-1] if log.runs else None
@@ -189,25 +211,27 @@ class ExtentTable:
         return begun
 
     def may_adopt(self, log: ExtentLog, extent: Extent, bodies: int) -> bool:
-        """Whether the next batch of a log may leave its body in the extent `bodies`: a log has a limited number of runs
-        for that."""
+        """Whether the next batch of a log may leave its body in the extent `bodies`.
+
+        It may not if this would begin a run and the log has `RUNS_APART_MAX` runs with bodies apart.
+        """
         last = log.runs[-1] if log.runs else None
         if last is not None and (last.extent, last.bodies) == (extent.number, bodies):
             return True
         return sum(1 for run in log.runs if run.bodies) < RUNS_APART_MAX
 
     def restore(self, log: ExtentLog, runs: tuple[Run, ...], tail: int, position: int) -> None:
-        """Take up a log as found on disk."""
+        """Set a log to the runs, tail and position that a start found on disk."""
         log.runs, log.tail, log.position = _shared(runs), tail, position
         for place, run in enumerate(runs):
             self._pin(run, log.size_in(place))
 
     def truncate(self, log: ExtentLog, length: int, position: int) -> tuple[list[Run], set[int]]:
-        """Cut a log; returns the runs that go, and the extents that hold something of what was cut."""
+        """Cut a log at `length`. Returns the runs that are gone, and the extents that have batches which were cut."""
         assert length <= log.tail, (length, log.tail)
         kept = [run for run in log.runs if run.start < length]
         gone = list(log.runs[len(kept) :])
-        touched = {run.extent for run in gone}  # bodies that stand apart are never looked for without their batch
+        touched = {run.extent for run in gone}  # without extents of bodies: a read finds a body only by its batch
         for place in range(len(kept), len(log.runs)):
             self._release(log.runs[place], log.size_in(place))
         if kept:
@@ -219,12 +243,18 @@ class ExtentTable:
         return gone, touched
 
     def trim(self, log: ExtentLog, below: int, position: int) -> tuple[list[Run], Run | None]:
-        """Let go of what lies below, at whose end the log has that position. A log that ends below begins there.
+        """Drop the indexes below `below` from a log. A log that ends before `below` then begins there, empty.
 
-        Returns the runs that go, and what is left of the last of them, if it went on above.
+        Args:
+            log: The log.
+            below: The first index that stays.
+            position: The log's position at `below`.
+
+        Returns:
+            The runs that are gone, and the rest of the last one, if it had indexes at or above `below`.
         """
         if log.tail < below:
-            assert not log.runs, (below, log.tail, "what ends below is cut first")
+            assert not log.runs, (below, log.tail, "a log that ends below is cut first")
             log.tail, log.position = below, position
             return [], None
         count = sum(1 for place in range(len(log.runs)) if log.end_of(place)[0] <= below)
@@ -245,9 +275,18 @@ class ExtentTable:
     def move(
         self, log: ExtentLog, place: int, mid: int, mid_position: int, target: Extent, bodies: int = 0
     ) -> tuple[Run, Run | None]:
-        """Note that [start, mid) of a run is copied to another extent; returns the new run, and what is left.
+        """Note that [start, mid) of a run was copied to another extent.
 
-        `bodies`: the extent with the bodies of the copy that stand apart, or 0.
+        Args:
+            log: The log.
+            place: The run's place in `log.runs`.
+            mid: The index after the last copied message.
+            mid_position: The log's position at `mid`.
+            target: The other extent.
+            bodies: The extent with the copy's bodies that are stored apart; 0: none is.
+
+        Returns:
+            The new run, and the rest of the old one; None if nothing is left.
         """
         run = log.runs[place]
         end, _end_position = log.end_of(place)
@@ -277,25 +316,25 @@ class ExtentTable:
         self._use(run, -size_bytes)
 
     def _use(self, run: Run, size_bytes: int) -> None:
-        """So many bytes more of a run are in use, or fewer."""
+        """Count so many bytes more of a run as in use; fewer if the number is negative."""
         for number in run.extents:
             self.extents[number].live_bytes += size_bytes
 
     # ---- extents ----------------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> Extent:
-        """Have a spare extent take the next batches; so `opened_at_ms` grows, whatever the clock does."""
+        """Have a spare extent take the next batches. Its `opened_at_ms` is above the last one's, whatever the clock."""
         opened_at_ms = now_ms if self.active is None else max(now_ms, self.active.opened_at_ms + 1)
         extent = self.active = Extent(self.spares.pop(0), opened_at_ms)
         self.extents[extent.number] = extent
         return extent
 
     def dead(self) -> list[int]:
-        """Extents that hold nothing in use, and take no more."""
+        """The extents that have nothing in use and take no more batches."""
         return [e.number for e in self.extents.values() if e.runs == 0 and e is not self.active]
 
     def retire(self, number: int) -> None:
-        """A dead extent was emptied, and is spare."""
+        """Note that a dead extent was emptied, and is spare again."""
         extent = self.extents.pop(number)
         assert extent.runs == 0, number
         assert extent is not self.active, number

@@ -1,7 +1,7 @@
-"""Finding a batch by its append time, its index or the bytes before it: a binary search over the headers of a segment.
+"""Search for a batch by its append time, its index or the bytes before it: a binary search over a segment's headers.
 
-The head cache holds the newest batches and is looked at first. What lies before is searched in the extents, in a worker
-thread; each step reads the one batch that holds the index in the middle.
+The search looks in the head cache first, which has the newest batches. It searches older batches in the extents, in a
+worker thread. Each step reads the one batch that has the index in the middle.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from .keys import batch_key, segment_range, split_batch_key
 def find_in_memory(
     batches: list[Batch], end_bytes: int, until_index: int, measure: Measure, value: int
 ) -> tuple[BatchPlace | None, bool]:
-    """The first of contiguous batches that reaches `value`, and whether the one asked for may lie before all of them.
+    """The first of contiguous batches that reaches `value`.
 
     Args:
-        batches: The newest ones of a segment, up to its end.
-        end_bytes: The bytes of the segment's log up to there.
-        until_index: The batch begins below.
-        measure: What is compared.
-        value: With what.
+        batches: The newest batches of a segment, up to its end.
+        end_bytes: Bytes of the segment's log up to its end.
+        until_index: Only batches that begin below this count.
+        measure: The measure to compare: append time, index or bytes.
+        value: The value to reach.
+
+    Returns:
+        The place of the batch, or None; and whether an older batch, before all of these, may be the first.
     """
     bytes_before = end_bytes - sum(batch.size_bytes for batch in batches)
     for number, batch in enumerate(batches):
@@ -50,17 +53,17 @@ def find_on_disk(
     measure: Measure,
     value: int,
 ) -> BatchPlace | None:
-    """The first batch that reaches `value`, of those that begin below `until_index`. For a worker thread.
+    """The first batch that reaches `value`, of those that begin below `until_index`. Call it in a worker thread.
 
     Args:
-        engine: Where the extents are.
+        engine: The database with the extents.
         checksum: CRC-32C.
         partition: The partition.
         segment: The segment's number.
-        runs: Of the segment, ascending; all batches below `until_index` are in them.
-        until_index: See above.
-        measure: What is compared.
-        value: With what.
+        runs: The segment's runs, ascending. All batches below `until_index` are in them.
+        until_index: Only batches that begin below this count.
+        measure: The measure to compare: append time, index or bytes.
+        value: The value to reach.
 
     Raises:
         CorruptionError: A batch is missing, or its header does not match its checksum.
@@ -79,7 +82,7 @@ def find_on_disk(
 
 
 def _place_at(engine: Database, checksum: Checksum, partition: int, segment: int, run: Run, index: int) -> BatchPlace:
-    """The place of the batch that holds `index`, in the run that has it."""
+    """The place of the batch that has `index`. `run` is the run with this batch."""
     with engine.extent_cursor(run.extent, segment_range(partition, segment)[1]) as cursor:
         row = cursor.at_or_before(batch_key(partition, segment, index))
     if row is not None and split_batch_key(row[0])[:2] == (partition, segment):

@@ -1,7 +1,7 @@
-"""The newest batches of all partitions, in memory: what readers at the head are served from.
+"""The newest batches of all partitions, in memory. Readers near the end of a log are served from here.
 
-Oldest out first, over all segments together, and never one that the engine does not have yet: so whatever was
-submitted can be read, from here or from the engine, without a gap between the two.
+If there is no room, the oldest batches leave first, over all segments together. A batch leaves only when the engine has
+it. So every submitted batch can be read, from here or from the engine, and there is no gap between the two.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from ...core.values.log import Batch
 
 ENTRY_OVERHEAD_BYTES: Final = 1200
-"""A parsed header, its numbers, and the places in two queues (measured with tracemalloc)."""
+"""What a batch takes besides its bytes: the parsed header and the places in two queues (measured with tracemalloc)."""
 
 
 class HeadCache:
-    """A bounded queue of batches with a view for each segment, in which indexes are contiguous."""
+    """A bounded queue of batches, and for each segment a queue of its own, in which the indexes are contiguous."""
 
     def __init__(self, size_bytes_max: int) -> None:
         self._size_bytes_max = size_bytes_max
@@ -26,7 +26,7 @@ class HeadCache:
         self._segments: dict[tuple[int, int], deque[Batch]] = {}
 
     def add(self, ticket: int, partition: int, batch: Batch) -> None:
-        """Take up a batch that was submitted under `ticket`."""
+        """Add a batch that was submitted under `ticket`."""
         place = (partition, batch.header.segment)
         kept = self._segments.get(place)
         if kept is None:
@@ -38,19 +38,19 @@ class HeadCache:
         self.size_bytes += batch.size_bytes + ENTRY_OVERHEAD_BYTES
 
     def evict(self, written_ticket: int) -> None:
-        """Let go of the oldest beyond the limit, as far as the engine has them."""
+        """Remove the oldest batches until the limit is kept, but none that the engine does not have yet."""
         order = self._order
         while self.size_bytes > self._size_bytes_max and order and order[0][0] <= written_ticket:
             _ticket, place, batch = order.popleft()
             kept = self._segments.get(place)
-            if kept and kept[0] is batch:  # else it was cut off and is accounted for
+            if kept and kept[0] is batch:  # otherwise it was cut off before, and its bytes are already subtracted
                 kept.popleft()
                 self.size_bytes -= batch.size_bytes + ENTRY_OVERHEAD_BYTES
                 if not kept:
                     del self._segments[place]
 
     def truncate(self, partition: int, segment: int, length: int) -> int:
-        """Cut a segment; returns the bytes of the batches that went."""
+        """Remove a segment's batches from index `length` on. Returns their bytes."""
         kept = self._segments.get((partition, segment))
         gone = 0
         while kept and kept[-1].header.base_index >= length:
@@ -62,16 +62,19 @@ class HeadCache:
         return gone
 
     def first_index(self, partition: int, segment: int) -> int | None:
-        """The index from which on the segment's batches are here, or None if none is."""
+        """The first index of the segment that is here; None if no batch of it is."""
         kept = self._segments.get((partition, segment))
         return kept[0].header.base_index if kept else None
 
     def of_segment(self, partition: int, segment: int) -> list[Batch]:
-        """The newest batches of a segment, up to its end."""
+        """The batches of a segment that are here: its newest ones, up to its end."""
         return list(self._segments.get((partition, segment), ()))
 
     def read(self, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int) -> list[Batch]:
-        """Batches of [from_index, until_index), at least one if there is any; `from_index` must not lie before."""
+        """Batches of [from_index, until_index), at least one if there is one, then up to `max_bytes`.
+
+        `from_index` must not be below `first_index`.
+        """
         kept = self._segments.get((partition, segment))
         found: list[Batch] = []
         if not kept:

@@ -1,9 +1,13 @@
-"""Giving disk space back: dead extents are emptied whole and are spare again, sparse ones are copied forward first.
+"""Housekeeping: it gives disk space back.
 
-An extent is emptied only after the index entries that named it are gone durably. Copying takes a slice of one segment
-at a time, as an ordinary write behind everything submitted, and waits whenever as much as a slice is on its way; a
-slice whose segment was cut or dropped meanwhile is thrown away. A crash between two slices leaves a run in two pieces,
-which is a legal state. A batch whose body stands apart in such an extent is copied with its body.
+A dead extent, which has nothing in use, is emptied as a whole and is spare again. A sparse extent is *copied forward*
+first: its batches that are in use are written again, to the active extent.
+
+An extent is emptied only when the index entries that named it are durably gone. Copying takes a slice of one segment at
+a time, at most 2 MiB. A slice is an ordinary write, behind all submitted ones. Housekeeping waits until each 2 MiB are
+durable. If a segment was cut or dropped while its slice was read, the slice is thrown away. A crash between two slices
+leaves a run in two pieces, which is a legal state. A batch whose body is stored apart in such an extent is copied with
+its body.
 """
 
 from __future__ import annotations
@@ -27,20 +31,20 @@ SLICE_BYTES_MAX: Final = 2 << 20
 
 
 class House(Protocol):
-    """What housekeeping asks of the storage."""
+    """The part of the storage that housekeeping uses."""
 
     def rotate(self) -> None:
-        """Begin another extent; one must be spare."""
+        """Begin another extent. At least one must be spare."""
 
     async def empty_extent(self, number: int) -> bool:
-        """Empty a dead extent, and drop its record; says whether it could be done."""
+        """Empty a dead extent, and drop its record. Returns whether the extent is empty."""
 
     def put_moved(self, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]) -> None:
-        """Put the first batches of a run again, in the active extent."""
+        """Write the first batches of a run again, in the active extent."""
 
 
 class Housekeeper:
-    """One task while there is something to do; owned by the storage, which awaits it when it closes."""
+    """A task that exists only while there is work. The storage owns it, and waits for it at its own close."""
 
     def __init__(
         self, house: House, table: ExtentTable, writer: Writer, reader: Reader, settings: RocksSettings
@@ -57,20 +61,20 @@ class Housekeeper:
         self._moving_bytes = 0
 
     def wake(self) -> None:
-        """Look soon: something was dropped, or an extent was begun."""
+        """Have the task look for work, because batches were dropped or an extent was begun."""
         self._again = True
         if not self._is_closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run(), name="storage-housekeeping")
 
     async def settle(self) -> None:
-        """Wait until there is nothing left to do."""
+        """Wait until the task has no work left."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         if self._task is not None:
             self._task.result()
 
     async def close(self) -> None:
-        """Stop after the slice in hand."""
+        """Stop after the present slice, and wait for it."""
         self._is_closed = True
         await self.settle()
 
@@ -90,10 +94,10 @@ class Housekeeper:
         dead = self._table.dead()
         if dead:
             await self._writer.drain()
-        for number in dead:  # an extent that takes no more cannot come to life again
+        for number in dead:  # they take no batches, so none of them can be in use again
             if not self._is_closed and await self._house.empty_extent(number):
                 self._unreadable.discard(number)
-                self._again = True  # what waited for a spare one need not wait any more
+                self._again = True  # there may be work that waited for a spare extent
 
     def _sparse(self) -> Extent | None:
         settings = self._settings
@@ -117,7 +121,7 @@ class Housekeeper:
             for partition, segment, log, _place in list(self._table.runs_in(extent.number)):
                 await self._copy_segment(partition, segment, log, extent.number)
         except SeriatimError as error:
-            # Readers of that segment will be told the same; the extent stays as it is.
+            # Readers of this segment get the same error. The extent stays as it is.
             self._unreadable.add(extent.number)
             _log.error("extent cannot be copied forward", extent=extent.number, error=str(error))
 
@@ -133,7 +137,7 @@ class Housekeeper:
             except SeriatimError:
                 if (log.cuts, log.moves) == seen:
                     raise
-                continue  # cut, dropped or moved while it was read
+                continue  # the segment was cut, dropped or moved while it was read
             if (log.cuts, log.moves) == seen:
                 self._house.put_moved(partition, segment, log, place, stored)
                 self._moving_bytes += sum(one.batch.size_bytes for one in stored)

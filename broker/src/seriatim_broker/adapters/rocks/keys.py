@@ -1,10 +1,12 @@
-"""Keys: big-endian, so that RocksDB's order is ours: partition, then segment, then index.
+"""Keys of rows in the database. They are big-endian, so that RocksDB sorts by partition, segment and index.
 
-Four kinds of column family use them. In an extent a key is (partition, segment, base index). In `meta` a letter after
-the partition tells the records apart and the segment follows. In `index` the key names where a run of a segment's
-batches begins, in `cursor` the segment and the consumer group. Partition 0 is no partition: its keys in `index` are
-the records of the extents. The partition above all others is none either: its keys in an extent are bodies that stand
-apart from their batches.
+    extent    partition, segment, base index      a batch
+    meta      partition, letter, segment, rest    a control record; the letter says which kind
+    index     partition, segment, start           a run of a segment's batches
+    cursor    partition, segment, name            a consumer group's cursor
+
+Two partition numbers are never used for partitions. The keys of partition 0 in `index` are the records of the extents.
+The keys of the highest number in an extent are bodies that are stored apart from their batches.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ WINDOW: Final = b"w"
 PREPARATION: Final = b"p"
 TAIL: Final = b"t"
 BLOCK: Final = b"b"
-"""Of the partition, not of a segment: its keys have segment 0."""
+"""An idle block belongs to the partition and to no segment, so its keys have segment 0."""
 CHAIN: Final = b"c"
-"""The chain record: under segment 0 its head, under each segment's number that segment."""
+"""The chain record: segment 0 has its head, and each other number has that segment."""
 
 _BATCH = struct.Struct(">IIQ")
 _PLACE = struct.Struct(">II")
@@ -38,38 +40,39 @@ PLACE_HEAD_BYTES: Final = _PLACE.size
 
 
 def batch_key(partition: int, segment: int, base_index: int) -> bytes:
-    """A batch in an extent, or the beginning of a run in `index`."""
+    """The key of a batch in an extent, or of a run in `index`."""
     return _BATCH.pack(partition, segment, base_index)
 
 
 def split_batch_key(key: bytes) -> tuple[int, int, int]:
-    """Partition, segment and base index."""
+    """The partition, segment and base index of a key that `batch_key` made."""
     partition, segment, base_index = _BATCH.unpack(key)
     return partition, segment, base_index
 
 
 def body_key(header: BatchHeader) -> bytes:
-    """The body of a staged batch, where it stands apart: named by the place of its batch, and by its checksums.
+    """The key of a staged body that is stored apart. It has the place of the batch, and its checksums.
 
-    What a client chooses, such as the chunk, could be the same of two batches with other bodies, and the later one
-    would take the place of the earlier. A batch that was cut off leaves its place to another one, whose chain differs.
+    It has nothing that the client chooses, such as the chunk. Two batches with different bodies could have the same
+    chunk, and the later body would then replace the earlier one. The checksums are needed too: if a batch was cut off,
+    another one with another checksum chain can take its place.
     """
     return _BODY.pack(_BODIES, header.partition, header.segment, header.base_index, header.checksum, header.body_crc)
 
 
 def segment_range(partition: int, segment: int, from_index: int = 0) -> tuple[bytes, bytes]:
-    """All batch keys (or runs) of a segment from an index on: the first, and the first after them."""
+    """The range of all batch keys (or runs) of a segment from an index on: its first key, and the first key behind."""
     return _BATCH.pack(partition, segment, from_index), _next(_PLACE.pack(partition, segment))
 
 
 def place_range(partition: int, segment: int) -> tuple[bytes, bytes]:
-    """All keys of `index` or `cursor` of a segment."""
+    """The range of all keys of a segment in `index` or `cursor`."""
     head = _PLACE.pack(partition, segment)
     return head, _next(head)
 
 
 def partition_range(partition: int) -> tuple[bytes, bytes]:
-    """All keys of a partition, in any column family."""
+    """The range of all keys of a partition, in any column family."""
     head = _NUMBER.pack(partition)
     return head, _next(head)
 
@@ -81,50 +84,50 @@ def partition_of(key: bytes) -> int:
 
 
 def meta_key(partition: int, kind: bytes, segment: int, rest: bytes = b"") -> bytes:
-    """A record of a segment in `meta`."""
+    """The key of a control record in `meta`."""
     return _META.pack(partition, kind, segment) + rest
 
 
 def tail_key(partition: int, segment: int, place: int) -> bytes:
-    """A tail copy of a segment in `meta`; the first place of the row has the key that the only one had once."""
+    """The key of a tail copy in `meta`. Place 0 has the key of versions that kept only one tail copy."""
     return meta_key(partition, TAIL, segment, _NUMBER.pack(place) if place else b"")
 
 
 def split_meta_key(key: bytes) -> tuple[int, bytes, int, bytes]:
-    """Partition, kind, segment and what comes after."""
+    """The partition, letter, segment and rest of a key in `meta`."""
     partition, kind, segment = _META.unpack_from(key)
     return partition, kind, segment, key[META_HEAD_BYTES:]
 
 
 def meta_range(partition: int, kind: bytes, segment: int) -> tuple[bytes, bytes]:
-    """All records of one kind of a segment in `meta`."""
+    """The range of all keys of one kind and segment in `meta`."""
     head = _META.pack(partition, kind, segment)
     return head, _next(head)
 
 
 def cursor_key(partition: int, segment: int, group: str) -> bytes:
-    """A consumer group's cursor in a segment."""
+    """The key of a consumer group's cursor in a segment."""
     return _PLACE.pack(partition, segment) + group.encode()
 
 
 def split_cursor_key(key: bytes) -> tuple[int, int, str]:
-    """Partition, segment and consumer group."""
+    """The partition, segment and consumer group of a key that `cursor_key` made."""
     partition, segment = _PLACE.unpack_from(key)
     return partition, segment, key[PLACE_HEAD_BYTES:].decode()
 
 
 def extent_key(extent: int) -> bytes:
-    """The record of an extent in `index`."""
+    """The key of an extent's record in `index`."""
     return _PLACE.pack(0, extent)
 
 
 def split_extent_key(key: bytes) -> int:
-    """The number of an extent."""
+    """The number of the extent to which a record's key belongs."""
     extent: int = _PLACE.unpack(key)[1]
     return extent
 
 
 def _next(head: bytes) -> bytes:
-    """The least key above all that begin with `head`."""
+    """The least key above all keys that begin with `head`."""
     grown = int.from_bytes(head, "big") + 1
     return grown.to_bytes(len(head) + 1, "big")[1:] if grown < 1 << (8 * len(head)) else b"\xff" * (len(head) + 24)

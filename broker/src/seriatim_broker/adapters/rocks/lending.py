@@ -1,12 +1,16 @@
-"""Staged bodies that another log may adopt: it leaves them where they are, instead of writing them again.
+"""Staged bodies that another log may adopt. To *adopt* is to leave a body where it is, instead of writing it again.
 
-A staged batch is written in two pieces: its body under a key of its own, and the rest of it under its place in the
-stage log. A batch of a publication has the same body. So the log that takes it up writes its header, and where the body
-is; and the extent with the body is not emptied while that log needs it, whatever becomes of the stage log.
+A staged batch is written in two pieces: its body under a key of its own, and the rest under its place in the stage log.
+A batch of a publication has the same body. So the log that takes this batch writes only its header and the place of the
+body. While that log needs the body, its extent is not emptied, whatever happens to the stage log.
 
-Rule `seen-here`: a body is adopted only if its staged batch was read here, in this run, and its log was not cut
-since. Without it: (1) a batch is staged; (2) this disk loses it, and gets other batches in its place; (3) a log adopts
-what the manifest says should be there, and never writes the body.
+Rule `seen-here` (I12): a body is adopted only if this disk read its staged batch in this member run, and the stage log
+was not cut since. Without it:
+
+1. A batch is staged.
+2. This disk loses the batch, and gets other batches in its place.
+3. The log of the publication adopts the body that the manifest names, and does not write it. This disk has no such
+   body, but the batch counts as stored here.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from .extents import ExtentLog
 from .keys import body_key
 
 SEEN_COUNT_MAX: Final = 4096
-"""Staged batches that were read and may be adopted soon: some 3 MB of memory. The body of one that is forgotten is
+"""Limit for the staged batches that are remembered for adoption: about 3 MB of memory. If one is forgotten, its body is
 written again."""
 
 
@@ -32,14 +36,14 @@ class _Seen(NamedTuple):
 
 
 class Lending:
-    """What was read of stage logs lately, and where a body that is adopted stands. On the event loop."""
+    """The staged batches that this disk read lately, and the places of their bodies. It runs on the event loop."""
 
     def __init__(self, size_bytes_min: int) -> None:
         self._size_bytes_min = size_bytes_min
         self._seen: OrderedDict[tuple[int, int, int], _Seen] = OrderedDict()
 
     def note(self, log: ExtentLog, header: BatchHeader) -> None:
-        """A staged batch was read, and is in that log."""
+        """Note that a staged batch was read from this log."""
         place = (header.partition, header.segment, header.base_index)
         self._seen[place] = _Seen(header, log, log.cuts)
         self._seen.move_to_end(place)
@@ -47,13 +51,15 @@ class Lending:
             self._seen.popitem(last=False)
 
     def is_apart(self, header: BatchHeader) -> bool:
-        """Whether the body gets a key of its own: that of a staged batch does, unless it is small."""
+        """Whether the body gets a key of its own. The body of a staged batch does, unless it is small."""
         return bool(header.flags & FLAG_STAGED) and header.body_length >= self._size_bytes_min
 
     def body_of(self, staged: BatchHeader, header: BatchHeader) -> BodyPlace | None:
-        """Where the body of a staged batch stands, which is also the body of the batch `header`.
+        """The place of a staged body that the batch `header` may adopt; None if it is not certain. Ask once for each.
 
-        None if that is not certain. Each is asked for once.
+        Args:
+            staged: The header of the staged batch.
+            header: The header of the publication's batch.
         """
         place = (staged.partition, staged.segment, staged.base_index)
         seen = self._seen.pop(place, None)

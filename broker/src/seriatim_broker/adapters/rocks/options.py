@@ -1,8 +1,9 @@
 """RocksDB's options, as the text of an options file in RocksDB's own format.
 
-rocksdict has setters for most options, but not for all that are needed here: `manual_wal_flush`, the level of RocksDB's
-own log file, `ttl`. What it does have is `Options.load_latest`. So everything comes in that way, and RocksDB itself
-refuses a name or a value that it does not know; what it took is checked in the file that it writes when it opens.
+rocksdict has setters for most options, but not for all that we need: `manual_wal_flush`, the level of RocksDB's own log
+file, `ttl`. But it has `Options.load_latest`, so we give it all options in a file. RocksDB refuses a name or a value
+that it does not know. When RocksDB opens the database, it writes the options that it took into a file, and `check`
+reads that file.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _VITAL: Final = {
     "DBOptions": ("manual_wal_flush=true", "info_log_level=ERROR_LEVEL"),
     EXTENT: ("disable_auto_compactions=true",),
 }
-"""Without these a write waits for the disk, or an extent is emptied while it is in use."""
+"""Without these options a write would wait for the disk, or an extent would be emptied while it is in use."""
 
-# `write` fills RocksDB's buffer of the write-ahead log; a larger group than this would go to the disk inside `write`.
+# `write` fills RocksDB's buffer of the write-ahead log. A group larger than this would make `write` reach the disk.
 _WAL_BUFFER_BYTES: Final = 8 << 20
 
 
 def load(settings: RocksSettings) -> tuple[Options, dict[str, Options]]:
-    """Options of the database, and of each kind of column family: `EXTENT` and `SMALL`."""
+    """The options of the database, and of each kind of column family: `EXTENT` and `SMALL`."""
     directory = Path(tempfile.mkdtemp(prefix="seriatim-options-"))
     try:
         (directory / "OPTIONS-000001").write_text(_text(settings))
@@ -48,10 +49,10 @@ def raw() -> Options:
 
 
 def check(path: Path, extents: list[str]) -> None:
-    """See that the database in `path`, which has just been opened, took what must not be otherwise.
+    """Check that the database in `path`, which was just opened, took the options of `_VITAL`.
 
     Raises:
-        StorageError: It did not.
+        StorageError: It did not take one of them.
     """
     newest = max(path.glob("OPTIONS-*"), key=lambda file: file.name)
     sections = {name: lines for name, _closed, lines in (part.partition("]") for part in newest.read_text().split("["))}
@@ -68,14 +69,14 @@ def _text(settings: RocksSettings) -> str:
         "create_if_missing": True,
         "create_missing_column_families": True,
         "manual_wal_flush": True,
-        "info_log_level": "ERROR_LEVEL",  # RocksDB writes to it inside `write`, whenever a memtable is full
+        "info_log_level": "ERROR_LEVEL",  # RocksDB writes to this log during `write`, when a memtable is full
         "wal_recovery_mode": "kTolerateCorruptedTailRecords",
         "db_write_buffer_size": settings.memtables_size_bytes_max,
         "max_total_wal_size": settings.wal_size_bytes_max,
         "writable_file_max_buffer_size": _WAL_BUFFER_BYTES,
         "max_open_files": settings.open_files_max,
         "max_background_jobs": 2,
-        "max_file_opening_threads": 1,  # of 16, RocksDB starts 15 for each column family, however few its files
+        "max_file_opening_threads": 1,  # with 16, RocksDB starts 15 threads for each column family, also with few files
         "avoid_unnecessary_blocking_io": True,
         "bytes_per_sync": 1 << 20,
         "keep_log_file_num": 4,
@@ -87,12 +88,12 @@ def _text(settings: RocksSettings) -> str:
     extent = every_family | {
         "write_buffer_size": settings.extent_memtable_size_bytes,
         "compression": "kNoCompression",
-        # Never compacted by itself; when asked to, it drops all its files without a look inside (see `engine`).
+        # RocksDB never compacts it by itself. If it is asked to, it drops all files and reads none (see `engine`).
         "disable_auto_compactions": True,
         "compaction_style": "kCompactionStyleFIFO",
         "compaction_options_fifo": "{max_table_files_size=1;}",
         "num_levels": 1,
-        "ttl": 0,  # with one, RocksDB wants every file of an extent kept open
+        "ttl": 0,  # with a TTL, RocksDB needs every file of an extent open
     }
     small = every_family | {
         "write_buffer_size": settings.meta_memtable_size_bytes,
@@ -107,7 +108,7 @@ def _text(settings: RocksSettings) -> str:
             _section("Version", {"rocksdb_version": "10.4.2", "options_file_version": "1.1"}),
             _section("DBOptions", database),
             _family("default", {}, {}),
-            # Bodies that stand apart are looked for by their names, in every file of the extent.
+            # A body that is stored apart is searched by its key, in every file of the extent.
             _family(EXTENT, extent, table | {"filter_policy": "bloomfilter:10:false"}),
             _family(SMALL, small, table),
         )

@@ -1,7 +1,7 @@
-"""Reading batches: from memory at the head of the log, from the disk before that, from tail copies behind its end.
+"""Reads of batches: the newest from memory, older ones from the disk, and behind the end of the log from tail copies.
 
-What comes from the disk is verified: place, body and chain of each batch, and the chain from each to the next. That
-is done in worker threads (`scan`). Readers that go on where they ended have a place (`scans`).
+Worker threads (`scan`) verify each batch that comes from the disk: its place, its body, its header, and the checksum
+chain to the next. A reader whose next read begins where the last one ended has a place (`scans`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 
 
 class Reader:
-    """All reading while the broker serves; on the event loop, but for what it hands to its threads."""
+    """All reads while the broker serves. It runs on the event loop, except for the work of its two threads."""
 
     def __init__(
         self,
@@ -62,28 +62,28 @@ class Reader:
         self._scans = Scans(settings, self._work)
 
     async def close(self) -> None:
-        """Let go of all places, and wait for the reads under way."""
+        """Let go of all places, and wait for reads that are under way."""
         self._scans.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     def let_go(self) -> None:
-        """Let go of all places, and of the files that they pin: an extent is being emptied."""
+        """Let go of all places, and of the files that they keep alive, because an extent is being emptied."""
         self._scans.drop_all()
 
     @property
     def scan_count(self) -> int:
-        """Places of sequential readers that are kept; for a metric."""
+        """The number of places of sequential readers that are kept. For a metric."""
         return self._scans.count
 
     @property
     def bytes_ahead(self) -> int:
-        """What is read ahead of readers, in memory or under way; for a metric."""
+        """Bytes that are read ahead of readers, in memory or under way. For a metric."""
         return self._scans.bytes_ahead
 
     def read_at_once(
         self, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch] | None:
-        """What a sequential `read` would give, if it is in memory; else None."""
+        """The batches that a sequential `read` would give, if they are in memory; otherwise None."""
         log = self._table.log(partition, segment)
         if log is None or not log.first_index <= from_index < min(log.tail, until_index) or self._is_moving(log):
             return None
@@ -109,14 +109,15 @@ class Reader:
         *,
         sequential: bool = False,
     ) -> list[Batch]:
-        """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
+        """Batches with indexes of [from_index, until_index), beginning with the one that contains `from_index`.
 
-        At least one if there is any, then as many as fit in `max_bytes`; for a sequential read perhaps fewer. None if
-        retention has dropped `from_index`.
+        The read gives at least one batch if there is one, then as many as fit into `max_bytes`; a sequential read may
+        give fewer. It gives none if retention has dropped `from_index`. See `interfaces.storage`.
 
         Raises:
             CorruptionError: A body or the chain does not match its checksum.
-            DeadlineExceededError: The disk did not answer in time.
+            DeadlineExceededError: The disk did not answer within `read_deadline_ms`, or the log changed during each of
+                8 tries.
         """
         for _attempt in range(_ATTEMPTS_MAX):
             log = await self._log(partition, segment)
@@ -171,7 +172,7 @@ class Reader:
         raise DeadlineExceededError(f"partition {partition} segment {segment} changes faster than it can be read")
 
     def _noted(self, log: ExtentLog, found: list[Batch]) -> list[Batch]:
-        """What was read of a log, and may be adopted by another one."""
+        """Note the staged batches among those that were read, because another log may adopt their bodies."""
         for batch in found:
             if batch.header.flags & FLAG_STAGED and batch.header.base_index < log.tail:
                 self._lending.note(log, batch.header)
@@ -181,7 +182,7 @@ class Reader:
         return log.moved_ticket > self._writer.written_ticket
 
     async def _log(self, partition: int, segment: int) -> ExtentLog | None:
-        """A segment's log, once everything that is being moved is where the log says."""
+        """A segment's log; None if there is none. Waits until batches that are being moved are at their new place."""
         while (log := self._table.log(partition, segment)) and self._is_moving(log):
             await self._writer.wait(log.moved_ticket)
         return log
@@ -189,7 +190,7 @@ class Reader:
     async def read_disk(
         self, partition: int, segment: int, stretches: Sequence[Stretch], max_bytes: int
     ) -> list[Stored]:
-        """Read from the engine, in a worker thread; nothing follows."""
+        """Read from the engine, in a worker thread. No later read goes on here."""
         return await self._in_time(
             self._work(read_stretches, self._engine, self._checksum, partition, segment, stretches, max_bytes)
         )
@@ -197,7 +198,7 @@ class Reader:
     async def _read_on(
         self, log: ExtentLog, partition: int, segment: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch]:
-        """Read from the engine where a place is, or a new one; the place is kept for the next read."""
+        """Read from the engine with the reader's place, or with a new one. Keeps the place for the next read."""
         place = self._scans.take(partition, segment, from_index, log)
         if place is None:
             scan = Scan(self._engine, self._checksum, partition, segment)
@@ -218,7 +219,7 @@ class Reader:
         return found
 
     def _keep(self, place: Place, log: ExtentLog, index: int, until_index: int) -> None:
-        """Leave a place behind, and have the next piece read ahead."""
+        """Keep a place for the next read, and have the next piece read ahead."""
         if not place.is_of(log) or not self._scans.keep(place, index) or not self._scans.may_read_ahead(place):
             return
         first = self._head.first_index(place.partition, place.segment)
@@ -269,7 +270,7 @@ class Reader:
         if tail is None:
             value = await self._in_time(self._work(self._engine.get, META, ref.key))
             if value is None:
-                return []  # dropped meanwhile
+                return []  # the tail copy was dropped in the meantime
             _partition, kind, number, rest = keys.split_meta_key(ref.key)
             is_alone = kind == keys.TAIL
             tail = read_tail(value) if is_alone else read_preparation(number, rest, value).tail
@@ -298,14 +299,14 @@ class Reader:
 
 
 def _rest(found: list[Batch], from_index: int, max_bytes: int) -> tuple[int, int]:
-    """The index to go on from, and the bytes left."""
+    """The index at which to go on, and the bytes that may still be read."""
     if not found:
         return from_index, max_bytes
     return found[-1].header.end_index, max_bytes - sum(batch.size_bytes for batch in found)
 
 
 def _join(found: list[Batch], more: list[Batch], left: int) -> None:
-    """Add batches of the next source as far as they fit, checking that they follow."""
+    """Add batches of the next source to those found, as far as they fit. Checks that each follows the one before."""
     for batch in more:
         if found:
             verify_link(found[-1].header, batch.header)

@@ -1,8 +1,8 @@
-"""What a start finds: one pass over the control records, and for each segment a look at its last batch.
+"""Recovery: it finds what is on the disk at a start. It reads all control records once, and each segment's last batch.
 
-The tail of a segment is the end of the last batch of its last run; commit is what was known when that batch was
-written, so the batches between are the uncommitted ones and are read with their bodies. Nothing else of the log is
-read. (In a sealed segment all is committed.)
+The tail of a segment is the end of the last batch of its last run. The commit is the one that the member knew when it
+wrote that batch. The batches between commit and tail are uncommitted, and are read with their bodies. Recovery reads
+nothing else of the log. (In a sealed segment all batches are committed.)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .scan import last_of_run, plan, read_all
 
 
 def recover_extents(engine: Database, table: ExtentTable) -> None:
-    """Take up the extents: those with a record are in use, the others are spare."""
+    """Put the extents into the table. An extent with a record is in use, and the others are spare."""
     end = keys.extent_key(0xFFFFFFFF)
     with engine.cursor(INDEX, end) as cursor:
         opened = {keys.split_extent_key(key): read_extent(value) for key, value in cursor.forward(b"")}
@@ -51,7 +51,7 @@ def recover_extents(engine: Database, table: ExtentTable) -> None:
 
 
 class Recovery:
-    """One pass over everything; fills the tables of the storage as it goes."""
+    """One pass over all control records. It fills the tables of the storage."""
 
     def __init__(self, engine: Database, checksum: Checksum, table: ExtentTable, copies: CopyTable) -> None:
         self._engine = engine
@@ -63,7 +63,7 @@ class Recovery:
         """All partitions, ascending.
 
         Raises:
-            CorruptionError: Something does not match its checksum, or is missing.
+            CorruptionError: A record or batch does not match its checksum, or is missing.
         """
         for partition, rows in _merged(self._rows(META), self._rows(INDEX), self._rows(CURSOR)):
             yield self._partition(PartitionId(partition), rows)
@@ -139,14 +139,14 @@ class Recovery:
         log, checksum, commit, last_append_ms = self._restore(partition, record.no, runs)
         if record.sealed_len is not None:
             return RecoveredSegment(record, log.tail, checksum, log.tail, (), windows, last_append_ms, log.position)
-        commit = max(commit, begin.first)  # every member had flushed what was dropped
+        commit = max(commit, begin.first)  # every member had flushed the messages that retention dropped
         stretches = plan(log, commit, log.tail)
         stored = read_all(self._engine, self._checksum, partition, record.no, stretches)
         batches = tuple(one.batch for one in stored)
         return RecoveredSegment(record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position)
 
     def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[ExtentLog, int, int, int]:
-        """A segment's log, its checksum at the tail, the commit then known, and the last append time."""
+        """A segment's log, its checksum at the tail, the commit that was known there, and its last append time."""
         for run in runs:
             for extent in run.extents:
                 if extent not in self._table.extents:
@@ -169,7 +169,7 @@ class Recovery:
 def _merged(
     *sources: Iterator[tuple[int, str, bytes, bytes]],
 ) -> Iterator[tuple[int, list[tuple[str, bytes, bytes]]]]:
-    """Rows of all sources, each ascending by partition, gathered by partition."""
+    """The rows of all sources by partition. Each source must be ascending by partition."""
     grouped = [groupby(source, key=itemgetter(0)) for source in sources]
     heads = [next(group, None) for group in grouped]
     while any(head is not None for head in heads):

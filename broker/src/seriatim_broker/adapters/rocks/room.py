@@ -1,4 +1,4 @@
-"""Whether the disk has room for new messages: a part of it is kept free, for what keeps the broker going."""
+"""Checks whether the disk has room for new messages. A reserve stays free of them, so that the broker can go on."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import structlog
 from .settings import RocksSettings
 
 ROOM_AGAIN_PERCENT = 110
-"""Of the reserve must be free before appends are taken again, or a broker would change its mind all the time."""
+"""Percent of the reserve that must be free before the disk counts as not full again. With 100 it would change between
+full and not full all the time."""
 
 _log = structlog.get_logger(__name__)
 
 
 def disk_size_bytes(directory: Path) -> int:
-    """Of the file system that holds a directory."""
+    """The size of the file system that has this directory."""
     disk = os.statvfs(directory)
     return disk.f_blocks * disk.f_frsize
 
 
 def reserve_bytes(size_bytes: int, settings: RocksSettings) -> int:
-    """How much of a disk of that size is kept free of new appends.
+    """Bytes of a disk of this size that are kept free of new appends.
 
-    A percentage, at least `reserve_bytes_min`; of a small disk at most `reserve_percent_max`, because with a fixed
-    least reserve a disk of 2 GiB would take nothing.
+    It is `reserve_percent` of the disk, but at least `reserve_bytes_min`. This least reserve is at most
+    `reserve_percent_max` of the disk. Otherwise a disk of 2 GiB would take no message.
     """
     least = min(settings.reserve_bytes_min, size_bytes * settings.reserve_percent_max // 100)
     return max(size_bytes * settings.reserve_percent // 100, least)
@@ -44,7 +45,7 @@ class DiskRoom:
         self.free_bytes = 0
 
     def is_full(self) -> bool:
-        """Whether the reserve is reached; a look is believed for `disk_check_ms`."""
+        """Whether the disk has reached its reserve. The answer may be up to `disk_check_ms` old."""
         now_s = time.monotonic()
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + self._settings.disk_check_ms / 1000

@@ -1,15 +1,17 @@
-"""The places of readers that go on where they ended: an open scan each, and what was read ahead for them.
+"""The places of sequential readers. A place is an open scan, with the batches that were read ahead of its reader.
 
-A reader has no name here. A read that says that its caller goes on leaves its place behind, under the index at which it
-ended. The next read from that index takes it up; two readers at the same index find two places. So nothing has to be
-closed: a place that is not taken up goes by its age. A place is void when its log was cut, moved or dropped since.
+Readers have no names here. A sequential read leaves its place behind, under the index at which it ended. The next read
+from that index takes the place. Two readers at the same index find two places. So readers need not close anything: a
+place that no read takes is dropped after `scan_idle_ms_max` (1 s). A place is void if its log was cut, moved or dropped
+since.
 
-From the second read in a row on, the next piece is read ahead: a reader that comes once in a while reads nothing twice.
+From the second read in a row on, the storage reads the next piece ahead. So nothing is read ahead for a reader that
+comes only once.
 
-What is kept is bounded, and no reader takes another one's place away: when `scans_max` places are kept or
-`read_ahead_bytes_max` bytes are read ahead, further readers read without.
+There are limits, and no reader takes another reader's place. If `scans_max` places are kept, further readers have no
+place. If `read_ahead_bytes_max` bytes are read ahead, nothing is read ahead for further readers.
 
-Everything here runs on the event loop, but for the work of the scans.
+All of it runs on the event loop, except the work of the scans.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ from .scan import Scan, Stored, Stretch
 from .settings import RocksSettings
 
 Work = Callable[..., "asyncio.Future[Any]"]
-"""Has a function called in a worker thread: `work(function, *arguments)`."""
+"""Calls a function in a worker thread: `work(function, *arguments)`."""
 
 
 class Place:
-    """Where a reader is in a segment's log.
+    """The place of a reader in a segment's log.
 
     Attributes:
-        index: The next one that it will ask for.
-        is_kept: Whether it waits for its reader; else it is in the hands of a read.
-        batches: Read ahead, and not asked for yet.
+        index: The index from which the next read must begin.
+        is_kept: True: the place waits for its reader. False: a read is using it.
+        batches: Batches that were read ahead, and that no read has taken yet.
         ahead: The piece that is being read ahead.
-        bytes_ahead: What is counted for both.
-        reads: How many reads in a row came here.
+        bytes_ahead: The bytes that are counted for `batches` and `ahead`.
+        reads: The number of reads in a row that used this place.
     """
 
     __slots__ = (
@@ -72,15 +74,15 @@ class Place:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Under which the next read finds it."""
+        """The key under which the next read finds this place."""
         return self.partition, self.segment, self.index
 
     def is_of(self, log: ExtentLog) -> bool:
-        """Whether the log is still the one that was read, with everything where it was."""
+        """Whether this is the log that was read, and nothing in it was cut or moved since."""
         return log is self._log and (log.cuts, log.moves) == self._seen
 
     def take(self, until_index: int, max_bytes: int) -> list[Batch]:
-        """What was read ahead, at least one batch if there is any below `until_index`, then what fits."""
+        """Batches that were read ahead: at least one if there is one below `until_index`, then up to `max_bytes`."""
         found: list[Batch] = []
         size = 0
         batches = self.batches
@@ -93,7 +95,7 @@ class Place:
 
 
 class Scans:
-    """All places of one storage. Its owner calls `stop` before the engine closes."""
+    """All places of one storage. The owner calls `stop` before it closes the engine."""
 
     def __init__(self, settings: RocksSettings, work: Work) -> None:
         self._settings = settings
@@ -105,7 +107,7 @@ class Scans:
         self.bytes_ahead = 0
 
     def take(self, partition: int, segment: int, index: int, log: ExtentLog) -> Place | None:
-        """The place of a reader that ended at `index`, if one is of use. The caller then has to `keep` or `drop` it."""
+        """The place of a read that ended at `index`; None if there is no valid one. The caller must keep or drop it."""
         while places := self._places.get((partition, segment, index)):
             place = places[-1]
             self._take_away(place)
@@ -115,12 +117,12 @@ class Scans:
         return None
 
     def is_ready(self, partition: int, segment: int, index: int) -> bool:
-        """Whether `take` would give a place whose next batches are in memory, if its log is as it was."""
+        """Whether `take` would give a place with its next batches in memory, unless the log has changed."""
         places = self._places.get((partition, segment, index))
         return places is not None and bool(places[-1].batches)
 
     def keep(self, place: Place, index: int) -> bool:
-        """Leave a place behind for the read that goes on at `index`; False, and it is dropped, if there is no room."""
+        """Keep a place for the read that will go on at `index`. If there is no room, drop it and return False."""
         settings = self._settings
         if self._is_stopped or self.count >= settings.scans_max:
             self.drop(place)
@@ -140,7 +142,7 @@ class Scans:
         return True
 
     def may_read_ahead(self, place: Place) -> bool:
-        """Whether the next piece is to be read for a place that is kept."""
+        """Whether the next piece should be read ahead for a place that is kept."""
         settings = self._settings
         return (
             place.reads >= 2
@@ -150,18 +152,20 @@ class Scans:
         )
 
     def read_ahead(self, place: Place, stretches: list[Stretch]) -> None:
-        """Have the next piece read."""
+        """Begin to read the next piece, in a worker thread."""
         size = self._settings.read_ahead_bytes
         place.ahead = self._work(place.scan.read, stretches, size)
         self._account(place)
         place.ahead.add_done_callback(lambda ahead: self._ended(place, ahead))
 
     def arrived(self, place: Place) -> None:
-        """Take up what was read ahead. The reader says so as well as the future: its callbacks come a turn later, and
-        meanwhile the reader would go on behind what it has not been given.
+        """Move the piece that was read ahead to the place's batches.
+
+        The future's callback calls this, and the reader too, because the callback comes a turn of the event loop later.
+        Without the reader's call, the reader would go on behind batches that it did not get.
 
         Raises:
-            CorruptionError: What could not be read.
+            CorruptionError: The piece could not be read.
         """
         ahead, place.ahead = place.ahead, None
         if ahead is not None:
@@ -169,12 +173,12 @@ class Scans:
             self._account(place)
 
     def _ended(self, place: Place, ahead: asyncio.Future[list[Stored]]) -> None:
-        """Something was read ahead. An error is left for the reader to find, if it comes."""
+        """Take a piece that was read ahead. If the read failed, the reader finds the error when it comes."""
         if place.ahead is not ahead or ahead.cancelled() or ahead.exception() is not None:
             return
         self.arrived(place)
         if place.is_kept and self.bytes_ahead > self._settings.read_ahead_bytes_max:
-            self._take_away(place)  # its batches are larger than what was counted for them
+            self._take_away(place)  # its batches have more bytes than were counted for them
             self.drop(place)
 
     def drop(self, place: Place) -> None:
@@ -189,13 +193,13 @@ class Scans:
         self._in_background(place.scan.close)
 
     def drop_all(self) -> None:
-        """Let go of all places that are kept, and of the files that they pin."""
+        """Let go of all places that are kept, and of the files that they keep alive."""
         for place in [place for places in self._places.values() for place in places]:
             self._take_away(place)
             self.drop(place)
 
     def stop(self) -> None:
-        """Let go of everything, and keep nothing more."""
+        """Let go of all places, and keep none from now on."""
         self.drop_all()
         self._is_stopped = True
         if self._timer is not None:
@@ -220,7 +224,7 @@ class Scans:
 
     def _in_background(self, function: Callable[[], None]) -> None:
         if self._is_stopped:
-            function()  # there are no threads any more, and no flush that it could wait for
+            function()  # the worker threads have ended, and no flush runs for which it could wait
         else:
             self._work(function).add_done_callback(_look_at)
 
@@ -228,7 +232,7 @@ class Scans:
         self._timer = asyncio.get_running_loop().call_later(self._settings.scan_idle_ms_max / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        """Drop what was not taken up for too long."""
+        """Drop the places that no read took for `scan_idle_ms_max`."""
         self._timer = None
         before = asyncio.get_running_loop().time() - self._settings.scan_idle_ms_max / 1000
         for place in [place for places in self._places.values() for place in places if place.used_at <= before]:
@@ -239,6 +243,6 @@ class Scans:
 
 
 def _look_at(done: asyncio.Future[Any]) -> None:
-    """See the error of work whose outcome no reader waits for: the place is void, and a read meets it again."""
+    """Read the error of work whose outcome no reader awaits. The place is void, and the next read meets the error."""
     if not done.cancelled():
         done.exception()

@@ -20,41 +20,46 @@ class RocksSettings:
     """How much memory and disk the storage may use, and when it acts.
 
     Attributes:
-        extents: How many extents there are, in use and spare. They are made at the first start, in about 1 ms each on
-            a good disk, and take 0.1 MB of memory each. None: as `for_disk` says.
-        extent_size_bytes_max: An extent that has taken this much is followed by another, if one is spare; else it goes
-            on. (Not larger without need: a read looks into each of its files, one for each memtable that it took.)
-        extent_age_s_max: So is one that is this old, while at least half of all extents are spare, so that retention
-            by time finds whole extents to empty.
-        extent_live_percent_min: An extent with less of it still in use is copied forward and dropped.
-        extent_copy_size_bytes_min: Extents smaller than this are not worth copying.
-        apart_size_bytes_min: A staged body of at least this size stands apart, so that other logs can adopt it.
-        memtables_size_bytes_max: Over all column families; at this size RocksDB begins to write the oldest out.
-        extent_memtable_size_bytes: One memtable of an extent; as large is a file of it.
-        meta_memtable_size_bytes: One memtable of the small column families.
-        memtables_count_max: For each column family; when all wait for the disk, writes are refused for the moment.
-        level0_files_compaction: Files of a small column family at which it is compacted; refusals begin at twice as
-            many. Extents are never compacted.
-        wal_size_bytes_max: Write-ahead logs beyond this are released by writing out the memtables that need them.
-        block_cache_size_bytes: Blocks, indexes and filters kept in memory.
-        open_files_max: Table files kept open.
-        head_cache_size_bytes_max: Newest batches kept in memory for readers at the head, over all partitions.
-        queued_size_bytes_max: Submitted and not yet durable; beyond it the storage says that it is saturated.
-        group_size_bytes_max: Written and flushed together: bounds how long one write holds the interpreter lock
-            (2 ms a MiB; 20 ms where the machine has to find the memory first).
-        retry_ms: How soon a write that the engine refused for the moment is tried again.
+        extents: The number of extents, in use and spare. The first start makes them, in about 1 ms each on a good disk.
+            Each takes 0.1 MB of memory. None: `for_disk` decides.
+        extent_size_bytes_max: When an extent has taken so many bytes, the next one begins, if one is spare. If none is
+            spare, the extent takes more. Do not raise this without need: a read looks into each file of an extent, and
+            there is a file for each memtable that the extent took.
+        extent_age_s_max: When an extent is so many seconds old, the next one begins too, if at least half of all
+            extents are spare. So retention by time finds whole extents to empty.
+        extent_live_percent_min: An extent of which less than this is in use is copied forward and emptied.
+        extent_copy_size_bytes_min: A smaller extent is not copied, because it is not worth it.
+        apart_size_bytes_min: A staged body of at least this size is stored apart, so that other logs can adopt it.
+        memtables_size_bytes_max: When the memtables of all column families have this size, RocksDB begins to write the
+            oldest out.
+        extent_memtable_size_bytes: The size of one memtable of an extent, and so of one of its files.
+        meta_memtable_size_bytes: The size of one memtable of the small column families.
+        memtables_count_max: Memtables of each column family. When all of them wait for the disk, RocksDB refuses writes
+            for the moment.
+        level0_files_compaction: When a small column family has so many files, it is compacted. With twice as many,
+            RocksDB begins to refuse writes. Extents are never compacted.
+        wal_size_bytes_max: When the write-ahead logs are larger than this, RocksDB writes out the memtables that need
+            the oldest.
+        block_cache_size_bytes: Memory for blocks, indexes and filters.
+        open_files_max: Table files that RocksDB keeps open.
+        head_cache_size_bytes_max: Memory for the newest batches of all partitions, from which consumers read.
+        queued_size_bytes_max: When more submitted bytes than this are not durable yet, the storage says that it is
+            saturated.
+        group_size_bytes_max: The size of a group, which is written and flushed together. It limits how long one write
+            keeps the interpreter lock: 2 ms for each MiB, or 20 ms if the machine must find the memory first.
+        retry_ms: The time after which a write is tried again that the engine refused for the moment.
         read_deadline_ms: A read from the disk that takes longer fails.
-        scans_max: Places of sequential readers that are kept between two reads. Each pins the files and memtables that
-            its iterator began with, and some 0.3 MB of what RocksDB reads ahead.
-        scan_idle_ms_max: A place that was not taken up for so long is let go.
-        scan_age_ms_max: An iterator that is this old is opened anew by the next read, which takes half a millisecond:
-            so it does not pin files for long that are gone since.
-        read_ahead_bytes: Read ahead of a sequential reader.
-        read_ahead_bytes_max: The same over all readers of the broker; beyond it they read without.
-        reserve_percent: Of the disk, kept free of new appends.
+        scans_max: Places of sequential readers that are kept between two reads. Each keeps alive the files and
+            memtables with which its iterator began, and has about 0.3 MB that RocksDB reads ahead.
+        scan_idle_ms_max: A place that no read takes for this time is dropped.
+        scan_age_ms_max: If an iterator is this old, the next read opens a new one, which takes half a millisecond. So
+            an iterator does not keep old files alive for longer.
+        read_ahead_bytes: Bytes to read ahead of one sequential reader.
+        read_ahead_bytes_max: Bytes to read ahead of all readers of the broker. Nothing is read ahead beyond it.
+        reserve_percent: The part of the disk that is kept free of new appends.
         reserve_bytes_min: The least reserve.
-        reserve_percent_max: The reserve is at most so much of the disk, whatever the least reserve is: for small disks.
-        disk_check_ms: How long a look at the free space is believed.
+        reserve_percent_max: The least reserve is at most this part of the disk. This matters for small disks.
+        disk_check_ms: How old a measurement of the free space may be.
     """
 
     extents: int | None = None
@@ -100,9 +105,10 @@ class RocksSettings:
         assert self.extents is None or self.extents >= 2, self.extents
 
     def for_disk(self, size_bytes: int) -> RocksSettings:
-        """The same for a disk of this size: extents for all of it and a quarter more, unless their number is set.
+        """These settings for a disk of this size: with extents for one and a quarter times the disk.
 
-        Where the limits of their number do not fit `extent_size_bytes_max`, extents are smaller or larger than that.
+        If `extents` is set, nothing changes. There are at least 16 and at most 512 extents. If this does not fit
+        `extent_size_bytes_max`, the extents are smaller or larger than that.
         """
         if self.extents is not None:
             return self
