@@ -270,7 +270,7 @@ async def test_a_port_taken_by_others_is_refused_or_avoided(tmp_path: Path) -> N
         base = mine.base
     blocker = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.2", base)
     async with blocker:
-        with pytest.raises(PreconditionError, match=f"127.0.0.2:{base} is taken"):
+        with pytest.raises(PreconditionError, match=f"another program uses 127.0.0.2:{base}"):
             await LocalCluster(tmp_path / "a", groups=1, base_port=base, programs=FakePrograms()).start()
         async with LocalCluster(tmp_path / "b", groups=1, members=1, programs=FakePrograms()) as cluster:
             assert cluster.plan.base_port > base

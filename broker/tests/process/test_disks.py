@@ -169,7 +169,7 @@ async def test_a_member_that_the_chain_contradicts_runs_on_and_keeps_what_it_has
             await cluster.ready(other)
 
             async def warns() -> bool:
-                return "end elsewhere" in (await cluster.get(other, "/readyz"))[1]
+                return "messages beyond the length" in (await cluster.get(other, "/readyz"))[1]
 
             await until(warns)
             assert "seriatim_quarantined_segments" in (await cluster.get(other, "/metrics"))[1]

@@ -1,7 +1,8 @@
-"""A cluster of real processes on one machine: run, killed, frozen, cut off, healed.
+"""A cluster of real processes on one machine, which can be killed, frozen, cut off and healed.
 
-`LocalCluster` is what the demo, the benchmark and the process tests use; `seriatim cluster` puts it behind a runner.
-The public names are loaded when they are asked for: the proxy's process lives in this package and needs no gRPC.
+The demo, the benchmark and the process tests use `LocalCluster`. `seriatim cluster` runs one in a process of its own,
+the runner. The public names are imported only when code uses them, because the proxy's process is in this package and
+needs no gRPC.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the runner asks brokers about broker groups: drained, empty, forgotten. The rest is up to the brokers."""
+"""Requests of the runner to brokers about broker groups: drain one, check that one is empty, forget one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_S: Final = 0.25
 
 @asynccontextmanager
 async def _calls(address: str) -> AsyncIterator[Any]:
-    """The service of one broker; what it refuses is raised as it said it."""
+    """The operations service of one broker. Its refusals are raised as errors of the catalogue."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = operations_pb2_grpc.OperationsStub(channel)  # type: ignore[no-untyped-call]
         try:
@@ -29,16 +29,16 @@ async def _calls(address: str) -> AsyncIterator[Any]:
 
 
 async def drain(address: str, group: str, *, deadline_s: float) -> None:
-    """Have everything leave a group, and wait until nothing lies on it.
+    """Have all open segments and copies leave a broker group, and wait until it has none.
 
     Args:
-        address: Of a broker, of whichever group.
-        group: To be drained.
-        deadline_s: How long to wait; it goes on afterwards.
+        address: The address of any broker of the cluster.
+        group: The broker group to drain.
+        deadline_s: Seconds to wait. The drain goes on afterwards.
 
     Raises:
-        DeadlineExceededError: Something is left.
-        BadRequestError: There is no such group.
+        DeadlineExceededError: Segments are left after the deadline.
+        BadRequestError: There is no such broker group.
     """
     async with _calls(address) as stub:
         intent = records_pb2.BROKER_GROUP_INTENT_DRAINING
@@ -53,7 +53,7 @@ async def drain(address: str, group: str, *, deadline_s: float) -> None:
             await asyncio.sleep(LOOK_S)
     if found.segments:
         because = f" ({found.waits_for})" if found.waits_for else ""
-        text = f"{found.segments} segments are left on {group}{because}; it goes on, ask again"
+        text = f"{found.segments} segments are left on {group}{because}; the drain goes on, ask again"
         raise DeadlineExceededError(text, segments=found.segments)
 
 
@@ -67,19 +67,19 @@ async def _described(stub: Any, group: str) -> operations_pb2.BrokerGroupDescrip
 
 
 async def check_empty(address: str, group: str) -> None:
-    """See that nothing lies on a group.
+    """Check that a broker group has no segments.
 
     Raises:
-        PreconditionError: Something does.
+        PreconditionError: It has segments.
     """
     async with _calls(address) as stub:
         left = (await _described(stub, group)).segments
     if left:
-        raise PreconditionError(f"{left} segments lie on {group}: drain it first", group=group, segments=left)
+        raise PreconditionError(f"{left} segments are on {group}: drain it first", group=group, segments=left)
 
 
 async def forget(address: str, group: str) -> None:
-    """Have the cluster forget a group whose brokers have ended and are certified dead."""
+    """Have the cluster forget a broker group. Its brokers must have ended, with death certificates."""
     async with _calls(address) as stub:
         request = operations_pb2.RemoveBrokerGroupRequest(group=group)
         await stub.RemoveBrokerGroup(request, timeout=CALL_DEADLINE_S)

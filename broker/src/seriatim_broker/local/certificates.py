@@ -1,8 +1,8 @@
-"""Death certificates of processes that the runner has reaped, written into the coordinator for as long as it takes.
+"""Death certificates of processes that the runner has reaped. It tries to write each one until the coordinator has it.
 
-A certificate lets a segment be opened over of which no member answers, so it must be true: it is handed in here only
-after `waitpid` has returned, for the run that the dead process's data directory names. If the process died before it
-raised that number, the directory names an earlier run, which has ended as well.
+A certificate allows brokers to open over a segment of which no member answers, so it must be true. The runner submits
+one only when `waitpid` has returned, for the member run that the data directory of the dead process names. If the
+process died before it raised that number, the directory names an earlier member run, which has ended too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seriatim_broker.interfaces.coordinator import Coordinator, Put, absent
 
 ISSUER: Final = "runner"
 PENDING_COUNT_MAX: Final = 1024
-"""Certificates that wait for the coordinator; more mean that brokers die in a loop, and the oldest is dropped."""
+"""Limit for certificates that wait for the coordinator. More mean that brokers die in a loop: the oldest is dropped."""
 
 ATTEMPT_DEADLINE_S: Final = 1.0
 RETRY_S: Final = 0.05
@@ -32,11 +32,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A run that has ended.
+    """A member run that has ended.
 
     Attributes:
-        evidence: How it is known, for people.
-        issued_at_ms: When it was reaped, in milliseconds since 1970.
+        run: The member run.
+        evidence: How the runner knows, in words for people.
+        issued_at_ms: When the runner reaped the process, in milliseconds since 1970 UTC.
     """
 
     run: RunId
@@ -64,10 +65,10 @@ def encode(certificate: Certificate) -> bytes:
 
 
 class CertificateWriter:
-    """Writes certificates in the order in which they are submitted. `run` must be running; its owner cancels it.
+    """Writes certificates in the order in which they are submitted. The owner runs `run` in a task, and cancels it.
 
     Args:
-        coordinator: Where to write; reached without the proxy, for the runner is not part of what is cut.
+        coordinator: The coordinator, reached without the proxy, because no cut must affect the runner.
         cluster: The cluster's name.
     """
 
@@ -81,11 +82,11 @@ class CertificateWriter:
 
     @property
     def pending_count(self) -> int:
-        """How many are not in the coordinator yet."""
+        """The number of certificates that are not in the coordinator yet."""
         return len(self._pending)
 
     def submit(self, run: RunId, evidence: str) -> None:
-        """Certify that `run` has ended. Returns at once."""
+        """Certify that the member run `run` has ended. Returns at once."""
         if len(self._pending) >= PENDING_COUNT_MAX:
             _log.error("certificate_dropped", run=str(self._pending.popleft().run), reason="too many pending")
         self._pending.append(Certificate(run, evidence, time.time_ns() // 1_000_000))
@@ -93,7 +94,7 @@ class CertificateWriter:
         self._changed.set()
 
     async def flush(self, deadline_s: float) -> bool:
-        """Wait until all that was submitted is written; False if it is not after `deadline_s` seconds."""
+        """Wait until all submitted certificates are written. Returns False if this takes more than `deadline_s` s."""
         try:
             async with asyncio.timeout(deadline_s):
                 await self._written.wait()
@@ -102,7 +103,7 @@ class CertificateWriter:
         return True
 
     async def run(self) -> None:
-        """Write, until cancelled."""
+        """Write certificates until it is cancelled. Those that are not written then are lost with the runner."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -114,7 +115,10 @@ class CertificateWriter:
             self._written.set()
 
     async def _write(self, certificate: Certificate) -> bool:
-        """Whether it is dealt with. A repeat after an unknown outcome is safe: the key is written once."""
+        """Try to write a certificate. Returns whether it needs no further try.
+
+        A repeat after an unknown outcome is safe, because the transaction writes the key only if it does not exist.
+        """
         key = certificate_key(self._cluster, certificate.run)
         try:
             result = await self._coordinator.txn(

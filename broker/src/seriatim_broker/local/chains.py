@@ -1,4 +1,4 @@
-"""Who is in charge of a partition: so that a fault can be aimed at a master without looking it up first."""
+"""The members of a partition's open segment. With them a fault can hit a master without a look-up by the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seriatim_api.tls import TlsFiles
 from seriatim_broker.rpc.asking import AskedBroker, transport_of
 
 ATTEMPT_DEADLINE_S: Final = 3.0
-"""For the answer of one broker; then the next one is asked."""
+"""For the answer of one broker. Then the next one is asked."""
 
 
 def parse_partition(text: str) -> tuple[str, int]:
@@ -29,13 +29,13 @@ def parse_partition(text: str) -> tuple[str, int]:
 async def open_members(
     addresses: Sequence[str], tls: TlsFiles | None, topic: str, partition: int
 ) -> tuple[str, tuple[str, ...]]:
-    """The broker group that accepts messages of a partition now, and its members, the master first.
+    """The broker group that now has a partition's open segment, and its members, with the master first.
 
     Args:
-        addresses: Brokers; they are asked in this order until one answers.
-        tls: A client's certificate files; None speaks plain text.
-        topic: Its name.
-        partition: Number in the topic.
+        addresses: Addresses of brokers. They are asked in this order until one answers.
+        tls: The certificate files of a client; None: plain text.
+        topic: The topic's name.
+        partition: The partition's number in the topic.
 
     Raises:
         UnknownTopicError: There is no such topic.
@@ -55,4 +55,4 @@ async def open_members(
         else:
             segment = record.segments[-1]
             return segment.group, tuple(member.broker for member in segment.members)
-    raise UnavailableError(f"no broker could tell who is in charge of {topic}/{partition}: {last.message}") from last
+    raise UnavailableError(f"no broker could tell the members of {topic}/{partition}: {last.message}") from last

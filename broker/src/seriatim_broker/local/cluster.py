@@ -1,8 +1,8 @@
-"""A cluster of real processes on this machine, run from an event loop: started, hurt, healed, and ended.
+"""A cluster of real processes on this machine, which an event loop starts, hurts, heals and ends.
 
-The commands `seriatim cluster ...`, the demo, the benchmark and the process tests all stand on `LocalCluster`. It
-reaps its processes the moment they end and certifies their deaths. What the faults are good for, and whether the
-cluster lived up to its promise, is for others to judge.
+The commands `seriatim cluster ...`, the demo, the benchmark and the process tests use `LocalCluster`. It reaps its
+processes at the moment when they end, and certifies their deaths. It does not check whether the cluster kept its
+promise under the faults.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from seriatim_broker.local.tls import LocalTls
 from seriatim_broker.local.tls import make as make_certificates
 
 START_DEADLINE_S: Final = 90.0
-"""For the coordinator to answer and for all brokers to be ready: Python alone takes a second each on a busy core."""
+"""Until the coordinator answers, and until all brokers are ready. Python alone takes a second each on a busy core."""
 
 STOP_GRACE_S: Final = 10.0
-"""What a process that was asked to end may take before it is killed."""
+"""How long a process may take to end after SIGTERM. Then it is killed."""
 
 KILL_DEADLINE_S: Final = 10.0
 DRAIN_DEADLINE_S: Final = 60.0
@@ -67,14 +67,20 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker as it is now.
+    """The present state of one broker.
 
     Attributes:
-        pid: None if no process of it runs.
-        run: The run of its data directory; None before its first start.
-        ready: What its admin port says; False for a process that does not answer.
-        cuts: Ends that it is cut off from, `>x` for what it sends, `<x` for what it hears, `x` for both.
-        troubles: What it says that a person has to do something about, and what: `seriatim_api.troubles`.
+        name: The broker's name.
+        group: The name of its broker group.
+        pid: Its process; None if none runs.
+        run: The member run of its data directory; None before its first start.
+        state: Whether its process runs, is frozen, or has ended.
+        ready: The answer of its admin port; False if it does not answer.
+        address: The address for clients.
+        admin: The address of its admin port.
+        cuts: The ends from which it is cut off: `>x` if its bytes do not reach x, `<x` if x's bytes do not reach it,
+            `x` if both.
+        troubles: Its troubles that need a person, each with what to do: see `seriatim_api.troubles`.
     """
 
     name: str
@@ -91,11 +97,17 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster as it is now.
+    """The present state of the cluster.
 
     Attributes:
-        certificates_pending: Deaths that the coordinator does not know of yet.
-        proxy_bytes: What the proxy has forwarded; None without one.
+        cluster: The cluster's name.
+        directory: Its directory.
+        coordinator: The coordinator's address.
+        coordinator_kind: `embedded` or `etcd`.
+        coordinator_state: Whether the coordinator's process runs, is frozen, or has ended.
+        certificates_pending: Death certificates that are not in the coordinator yet.
+        proxy_bytes: Bytes that the proxy has forwarded; None if there is no proxy.
+        brokers: In order.
     """
 
     cluster: str
@@ -109,27 +121,32 @@ class ClusterStatus:
 
 
 class LocalCluster:
-    """Groups of brokers with a coordinator, as an asynchronous context: ready when entered, all ended when left.
+    """Broker groups with a coordinator, as an asynchronous context.
 
-    Names of victims and ends are those of `names`: a broker, a group, `coordinator`, and for cuts also `clients`,
+    Entering it starts the processes and waits until all brokers are ready. Leaving it ends all processes. Victims and
+    ends of cuts have the names of `names`: a broker, a broker group, `coordinator`, and for cuts also `clients`,
     `brokers` and `all`.
 
     Args:
-        directory: Where data, logs and the state file are; made if absent. What an earlier cluster left in it is
-            taken up again, with its ports.
-        groups: Broker groups.
-        members: Members of each.
-        proxy: Whether links go through the forwarding proxy; without it there are no cuts, and no cost.
-        network: In place of the proxy and of loopback addresses: where the processes run, and what cuts their links.
-            The caller removes it when the cluster has stopped.
-        coordinator: The embedded coordinator as a process, or a real etcd.
+        directory: The directory for data, logs and the state file. It is made if it does not exist. If it has the data
+            of an earlier cluster, this cluster goes on with them, at the same ports.
+        groups: The number of broker groups.
+        members: The number of members in each broker group.
+        proxy: Whether links go through the forwarding proxy. Without it, nothing can be cut, and links are faster.
+        network: Used in place of the proxy and of loopback addresses: the machines of the processes, with links that it
+            can cut. The caller removes it when the cluster has stopped.
+        coordinator: The embedded coordinator in a process of its own, or a real etcd.
         name: The cluster's name.
-        base_port: The first of its ports; None takes the one used before in the directory, or finds one.
-        programs: What to run; None for the real broker with `broker_options`.
-        broker_options: Further options of each broker, as on its command line.
-        environment: Of all processes; None for this process's.
-        on_fault: Told of each fault as it happens.
-        tls: Whether everything speaks TLS, with certificates made at the start.
+        base_port: The first of its ports; None: the one that the directory had, or a free one.
+        programs: The programs to run; None: the real broker with `broker_options`.
+        broker_options: More words for each broker's command line.
+        environment: The environment of all processes; None: the environment of this process.
+        on_fault: Called for each fault when it happens.
+        tls: Whether all connections use TLS, with certificates that the start makes.
+
+    Attributes:
+        failed: Set when the proxy ends without having been asked to. Then the cluster is of no more use.
+        faults: All faults so far, in order.
     """
 
     def __init__(
@@ -158,7 +175,7 @@ class LocalCluster:
         self._coordinator_kind: CoordinatorKind = coordinator
         self._programs: Programs = programs or SeriatimPrograms(coordinator, tuple(broker_options))
         self._wants_tls = tls
-        self.tls: LocalTls | None = None  # from the start on, if it is wanted
+        self.tls: LocalTls | None = None  # `start` sets it if TLS is wanted
         self._environment = _environment_of_servers(os.environ if environment is None else environment)
         self._on_fault = on_fault
         self._plan: ClusterPlan | None = None
@@ -195,42 +212,43 @@ class LocalCluster:
 
     @property
     def plan(self) -> ClusterPlan:
-        """Who is in it, and where; there once `start` has begun."""
+        """The processes of the cluster and their addresses. It exists when `start` has begun."""
         assert self._plan is not None, "not started"
         return self._plan
 
     @property
     def bootstrap(self) -> tuple[str, ...]:
-        """Where clients begin, `host:port`."""
+        """The addresses for clients to connect to, `host:port`."""
         return self.plan.bootstrap
 
     @property
     def broker_names(self) -> tuple[str, ...]:
-        """All brokers, in order."""
+        """The names of all brokers, in order."""
         return tuple(broker.name for broker in self.plan.brokers)
 
     def data_directory(self, name: str) -> Path:
-        """Where a broker, or the coordinator, keeps its data."""
+        """The data directory of a broker or of the coordinator."""
         return self.directory / "data" / name
 
     def log_file(self, name: str) -> Path:
-        """Where a process's output goes: a broker's, the coordinator's or the proxy's."""
+        """The file that gets the output of a process: a broker, the coordinator or the proxy."""
         return self.directory / "logs" / f"{name}.log"
 
     def pid(self, name: str) -> int | None:
-        """The process of a broker, or of the coordinator, now."""
+        """The process id of a broker or of the coordinator; None if it does not run."""
         process = self._processes.get(name)
         return None if process is None or process.ended else process.pid
 
     # ---- its life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start every process, and wait until the coordinator answers; brokers may take longer (`wait_ready`).
+        """Start all processes, and wait until the coordinator answers. Brokers may take longer: see `wait_ready`.
 
-        If it fails, or is cancelled, nothing is left running.
+        If this fails or is cancelled, no process is left.
 
         Raises:
-            PreconditionError: The directory is in use, a port is taken, or a program does not start.
+            PreconditionError: The directory is in use, a port is in use, or a program does not start.
+            DeadlineExceededError: The coordinator does not answer within 90 s.
         """
         assert self._lock is None, "started twice"
         self._lock = DirectoryLock.acquire(self.directory)
@@ -242,9 +260,11 @@ class LocalCluster:
             raise
 
     async def stop(self) -> None:
-        """Heal what is cut and frozen, let the brokers end in good order, then everything else. Never raises for a
-        process that does not want to: it is killed after `STOP_GRACE_S`. A second call waits for the first."""
-        async with self._stopping:  # held over nothing but stopping
+        """Heal all cuts, let the brokers end in order (frozen ones too), then end the other processes.
+
+        A process that does not end by itself is killed after `STOP_GRACE_S` (10 s). A second call waits for the first.
+        """
+        async with self._stopping:  # no other method takes this lock
             if self._lock is not None:
                 await self._stop()
 
@@ -279,7 +299,7 @@ class LocalCluster:
             if earlier.coordinator_kind != self._coordinator_kind:
                 raise PreconditionError(
                     f"{self.directory} has the data of a cluster whose coordinator is {earlier.coordinator_kind}: "
-                    f"start it so, or choose another directory"
+                    f"start it with that coordinator, or choose another directory"
                 )
             base_port = base_port or earlier.base_port
         self._ports, self._plan = self._find_ports(base_port)
@@ -307,13 +327,13 @@ class LocalCluster:
                 proxy=self._proxied,
                 hosts=LOOPBACK if self._network is None else self._network.hosts,
             )
-            # The addresses of another network cannot be bound from here, and nobody else has them.
+            # This process cannot bind the addresses of another network, and no other program uses them.
             taken = first_taken(plan.listen_addresses) if self._network is None else None
             if taken is None:
                 return ports, plan
             ports.release()
             if base_port is not None:
-                raise PreconditionError(f"{taken} is taken by another program: end it, or choose another --base-port")
+                raise PreconditionError(f"another program uses {taken}: end it, or choose another --base-port")
             above = ports.base
 
     async def _start_processes(self) -> None:
@@ -352,7 +372,7 @@ class LocalCluster:
         _log.info("process_started", process=name, pid=self._processes[name].pid)
 
     def _ended(self, process: ManagedProcess) -> None:
-        """A child was reaped. First the certificate: others wait for it."""
+        """A child was reaped. The certificate comes first, because switches may wait for it."""
         asked = process in self._asked_to_end
         self._asked_to_end.discard(process)
         name, how = process.name, process.describe_end()
@@ -370,7 +390,7 @@ class LocalCluster:
         assert self._certificates is not None
         try:
             run = self._programs.last_run(self.data_directory(name), name)
-        except SeriatimError as error:  # no certificate is safe, a wrong one is not
+        except SeriatimError as error:  # a missing certificate is safe, and a wrong one is not
             _log.error("passport_unreadable", broker=name, error=str(error))
             return
         if run is not None:
@@ -394,11 +414,11 @@ class LocalCluster:
     # ---- waiting ---------------------------------------------------------------------------------------------
 
     async def wait_ready(self, *victims: str, deadline_s: float = START_DEADLINE_S) -> None:
-        """Wait until the brokers named (all, if none is) say that they are ready.
+        """Wait until the named brokers are ready; all brokers if none is named.
 
         Raises:
-            PreconditionError: One of them has ended; the message has the end of its log.
-            DeadlineExceededError: Not ready after `deadline_s` seconds.
+            PreconditionError: One of them has ended. The message has the end of its log.
+            DeadlineExceededError: One of them is not ready after `deadline_s` seconds.
         """
         wanted = names.victims(self.plan, victims or (names.BROKERS,))
         waiting = [name for name in wanted if name != COORDINATOR]
@@ -413,7 +433,7 @@ class LocalCluster:
     async def _health_of(self, name: str) -> Health:
         if self.pid(name) is None:
             return _SILENT
-        # Made anew for each question: a test may have replaced the files.
+        # A new context for each request, because a test may have replaced the files.
         tls = ssl.create_default_context(cafile=str(self.tls.ca)) if self.tls is not None else None
         return await health.ask(self.plan.broker(name).admin, deadline_s=READY_DEADLINE_S, tls=tls)
 
@@ -428,7 +448,7 @@ class LocalCluster:
     async def _until(
         self, holds: Callable[[], Awaitable[bool]], victims: tuple[str, ...], deadline_s: float, what: str
     ) -> None:
-        """Wait for `holds`, as long as all processes that it needs are there."""
+        """Wait until `holds` says yes, as long as all processes that it needs run."""
         try:
             async with asyncio.timeout(deadline_s):
                 while not await holds():
@@ -442,7 +462,7 @@ class LocalCluster:
             raise DeadlineExceededError(f"waited {deadline_s:g} s in vain until {what}") from None
 
     def _last_words(self, name: str) -> str:
-        """What a process said at its end: its one line if it refused to start, else the end of its log."""
+        """The last words of a process, for an error: its one line if it refused to start, otherwise its log's end."""
         path = self.log_file(name)
         try:
             text = path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
@@ -456,9 +476,9 @@ class LocalCluster:
     # ---- faults ----------------------------------------------------------------------------------------------
 
     async def kill(self, *victims: str, number: signal.Signals = signal.SIGKILL) -> tuple[FaultRecord, ...]:
-        """Send the victims a signal, all at once; after SIGKILL return when all are reaped.
+        """Send a signal to all victims at the same moment. Victims that do not run are skipped.
 
-        Those that do not run are passed over. Another signal than SIGKILL is sent and not waited for.
+        After SIGKILL this returns when all of them are reaped. After another signal it does not wait.
         """
         records, processes = [], []
         for name in names.victims(self.plan, victims):
@@ -474,15 +494,17 @@ class LocalCluster:
         return tuple(records)
 
     async def stop_gracefully(self, *victims: str) -> tuple[FaultRecord, ...]:
-        """Ask the victims to end (SIGTERM): a broker hands over first. Returns when they have ended, one way or the
-        other, at most `STOP_GRACE_S` later."""
+        """Ask the victims to end (SIGTERM). A broker first hands over its open segments.
+
+        Returns when all of them have ended. A victim that still runs after `STOP_GRACE_S` (10 s) is killed.
+        """
         running = [(name, self._running(name)) for name in names.victims(self.plan, victims)]
         records = [self._record("stop", name, "inject") for name, process in running if process is not None]
         await self._end([process for _, process in running if process is not None])
         return tuple(records)
 
     async def freeze(self, *victims: str) -> tuple[FaultRecord, ...]:
-        """Stop the victims where they are (SIGSTOP): connections stay open, nothing is answered."""
+        """Freeze the victims (SIGSTOP). Their connections stay open, and they answer nothing."""
         records = []
         for name, process in self._all_running(victims):
             records.append(self._record("freeze", name, "inject"))
@@ -491,17 +513,17 @@ class LocalCluster:
         return tuple(records)
 
     async def thaw(self, *victims: str) -> tuple[FaultRecord, ...]:
-        """Let frozen victims go on. Victims that are not frozen are passed over."""
+        """Let frozen victims go on (SIGCONT). Victims that are not frozen are skipped."""
         records = []
         for name, process in self._all_running(victims):
-            if process in self._frozen or process.state == "frozen":  # the second: another program froze it
+            if process in self._frozen or process.state == "frozen":  # another program may have frozen it
                 records.append(self._record("freeze", name, "heal"))
             self._frozen.discard(process)
             process.send(signal.SIGCONT)
         return tuple(records)
 
     async def start_again(self, *victims: str) -> tuple[FaultRecord, ...]:
-        """Start those victims that do not run, on the data that they left. Does not wait until they are ready."""
+        """Start the victims that do not run, with the data that they had. Does not wait until they are ready."""
         records = []
         for name in names.victims(self.plan, victims):
             if self._running(name) is None:
@@ -511,19 +533,20 @@ class LocalCluster:
         return tuple(records)
 
     async def restart(self, *victims: str) -> tuple[FaultRecord, ...]:
-        """`kill`, then `start_again`."""
+        """Kill the victims that run, then start them. Does not wait until they are ready."""
         killed = await self.kill(*victims)
         return killed + await self.start_again(*victims)
 
     async def cut(
         self, source: str, destination: str, *, one_way: bool = False, reset: bool = False
     ) -> tuple[FaultRecord, ...]:
-        """Let nothing through between two ends, or one way from `source` to `destination`.
+        """Cut the links between two ends; with `one_way` only the direction from `source` to `destination`.
 
-        Connections stay open and hear nothing, as behind a cut cable; with `reset` they are broken instead.
+        Connections stay open and carry nothing, as behind a cut cable. With `reset` they are broken instead.
 
         Raises:
-            PreconditionError: The cluster runs without the proxy, and on no network of its own.
+            BadRequestError: An end has no meaning here, or there is no link between the two.
+            PreconditionError: The cluster has neither the proxy nor a network of its own.
         """
         links = self._links_to_cut()
         found = names.paths(self.plan, source, destination, one_way=one_way)
@@ -534,7 +557,7 @@ class LocalCluster:
         return (record,)
 
     async def heal(self, source: str | None = None, destination: str | None = None) -> tuple[FaultRecord, ...]:
-        """End the cuts between two ends, in both directions; between one end and all others; or all there are."""
+        """End the cuts between two ends, in both directions. With one end: all its cuts. With none: all cuts."""
         links = self._links_to_cut()
         found = set(names.paths(self.plan, source or names.ALL, destination or names.ALL, one_way=False)) & self._cuts
         if not found:
@@ -569,13 +592,16 @@ class LocalCluster:
     # ---- groups that come and go -----------------------------------------------------------------------------
 
     async def add_group(self) -> str:
-        """Start one more broker group, of as many members as the others; its name. Does not wait until it is ready.
+        """Start one more broker group, with as many members as the others. Does not wait until it is ready.
 
-        Brokers that run already reach the new ones where clients do, until they are started again: a cut between two of
-        them has no effect before that.
+        Brokers that already run use the clients' addresses for the new brokers until they are started again. So a cut
+        between an old and a new broker has no effect before that.
+
+        Returns:
+            The name of the new broker group.
 
         Raises:
-            PreconditionError: The cluster speaks TLS or is on a network of its own, or an address is taken.
+            PreconditionError: The cluster uses TLS or is on a network of its own, or an address is in use.
         """
         if self.tls is not None or self._network is not None:
             raise PreconditionError("only a cluster on loopback addresses and without TLS can grow: start a larger one")
@@ -586,7 +612,7 @@ class LocalCluster:
         )
         taken = first_taken(sorted(set(plan.listen_addresses) - set(old.listen_addresses)))
         if taken is not None:
-            raise PreconditionError(f"{taken} is taken by another program")
+            raise PreconditionError(f"another program uses {taken}: end it, and add the broker group again")
         if self._proxy is not None:
             await self._proxy.add([link for link in plan.links if link not in set(old.links)])
         self._plan, self._shape = plan, (groups + 1, members)
@@ -597,20 +623,22 @@ class LocalCluster:
         return f"g{groups}"
 
     async def drain_group(self, group: str, *, deadline_s: float = DRAIN_DEADLINE_S) -> None:
-        """Have everything leave a broker group, and wait until nothing lies on it.
+        """Have all open segments and copies leave a broker group, and wait until it has none.
 
         Raises:
-            DeadlineExceededError: Something is left; it goes on. PreconditionError: No broker of another group runs.
+            DeadlineExceededError: Segments are left after `deadline_s` seconds. The drain goes on.
+            PreconditionError: No broker of another broker group runs, or the cluster uses TLS.
         """
         await broker_groups.drain(self._asked_about(group), group, deadline_s=deadline_s)
 
     async def remove_group(self, group: str) -> tuple[FaultRecord, ...]:
-        """Stop the brokers of a drained group, have it forgotten, and delete what is on their disks.
+        """Stop the brokers of a drained broker group, have the cluster forget it, and delete the data of its brokers.
 
-        Started again (`start_again`), they are new members.
+        If they are started again (`start_again`), they are new members.
 
         Raises:
-            PreconditionError: Something lies on it, or no broker of another group runs.
+            PreconditionError: The broker group has segments, no broker of another broker group runs, or the cluster
+                uses TLS.
         """
         address = self._asked_about(group)
         await broker_groups.check_empty(address, group)
@@ -624,18 +652,18 @@ class LocalCluster:
         return records
 
     def _asked_about(self, group: str) -> str:
-        """A running broker of another group."""
+        """The address of a running broker of another broker group."""
         if self.tls is not None:
             raise PreconditionError("with TLS: `seriatim broker-group drain`, then `cluster stop`, then `remove`")
         for broker in self.plan.brokers:
             if broker.group != group and self._running(broker.name) is not None:
                 return str(broker.advertised)
-        raise PreconditionError(f"no broker of another group than {group} runs")
+        raise PreconditionError(f"no broker outside of broker group {group} runs: start one first")
 
     # ---- what others read ------------------------------------------------------------------------------------
 
     async def open_members(self, topic: str, partition: int) -> tuple[str, tuple[str, ...]]:
-        """The broker group that accepts messages of a partition now, and its members, the master first.
+        """The broker group that now has a partition's open segment, and its members, with the master first.
 
         Raises:
             UnknownTopicError: There is no such topic.
@@ -643,7 +671,7 @@ class LocalCluster:
             UnavailableError: No running broker answered.
         """
         running = [
-            str(broker.listen)  # not through the proxy: a cut does not hide who is in charge
+            str(broker.listen)  # not through the proxy, so that a cut does not prevent the answer
             for broker in self.plan.brokers
             if (process := self._running(broker.name)) is not None and process.state == "running"
         ]
@@ -651,7 +679,7 @@ class LocalCluster:
         return await chains.open_members(running, tls, topic, partition)
 
     async def status(self) -> ClusterStatus:
-        """How everything is now; takes at most about `READY_DEADLINE_S`."""
+        """The present state of the cluster. It takes at most about `READY_DEADLINE_S` (0.5 s)."""
         answers = await asyncio.gather(*(self._health_now(name) for name in self.broker_names))
         figures = None if self._proxy is None or self._proxy.process.ended else await self._proxy.figures()
         coordinator = self._processes.get(COORDINATOR)
@@ -697,7 +725,7 @@ class LocalCluster:
         return None if run is None else run.run
 
     def save_state(self, *, control: str | None = None) -> None:
-        """Write the state file; `control` names the runner's socket from now on."""
+        """Write the state file. `control` sets the path of the runner's socket; None leaves it as it is."""
         if control is not None:
             self._control = control
         own = identify(os.getpid())
@@ -743,6 +771,6 @@ def _cuts_of(name: str, cuts: set[LinkPath]) -> tuple[str, ...]:
 
 
 def _environment_of_servers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what is meant for clients: SERIATIM_TLS_... would be settings of a broker as well."""
+    """The environment without the variables SERIATIM_TLS_..., which are for clients: a broker would read them too."""
     kept = {name: value for name, value in environment.items() if not name.startswith("SERIATIM_TLS_")}
     return {**kept, "PYTHONUNBUFFERED": "1"}

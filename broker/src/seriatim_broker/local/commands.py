@@ -1,7 +1,6 @@
-"""`seriatim cluster ...`: a cluster of real processes on this machine, for trying it out and for hurting it.
+"""`seriatim cluster ...`: a cluster of real processes on this machine, to try Seriatim and to break it.
 
-The commands translate and print; what they do is done by the runner (`runner`, `control`). Errors are raised as they
-are: the root command prints them.
+The commands translate and print. The runner carries them out (`runner`, `control`). The root command prints errors.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _directory = click.option(
     default=DIRECTORY_DEFAULT,
     envvar="SERIATIM_CLUSTER_DIR",
     show_default=True,
-    help="The cluster's directory: data, logs, state file.",
+    help="The cluster's directory, with its data, logs and state file.",
 )
 _victims = click.argument("victims", nargs=-1, required=True, metavar="VICTIM...")
 _hit = click.argument("victims", nargs=-1, metavar="[VICTIM]...")
@@ -41,14 +40,14 @@ _masters_of = click.option(
     "masters_of",
     multiple=True,
     metavar="TOPIC/PARTITION",
-    help="Also the broker that is master of this partition now, for example orders/0.",
+    help="Also the broker that is now the master of this partition's open segment, for example orders/0.",
 )
 _groups_of = click.option(
     "--group-of",
     "groups_of",
     multiple=True,
     metavar="TOPIC/PARTITION",
-    help="Also all brokers of the group that accepts messages of this partition now, for example orders/0.",
+    help="Also all brokers of the broker group that now has this partition's open segment, for example orders/0.",
 )
 _wait = click.option(
     "--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait until ready."
@@ -59,8 +58,9 @@ _wait = click.option(
 def cluster() -> None:
     """A cluster of real broker processes on this machine.
 
-    Each broker has a loopback address of its own (127.0.0.2, 127.0.0.3, ...) and can be killed, frozen and cut off. A
-    VICTIM is a broker (g0-1), a broker group (g0) or the coordinator; an END of a cut also clients, brokers or all.
+    Each broker has its own loopback address (127.0.0.2, 127.0.0.3, ...). You can kill it, freeze it and cut it off. A
+    VICTIM is a broker (g0-1), a broker group (g0) or the coordinator. An END of a cut is one of these, or clients,
+    brokers or all.
     """
 
 
@@ -76,21 +76,41 @@ def cluster() -> None:
     "--members",
     type=click.IntRange(1),
     show_default="as many as the directory has; 2 in a new one",
-    help="Members of each group.",
+    help="Members of each broker group.",
 )
 @click.option(
     "--coordinator",
     type=click.Choice(["embedded", "etcd"]),
     default="embedded",
     show_default=True,
-    help="The embedded coordinator, or etcd from .tools/bin or the path.",
+    help="The embedded coordinator, or the etcd of .tools/bin or of the path.",
 )
-@click.option("--proxy/--no-proxy", default=True, show_default=True, help="Without it nothing can be cut; faster.")
+@click.option(
+    "--proxy/--no-proxy",
+    default=True,
+    show_default=True,
+    help="Run all links through a proxy, which can cut them. Without it nothing can be cut, and links are faster.",
+)
 @click.option("--name", default="local", show_default=True, help="The cluster's name.")
-@click.option("--base-port", type=click.IntRange(1024, 65435), help="First port; else the earlier one, or a free one.")
-@click.option("--tls", is_flag=True, help="Everything speaks TLS, with certificates made for it in the directory.")
-@click.option("--detach/--foreground", default=True, show_default=True, help="Leave it running, or until Ctrl-C.")
-@click.option("--broker-option", "broker_options", multiple=True, metavar="WORD", help="A word more for each broker.")
+@click.option(
+    "--base-port",
+    type=click.IntRange(1024, 65435),
+    help="First port (default: the one that the directory had, or a free one).",
+)
+@click.option("--tls", is_flag=True, help="Use TLS everywhere, with new certificates in the directory.")
+@click.option(
+    "--detach/--foreground",
+    default=True,
+    show_default=True,
+    help="Leave the cluster running in the background, or run it here until Ctrl-C.",
+)
+@click.option(
+    "--broker-option",
+    "broker_options",
+    multiple=True,
+    metavar="WORD",
+    help="One more word for each broker's command line. May be given several times.",
+)
 def up(
     directory: Path,
     groups: int | None,
@@ -103,12 +123,12 @@ def up(
     detach: bool,
     broker_options: tuple[str, ...],
 ) -> None:
-    """Start a cluster, on what an earlier one left in the directory, if there was one."""
+    """Start a cluster. If the directory has the data of an earlier one, it goes on with them."""
     import asyncio
 
     from seriatim_broker.local import runner  # imports gRPC
 
-    earlier = read_state(directory)  # groups that were added hold copies: without them messages cannot be read
+    earlier = read_state(directory)  # broker groups that were added have copies, which readers need
     config = runner.RunnerConfig(
         directory=str(directory.resolve()),
         groups=groups or (GROUP_COUNT if earlier is None else earlier.group_count),
@@ -138,7 +158,7 @@ def _print_up(directory: Path, config: Any, bootstrap: Any) -> None:
 @cluster.command()
 @_directory
 def status(directory: Path) -> None:
-    """Show every process: pid, run and state, whether it is ready, its cuts, and what a person has to do about it."""
+    """Show each process: pid, member run and state, whether it is ready, its cuts, and its troubles with the remedy."""
     found = _ask(directory, "status")
     if _wants_json():
         click.echo(json.dumps(found))
@@ -151,7 +171,7 @@ def status(directory: Path) -> None:
 @cluster.command()
 @_directory
 def bootstrap(directory: Path) -> None:
-    """Print the addresses at which clients begin, with commas between them, and nothing else: for programs."""
+    """Print the addresses for clients to connect to, with commas between them and nothing else. For programs."""
     from seriatim_broker.local.control import find_running
 
     found = find_running(directory.resolve()).bootstrap
@@ -159,7 +179,7 @@ def bootstrap(directory: Path) -> None:
 
 
 def render_status(found: dict[str, Any]) -> Group:
-    """The status as a table; reads without colour as well."""
+    """The status as a table. It can be read without colours too."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -194,9 +214,9 @@ def render_status(found: dict[str, Any]) -> Group:
 @_hit
 @_masters_of
 @_groups_of
-@click.option("--signal", "number", default="KILL", show_default=True, help="Another signal, by name.")
+@click.option("--signal", "number", default="KILL", show_default=True, help="The signal to send, by name.")
 def kill(directory: Path, number: str, **hit: tuple[str, ...]) -> None:
-    """Kill processes, all at once."""
+    """Kill processes, all at the same moment."""
     _strike(directory, "kill", hit, signal=number.upper())
 
 
@@ -206,7 +226,7 @@ def kill(directory: Path, number: str, **hit: tuple[str, ...]) -> None:
 @_masters_of
 @_groups_of
 def stop(directory: Path, **hit: tuple[str, ...]) -> None:
-    """Ask processes to end: a broker hands over what it holds first."""
+    """Ask processes to end. A broker first hands over its open segments."""
     _strike(directory, "stop", hit)
 
 
@@ -233,7 +253,7 @@ def thaw(directory: Path, victims: tuple[str, ...]) -> None:
 @_victims
 @_wait
 def start(directory: Path, victims: tuple[str, ...], wait_s: float) -> None:
-    """Start processes that do not run, on the data that they left."""
+    """Start processes that do not run, with the data that they had."""
     _print_faults(_ask(directory, "start", deadline_s=CALL_DEADLINE_S + wait_s, victims=victims, wait_s=wait_s))
 
 
@@ -242,7 +262,7 @@ def start(directory: Path, victims: tuple[str, ...], wait_s: float) -> None:
 @_victims
 @_wait
 def restart(directory: Path, victims: tuple[str, ...], wait_s: float) -> None:
-    """Kill processes, if they run, and start them again."""
+    """Kill processes if they run, and start them again."""
     _print_faults(_ask(directory, "restart", deadline_s=CALL_DEADLINE_S + wait_s, victims=victims, wait_s=wait_s))
 
 
@@ -250,7 +270,7 @@ def restart(directory: Path, victims: tuple[str, ...], wait_s: float) -> None:
 @_directory
 @_wait
 def add_group(directory: Path, wait_s: float) -> None:
-    """Start one more broker group; partitions come to use it at their next switches, and by `seriatim balance`."""
+    """Start one more broker group. Partitions begin to use it at their next switches, or by `seriatim balance`."""
     group = _ask(directory, "add-group", deadline_s=CALL_DEADLINE_S + wait_s, wait_s=wait_s)
     click.echo(json.dumps({"added": group}) if _wants_json() else f"{group} is added")
 
@@ -260,7 +280,7 @@ def add_group(directory: Path, wait_s: float) -> None:
 @click.argument("group")
 @click.option("--wait", "wait_s", type=float, default=60.0, show_default=True, help="Seconds to wait at most.")
 def drain_group(directory: Path, group: str, wait_s: float) -> None:
-    """Have all heads and copies leave GROUP, and wait until nothing lies on it."""
+    """Move all open segments and copies off broker group GROUP, and wait until it has none."""
     _ask(directory, "drain-group", deadline_s=CALL_DEADLINE_S + wait_s, group=group, wait_s=wait_s)
     click.echo(json.dumps({"drained": group}) if _wants_json() else f"{group} is drained: nothing lies on it")
 
@@ -269,7 +289,7 @@ def drain_group(directory: Path, group: str, wait_s: float) -> None:
 @_directory
 @click.argument("group")
 def remove_group(directory: Path, group: str) -> None:
-    """Stop the brokers of GROUP, which is drained, have it forgotten, and delete their data."""
+    """Stop the brokers of the drained broker group GROUP, remove it from the cluster, and delete its data."""
     _print_faults(_ask(directory, "remove-group", group=group))
 
 
@@ -277,8 +297,8 @@ def remove_group(directory: Path, group: str) -> None:
 @_directory
 @click.argument("source", metavar="END")
 @click.argument("destination", metavar="END")
-@click.option("--one-way", is_flag=True, help="Only what the first end says to the second.")
-@click.option("--reset", is_flag=True, help="Break connections, instead of leaving them open and silent.")
+@click.option("--one-way", is_flag=True, help="Cut only the direction from the first end to the second.")
+@click.option("--reset", is_flag=True, help="Break connections. Without it they stay open and carry nothing.")
 def cut(directory: Path, source: str, destination: str, one_way: bool, reset: bool) -> None:
     """Cut the network between two ends, as if a cable were pulled.
 
@@ -292,21 +312,21 @@ def cut(directory: Path, source: str, destination: str, one_way: bool, reset: bo
 @click.argument("source", metavar="[END]", required=False)
 @click.argument("destination", metavar="[END]", required=False)
 def heal(directory: Path, source: str | None, destination: str | None) -> None:
-    """Mend the cuts between two ends, of one end, or all."""
+    """Heal the cuts between two ends, or all cuts of one end, or all cuts."""
     _print_faults(_ask(directory, "heal", source=source, destination=destination), nothing="nothing was cut there")
 
 
 @cluster.command()
 @_directory
 def faults(directory: Path) -> None:
-    """List what has been done to the cluster since it was started."""
+    """List the faults of the cluster since its start."""
     _print_faults(_ask(directory, "faults"), nothing="nothing yet")
 
 
 @cluster.command()
 @_directory
 def down(directory: Path) -> None:
-    """End the cluster: brokers hand over and flush, then the coordinator, then the runner. The data stays."""
+    """End the cluster. The brokers hand over, flush and end, then the coordinator, then the runner. The data stays."""
     from seriatim_broker.local.control import find_running
 
     try:
@@ -330,7 +350,7 @@ def _ask(directory: Path, command: str, *, deadline_s: float = CALL_DEADLINE_S, 
 
 
 def _strike(directory: Path, command: str, hit: dict[str, tuple[str, ...]], **arguments: Any) -> None:
-    """Do something to the victims that are named, or that are in charge of a partition."""
+    """Run a command on the named victims, and on those that now have a partition's open segment."""
     if not any(hit.values()):
         raise click.UsageError("name a VICTIM, or use --master-of or --group-of")
     asked: dict[str, Any] = {**hit, **arguments}

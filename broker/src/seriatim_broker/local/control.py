@@ -1,7 +1,7 @@
-"""Telling a running cluster what to do: its runner listens on a unix socket that only its user may open.
+"""The control of a running cluster. Its runner listens on a unix socket that only its user may open.
 
-One request a connection, as JSON lines (`lines`). The client side is synchronous: the commands that use it have
-nothing else to do meanwhile.
+A connection carries one request, as JSON lines (`lines`). The client side is synchronous, because the commands that use
+it have nothing else to do while they wait.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from seriatim_broker.local.faults import FaultRecord
 from seriatim_broker.local.state import ClusterState, is_running, read_state
 
 if TYPE_CHECKING:
-    from seriatim_broker.local.cluster import LocalCluster  # imports gRPC, which those who ask do without
+    from seriatim_broker.local.cluster import LocalCluster  # imports gRPC, which the commands do not need
 
 SOCKET_NAME: Final = "control.sock"
 _SOCKET_PATH_LENGTH_MAX: Final = 100
-"""The kernel takes 107 bytes."""
+"""In bytes. The kernel takes at most 107."""
 
 
 class ControlServer:
-    """Serves the requests of other processes on a cluster.
+    """Serves requests of other processes about a cluster.
 
     Args:
-        cluster: The cluster, started.
-        down: Called when somebody asks for the end, after the cluster has stopped and before the answer goes.
+        cluster: The cluster. It must be started.
+        down: Called for the request `down`, after the cluster has stopped and before the answer is sent.
     """
 
     def __init__(self, cluster: LocalCluster, *, down: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class ControlServer:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[Path]:
-        """Listen while the context is open; requests still running at its end are cancelled. Gives the path."""
+        """Listen while the context is open. At its end, running requests are cancelled. Gives the socket's path."""
         path = _socket_path(self._cluster.directory)
         path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -122,7 +122,7 @@ class ControlServer:
                 raise BadRequestError(f"the cluster does not know {command!r}")
 
     async def _victims(self, arguments: lines.Arguments) -> tuple[str, ...]:
-        """The victims that are named, and those that are in charge of a partition at this moment."""
+        """The named victims, and those that have a partition's open segment at this moment."""
         found = list(arguments.get("victims", ()))
         for partition in arguments.get("masters_of", ()):
             _, members = await self._cluster.open_members(*parse_partition(partition))
@@ -165,10 +165,10 @@ def _socket_path(directory: Path) -> Path:
 
 
 def find_running(directory: Path) -> ClusterState:
-    """The state of the cluster that runs in a directory, with a control socket.
+    """The state of the cluster that runs in a directory and takes commands.
 
     Raises:
-        PreconditionError: None runs there.
+        PreconditionError: No cluster runs there, or it has no control socket.
     """
     state = read_state(directory)
     if state is None or not is_running(directory):
@@ -180,12 +180,12 @@ def find_running(directory: Path) -> ClusterState:
 
 
 def request(state: ClusterState, command: str, arguments: lines.Arguments, *, deadline_s: float) -> Any:
-    """Ask a running cluster for something, and wait for its answer.
+    """Send a request to a running cluster, and wait for its answer.
 
     Raises:
-        SeriatimError: What the cluster answered.
-        UnavailableError: Nobody is there, or went away.
-        DeadlineExceededError: No answer within `deadline_s` seconds.
+        SeriatimError: The cluster answered with this error.
+        UnavailableError: The runner cannot be reached, or ended before it answered.
+        DeadlineExceededError: No answer came within `deadline_s` seconds. The request may still be carried out.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:

@@ -1,4 +1,4 @@
-"""What was done to a cluster, and when: the record that histories, reports and pictures are made from."""
+"""Records of a cluster's faults, with their times. Histories, reports and pictures are made from them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FaultKind = Literal["kill", "stop", "freeze", "cut", "end"]
-"""`end` is a process that ended without having been asked to; healing a kill, a stop or an end is a new start."""
+"""`end`: a process ended that no command had asked to end. A kill, a stop and an end are healed by a new start."""
 
 FaultPhase = Literal["inject", "heal"]
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """One fault, or the end of one.
+    """The beginning or the end of one fault.
 
     Attributes:
-        victim: A process, or for a cut the two ends as they were named, `a>b` one way and `a-b` both ways.
-        phase: `inject` or `heal`, as histories have it.
-        at: When, in seconds of the machine's monotonic clock, which all processes share; read just before the deed.
-        details: More, for people.
+        kind: The kind of fault.
+        victim: A process; for a cut the two ends as they were named, `a>b` for one way and `a-b` for both ways.
+        phase: `inject` or `heal`, as in histories.
+        at: Seconds of the machine's monotonic clock, which all processes share, read just before the fault.
+        details: More, in words for people.
     """
 
     kind: FaultKind
@@ -32,4 +33,4 @@ class FaultRecord:
 
 
 FaultListener = Callable[[FaultRecord], None]
-"""Called in the event loop, as part of the deed: it must be quick."""
+"""Called in the event loop for each record, while the fault is carried out. It must be quick."""

@@ -1,12 +1,13 @@
-"""A TCP connection through the proxy: two directions, each of which can be held on its own.
+"""A TCP connection through the proxy. Each of its two directions can be held.
 
-Holding is how the local cluster cuts a link without root. As behind a cut cable nothing arrives any more, neither
-bytes nor the news that the other end has closed, and nobody is told; what one end goes on writing fills its socket
-buffers. After healing it flows again from where it stood, as TCP's retransmissions would have it.
+To cut a link without root, the local cluster holds its connections. As behind a cut cable, nothing arrives any more:
+neither bytes nor the end of the connection. Neither side is told. Bytes that one side goes on writing fill its socket
+buffers. After healing, the bytes flow again from there, as TCP's retransmissions would send them.
 
-Everything is a callback of the event loop on non-blocking sockets: no task and no queue for each connection, one read
-buffer for all (bytes wait only where the receiver is slower, at most `CHUNK_SIZE_BYTES` a direction). (measured on a
-2-core machine: 0.46 CPU seconds a GB, against 0.25 with splice, which wants four more descriptors a connection.)
+All work is done in callbacks of the event loop on non-blocking sockets. There is no task and no queue for a connection,
+and one read buffer for all. Bytes wait in the proxy only if the receiver is slower, and at most `CHUNK_SIZE_BYTES` for
+a direction. (Measured on a machine with 2 cores: 0.46 CPU seconds for a GB. With splice it was 0.25, but splice needs
+four more descriptors for each connection.)
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Final
 from seriatim_broker.local.plan import Address
 
 CHUNK_SIZE_BYTES: Final = 256 << 10
-"""Read at a time, and the most that waits in the proxy for a slower receiver, for each direction."""
+"""Bytes of one read. For each direction, at most so many wait in the proxy for a slower receiver."""
 
 HALF_CLOSED_S: Final = 1.0
-"""How long the other side has to end a connection that one side has ended."""
+"""If one side has ended a connection, the other side has so long to end it too."""
 
 CONNECT_DEADLINE_S: Final = 5.0
-"""For reaching the target; only a process that is frozen with a full backlog lets one wait at all."""
+"""For a connection to the target. It takes time only if the target is frozen and its backlog is full."""
 
 _BUFFER = bytearray(CHUNK_SIZE_BYTES)
 _VIEW = memoryview(_BUFFER)
@@ -38,10 +39,10 @@ class Direction:
     """Bytes of one connection on their way from `reader` to `writer`.
 
     Attributes:
-        path: From whom to whom, as the link's ends are called.
-        held: Nothing moves in this direction.
-        finished: The sender has closed, and the receiver has been told.
-        forwarded_bytes: What has been handed to the receiver's socket, or waits in `_rest`.
+        path: The names of the link's ends: the sender, then the receiver.
+        held: Whether this direction is held, so that nothing moves.
+        finished: Whether the sender has closed and the receiver was told.
+        forwarded_bytes: Bytes that the receiver's socket took, or that wait in `_rest`.
     """
 
     __slots__ = (
@@ -78,7 +79,7 @@ class Direction:
         self._loop = asyncio.get_running_loop()
 
     def hold(self) -> None:
-        """Move nothing more, and look at nothing more."""
+        """Stop moving bytes, and stop looking at the sockets."""
         if self.held:
             return
         self.held = True
@@ -87,7 +88,7 @@ class Direction:
             self._loop.remove_writer(self.writer)
 
     def go(self) -> None:
-        """Move what is there, from now on."""
+        """Move bytes again from now on."""
         if not self.held:
             return
         self.held = False
@@ -126,7 +127,7 @@ class Direction:
             self._loop.add_reader(self.reader, self._readable)
 
     def _send(self, data: bytes | memoryview) -> int:
-        """How much of it the socket took; -1 if the connection is broken, and was given up."""
+        """The number of bytes that the socket took; -1 if the connection is broken. Then it has been given up."""
         try:
             return self.writer.send(data)
         except (BlockingIOError, InterruptedError):
@@ -147,17 +148,17 @@ class Direction:
 
 
 class Connection:
-    """One accepted connection and its continuation to the target.
+    """One accepted connection, and its continuation to the target.
 
     Args:
-        accepted: The socket of the one who called.
-        target: Whom to call.
-        there: The path from the caller to the target; the other direction is its reverse.
-        held: Whether a path is cut now.
-        closed: Called once, when nothing of it is left.
+        accepted: The socket of the caller.
+        target: The address to connect to.
+        there: The path from the caller to the target. The other direction is its reverse.
+        held: Says whether a path is cut now.
+        closed: Called once, when both sockets are closed.
 
     Attributes:
-        stalled: It carries nothing any more, as if the machines between its ends had forgotten it.
+        stalled: Whether it carries nothing any more, as if the machines between its ends had forgotten it.
     """
 
     __slots__ = (
@@ -200,13 +201,13 @@ class Connection:
 
     @property
     def forwarded_bytes(self) -> int:
-        """Both directions together."""
+        """Bytes of both directions together."""
         return sum(direction.forwarded_bytes for direction in self.directions)
 
     def apply(self) -> None:
-        """Hold each direction that is cut now, and let go the others.
+        """Hold each direction that is cut now, and let the others go on.
 
-        A connection is not made before both its directions are free, and not given up before they are.
+        While one of its directions is cut, the proxy neither connects to the target nor gives up the connection.
         """
         there, back = self.there, (self.there[1], self.there[0])
         free = not self._held(there) and not self._held(back)
@@ -225,7 +226,7 @@ class Connection:
                 direction.go()
 
     def reset(self) -> None:
-        """End it at once, with a reset to both sides."""
+        """End the connection at once, with a reset to both sides."""
         for sock in (self._accepted, self._upstream):
             if sock is not None:
                 with contextlib.suppress(OSError):
@@ -267,7 +268,10 @@ class Connection:
         self.apply()
 
     def _one_done(self) -> None:
-        """One side has ended. gRPC never goes on half-closed: a target that is frozen must not keep the rest open."""
+        """One side has ended. The other has `HALF_CLOSED_S` (1 s) to end too.
+
+        gRPC never uses a half-closed connection, and a frozen target must not keep the other half open.
+        """
         if all(direction.finished for direction in self.directions):
             self._close()
         elif self._lingering is None:
@@ -280,7 +284,7 @@ class Connection:
             self.reset()
 
     def _give_up(self) -> None:
-        """One side is gone. The other learns it at once, unless a cut lies between: then when that is healed."""
+        """One side is gone. The other is told at once; if a cut is between them, when the cut is healed."""
         if any(direction.held for direction in self.directions):
             for direction in self.directions:
                 direction.hold()

@@ -1,4 +1,4 @@
-"""Asking a broker's admin port whether it is ready, and what it says: one HTTP request, no library."""
+"""The readiness of a broker, from its admin port: one HTTP request, without a library."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ANSWER_SIZE_BYTES_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What `/readyz` said.
+    """The answer of `/readyz`.
 
     Attributes:
-        ready: Admitted, and serving.
-        page: Why it is not ready, or what needs a person though it is; empty if there was no answer.
+        ready: Whether the broker is admitted and serving.
+        page: Why the broker is not ready, or its warnings if it is ready; empty if there was no answer.
     """
 
     ready: bool
@@ -25,7 +25,7 @@ class Health:
 
 
 async def ask(admin: Address, *, deadline_s: float, tls: ssl.SSLContext | None = None) -> Health:
-    """What `GET /readyz` is answered with within `deadline_s` seconds."""
+    """Send `GET /readyz`. Without an answer within `deadline_s` seconds, the broker counts as not ready."""
     try:
         async with asyncio.timeout(deadline_s):
             reader, writer = await asyncio.open_connection(
@@ -44,7 +44,7 @@ async def ask(admin: Address, *, deadline_s: float, tls: ssl.SSLContext | None =
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the other side closes the connection, or the first `_ANSWER_SIZE_BYTES_MAX` bytes of it."""
+    """All bytes until the other side closes the connection, but at most `_ANSWER_SIZE_BYTES_MAX` (64 KiB)."""
     try:
         return await reader.readexactly(_ANSWER_SIZE_BYTES_MAX)
     except asyncio.IncompleteReadError as exc:

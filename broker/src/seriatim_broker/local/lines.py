@@ -1,6 +1,6 @@
-"""Requests and answers as JSON lines on a stream: how the runner is told what to do, and how it tells its proxy.
+"""Requests and answers as JSON lines on a stream. Commands use it to the runner, and the runner to its proxy.
 
-One request, then one answer, in order. An error travels as its number and text (`seriatim_api.errors`).
+Each request gets one answer, in order. An error is sent as its number, text and details (`seriatim_api.errors`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from seriatim_api.errors import BadRequestError, DeadlineExceededError, SeriatimError, UnavailableError, make_error
 
 LINE_SIZE_BYTES_MAX: Final = 1 << 20
-"""One request or answer; the stream's reader must have been made with this limit."""
+"""Limit for one request or answer. The caller must make the stream's reader with this limit."""
 
 Arguments = dict[str, Any]
 Handler = Callable[[str, Arguments], Awaitable[Any]]
@@ -29,13 +29,13 @@ async def call(
 ) -> Any:
     """Send one request and wait for its answer.
 
-    Not for use by two tasks on one stream at once. After an error that is not the other side's answer, and after
-    cancellation, the stream is out of step and must be closed.
+    Two tasks must not use one stream at the same time. If the call is cancelled, or fails with an error that is not the
+    other side's answer, the caller must close the stream: the next answer could belong to this request.
 
     Raises:
-        SeriatimError: What the other side answered.
+        SeriatimError: The other side answered with this error.
         UnavailableError: The other side has gone.
-        DeadlineExceededError: No answer within `deadline_s` seconds.
+        DeadlineExceededError: No answer came within `deadline_s` seconds. The request may still be carried out.
     """
     try:
         async with asyncio.timeout(deadline_s):
@@ -56,15 +56,15 @@ async def call(
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: Handler) -> None:
-    """Answer requests, one after another, until the other side has closed.
+    """Answer requests, one after another, until the other side closes the stream.
 
-    An expected failure of `handler` is answered; any other ends the stream and is raised.
+    A `SeriatimError` of `handler` is sent as the answer. Any other error ends the stream and is raised.
     """
     try:
         while line := await reader.readline():
             writer.write(json.dumps(await _answer(line, handler)).encode() + b"\n")
             await writer.drain()
-    except (ConnectionError, ValueError):  # gone in the middle, or a line over the limit: nobody to answer
+    except (ConnectionError, ValueError):  # the other side has gone, or sent a line over the limit: no answer
         return
     finally:
         writer.close()

@@ -1,6 +1,6 @@
-"""What people may write for a victim or for an end of a cut, and which processes and directed pairs that means.
+"""The names of victims and of ends of cuts, and the processes and directed pairs that they mean. No I/O.
 
-Pure. A name is a broker (`g0-1`), a broker group (`g0`), `coordinator`, `clients`, `brokers`, or `all`.
+A name is a broker (`g0-1`), a broker group (`g0`), `coordinator`, `clients`, `brokers`, or `all`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ALL: Final = "all"
 BROKERS: Final = "brokers"
 
 Path = tuple[str, str]
-"""A direction that bytes flow in: from the first to the second."""
+"""A direction in which bytes flow: from the first to the second."""
 
 
 def victims(plan: ClusterPlan, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The processes that `names` mean, each once, in the cluster's order; the coordinator only by its own name.
+    """The processes that `names` mean, each once, in the cluster's order. Only its own name means the coordinator.
 
     Raises:
-        BadRequestError: A name means nothing here.
+        BadRequestError: A name has no meaning in this cluster.
     """
     wanted: set[str] = set()
     for name in names:
@@ -36,12 +36,13 @@ def victims(plan: ClusterPlan, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def paths(plan: ClusterPlan, source: str, destination: str, *, one_way: bool) -> tuple[Path, ...]:
-    """The directions between two ends, without those inside of what both name have in common.
+    """The directions between two ends. If a process belongs to both ends, it counts for one of them only.
 
-    `g0 all` is everything between a member of g0 and one that is not; `g0 g0` is what its members say to each other.
+    `g0 all` means all links between a member of g0 and a process that is none. `g0 g0` means the links between the
+    members of g0.
 
     Raises:
-        BadRequestError: A name means nothing here, or there is no link between the two.
+        BadRequestError: A name has no meaning in this cluster, or there is no link between the two.
     """
     left, right = set(_ends(plan, source)), set(_ends(plan, destination))
     if left != right:

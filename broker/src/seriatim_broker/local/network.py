@@ -1,6 +1,6 @@
-"""What a local cluster needs of a network of its own, where it does not run on loopback addresses behind the proxy.
+"""A network for a local cluster that does not run on loopback addresses behind the proxy.
 
-Whoever makes such a network (the fault suite makes one of kernel namespaces) also removes it, after the cluster.
+The fault suite makes one of kernel namespaces. The code that makes such a network also removes it, after the cluster.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ class Network(Protocol):
 
     @property
     def hosts(self) -> Hosts:
-        """The address of each process; this process reaches all of them."""
+        """The address of each process. This process must reach all of them."""
         ...
 
     def command(self, process: str, argv: Sequence[str]) -> Sequence[str]:
-        """The argument vector that runs `argv` on the machine of that broker, or of the coordinator. It becomes that
-        program, and does not merely start it: signals reach it, and its end is seen."""
+        """The argument vector that runs `argv` on the machine of this broker or of the coordinator.
+
+        The started process must become that program, and not only start it. So signals reach the program, and the
+        runner sees its end.
+        """
         ...
 
     async def cut(self, paths: Iterable[Path], mode: CutMode) -> None:
-        """Let nothing through any more; or (`reset`) break the connections that there are."""
+        """Let nothing through in these directions. With mode `reset`, break their connections too."""
         ...
 
     async def heal(self, paths: Iterable[Path]) -> None:
-        """Let everything through again."""
+        """Let everything through again in these directions."""
         ...

@@ -1,16 +1,16 @@
-"""Who is in a local cluster, and which address each of them has: decided once, from a handful of numbers.
+"""The plan of a local cluster: its processes and their addresses. It follows from a few numbers.
 
-Pure: binding ports, starting processes and keeping the plan in a file are left to others. Every broker has an address
-of its own, so that logs, routes and captures tell them apart: on the loopback interface, where the coordinator lives on
-127.0.0.1, unless the cluster runs on a network of its own.
+This module does no I/O: other modules bind ports, start processes and keep the plan in a file. Each broker has its own
+address, so that logs, routes and captures show which broker it is. The addresses are on the loopback interface, with
+the coordinator on 127.0.0.1, unless the cluster runs on a network of its own.
 
 The ports of one address, counted from the cluster's base port:
 
-    +0        where clients connect; with the proxy it forwards to +1, without it the broker listens here itself
-    +1        where the process listens when the proxy stands before it
-    +2        the broker's admin port (health, metrics); never behind the proxy
-    +3        peers of a real etcd
-    +10 + i   with the proxy: where member number i of the cluster connects, so that each directed pair can be cut
+    +0        for clients: with the proxy, the proxy listens here and forwards to +1; without it, the broker does
+    +1        with the proxy: the broker's process listens here
+    +2        the broker's admin port (health, metrics), never behind the proxy
+    +3        for the other members of a real etcd
+    +10 + i   with the proxy: broker number i of the cluster connects here, so that each directed pair can be cut
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ COORDINATOR: Final = "coordinator"
 """The coordinator's name as an end of a link and as a victim."""
 
 CLIENTS: Final = "clients"
-"""All clients together, as an end of a link; they are told apart by nothing."""
+"""All clients together, as an end of a link. The proxy cannot cut off a single client."""
 
 MEMBER_COUNT_MAX: Final = 80
-"""Brokers of one local cluster: each needs a port of every other one's range of `PORT_COUNT`."""
+"""Limit for the brokers of a local cluster. Each broker needs one of the `PORT_COUNT` ports of each other broker."""
 
 PORT_COUNT: Final = 100
 """Ports that a cluster takes on each of its addresses, from its base port on."""
@@ -38,7 +38,7 @@ _LISTEN, _ADMIN, _ETCD_PEERS, _LINKS = 1, 2, 3, 10
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """Where something listens."""
+    """A host and a port at which a process listens."""
 
     host: str
     port: int
@@ -48,17 +48,18 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """The address that `str` printed."""
+        """The address of the text that `str` made."""
         host, _, port = text.rpartition(":")
         return cls(host, int(port))
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The IPv4 address of each process's machine.
+    """The IPv4 addresses of the processes.
 
     Attributes:
-        brokers: In their order; more than there are brokers do no harm.
+        coordinator: The coordinator's address.
+        brokers: The brokers' addresses, in the order of the brokers. There may be more addresses than brokers.
     """
 
     coordinator: str
@@ -66,7 +67,7 @@ class Hosts:
 
 
 LOOPBACK: Final = Hosts("127.0.0.1", tuple(f"127.0.0.{2 + number}" for number in range(MEMBER_COUNT_MAX)))
-"""All on one machine."""
+"""Loopback addresses, for a cluster on one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,15 @@ class BrokerPlan:
     """One broker process: its place in the cluster and its addresses.
 
     Attributes:
+        name: `<group>-<slot>`.
+        group: The name of its broker group.
+        slot: Its number in the broker group, from 0.
         number: Its number in the cluster, from 0.
-        advertised: What clients and routes name.
-        listen: What the process binds; the same as `advertised` where there is no proxy.
-        admin: Health and metrics, plain HTTP.
-        coordinator: Where this broker reaches the coordinator.
-        peers: Where this broker reaches each other one, by name.
+        advertised: The address that clients use and that routes name.
+        listen: The address that the process binds. Without a proxy it is `advertised`.
+        admin: The address of health and metrics.
+        coordinator: The address at which this broker reaches the coordinator.
+        peers: The addresses at which this broker reaches each other broker, by name.
     """
 
     name: str
@@ -95,7 +99,7 @@ class BrokerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A port of the proxy: what `source` says to `destination` comes in at `listen` and goes out to `target`."""
+    """A port of the proxy. A connection of `source` to `destination` arrives at `listen` and goes on to `target`."""
 
     source: str
     destination: str
@@ -116,10 +120,10 @@ class ClusterPlan:
     links: tuple[Link, ...]
 
     def broker(self, name: str) -> BrokerPlan:
-        """The broker of that name.
+        """The broker of this name.
 
         Raises:
-            BadRequestError: There is none.
+            BadRequestError: There is no broker of this name.
         """
         for broker in self.brokers:
             if broker.name == name:
@@ -129,14 +133,14 @@ class ClusterPlan:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The broker groups, in order."""
+        """The names of the broker groups, in order."""
         return tuple(dict.fromkeys(broker.group for broker in self.brokers))
 
     def brokers_of(self, group: str) -> tuple[str, ...]:
-        """The brokers of a group, in order.
+        """The names of the brokers of a broker group, in order.
 
         Raises:
-            BadRequestError: There is no such group.
+            BadRequestError: There is no such broker group.
         """
         found = tuple(broker.name for broker in self.brokers if broker.group == group)
         if not found:
@@ -147,7 +151,7 @@ class ClusterPlan:
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Who connects to whom."""
+        """All pairs of a process that connects and the process to which it connects."""
         found = [(CLIENTS, broker.name) for broker in self.brokers]
         for broker in self.brokers:
             found.append((broker.name, COORDINATOR))
@@ -156,12 +160,12 @@ class ClusterPlan:
 
     @property
     def bootstrap(self) -> tuple[str, ...]:
-        """Where clients begin, `host:port`: any one of them is enough."""
+        """The addresses for clients to connect to, `host:port`. A client needs only one of them."""
         return tuple(str(broker.advertised) for broker in self.brokers)
 
     @property
     def listen_addresses(self) -> tuple[Address, ...]:
-        """Every address that somebody in this cluster binds."""
+        """All addresses that the processes of this cluster bind."""
         own = [self.coordinator, self.coordinator_peers]
         for broker in self.brokers:
             own += [broker.listen, broker.admin]
@@ -171,11 +175,19 @@ class ClusterPlan:
 def make_plan(
     *, name: str, group_count: int, member_count: int, base_port: int, proxy: bool, hosts: Hosts = LOOPBACK
 ) -> ClusterPlan:
-    """Lay out a cluster of `group_count` groups (`g0`, `g1`, ...) with `member_count` members each.
+    """Plan a cluster of `group_count` broker groups (`g0`, `g1`, ...) with `member_count` members each.
+
+    Args:
+        name: The cluster's name.
+        group_count: The number of broker groups, at least 1.
+        member_count: The number of members in each, at least 1.
+        base_port: The first port, from 1024 to 65435.
+        proxy: Whether links go through the proxy.
+        hosts: The addresses of the processes.
 
     Raises:
-        IllegalNameError: `name` cannot name a cluster.
-        BadRequestError: Nothing to start, or more than `MEMBER_COUNT_MAX`, or ports that do not exist.
+        IllegalNameError: `name` is no legal name of a cluster.
+        BadRequestError: There are no brokers, or more than `MEMBER_COUNT_MAX` (80), or `base_port` is out of range.
     """
     if not is_legal_name(name):
         raise IllegalNameError(f"{name!r} cannot name a cluster: letters, digits, '.', '_' and '-'", name=name)

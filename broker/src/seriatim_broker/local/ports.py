@@ -1,7 +1,7 @@
-"""Finding a range of ports that nobody else on this machine uses or is about to use.
+"""Finds and reserves a range of ports that no other program on this machine uses.
 
-Brokers must keep their ports over restarts, so the kernel cannot choose them. A range is reserved for as long as its
-cluster runs by binding a socket name in the kernel's abstract namespace, which no crash can leave behind.
+Brokers must keep their ports over restarts, so the kernel cannot choose them. To reserve a range, a cluster binds a
+socket name in the kernel's abstract namespace. The kernel frees the name when the process ends, also after a crash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ BASE_PORT_LAST: Final = 31900
 
 
 class PortRange:
-    """`PORT_COUNT` ports from `base` on, reserved on all loopback addresses among those who ask this class."""
+    """`PORT_COUNT` (100) ports from `base` on. They are reserved, on all loopback addresses, against other clusters.
+
+    Only programs that use this class respect the reservation.
+    """
 
     def __init__(self, base: int, reservation: socket.socket) -> None:
         self.base = base
@@ -29,10 +32,10 @@ class PortRange:
 
     @classmethod
     def reserve(cls, base: int | None = None, *, above: int = 0) -> PortRange:
-        """Reserve the range that begins at `base`, or the first one that is free and lies above `above`.
+        """Reserve the range that begins at `base`; without `base`, the first free range above `above`.
 
         Raises:
-            PreconditionError: Another cluster has it, or all.
+            PreconditionError: Another cluster has this range, or there is no free one.
         """
         bases = range(BASE_PORT_FIRST, BASE_PORT_LAST + 1, PORT_COUNT) if base is None else (base,)
         for candidate in bases:
@@ -52,7 +55,7 @@ class PortRange:
         )
 
     def release(self) -> None:
-        """Let others have it."""
+        """Give the range back."""
         self._reservation.close()
 
     def __enter__(self) -> PortRange:
@@ -68,11 +71,12 @@ def first_taken(addresses: Iterable[Address]) -> Address | None:
     """The first address that cannot be bound now; None if all can.
 
     Raises:
-        PreconditionError: This machine does not have such an address at all.
+        PreconditionError: This machine has no such address, or this process may not bind it.
     """
     for address in addresses:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do; TIME_WAIT is no obstacle
+            # As servers do, so that old connections in TIME_WAIT do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address.host, address.port))
             except OSError as error:

@@ -1,6 +1,6 @@
-"""One child process: started so that it cannot outlive us, watched through its pidfd, reaped the moment it ends.
+"""One child process. It cannot outlive this process, is watched through its pidfd, and is reaped at once at its end.
 
-What the process is, where its log goes and what its death means to the cluster is decided by the caller.
+The caller decides which program it is, where its log is, and what its end means for the cluster.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _CHILD_SCRIPT: Final = str(Path(child.__file__).resolve())
 class ManagedProcess:
     """A child of this process.
 
-    Start it from a thread that lives as long as the child should: the kernel ends the child with that thread.
+    Start it from a thread that lives as long as the child should. When that thread ends, the kernel ends the child.
 
     Args:
-        name: For messages.
-        argv: The program and its arguments; no shell sees them.
-        log_path: Where its stdout and stderr are appended.
-        environment: The child's environment, whole.
+        name: Its name in messages.
+        argv: The program and its arguments, without a shell.
+        log_path: The file to which its stdout and stderr are appended.
+        environment: The child's complete environment.
         on_end: Called once, in the event loop, right after the child was reaped.
         pass_fds: Descriptors that the child keeps open, under the same numbers.
 
     Raises:
-        PreconditionError: It cannot be started.
+        PreconditionError: The program cannot be started.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class ManagedProcess:
                     stdout=log,
                     stderr=log,
                     env=dict(environment),
-                    start_new_session=True,  # a Ctrl-C at the terminal is the runner's to handle
+                    start_new_session=True,  # so that only the runner gets a Ctrl-C at the terminal
                     pass_fds=tuple(pass_fds),
                 )
         except OSError as error:
             raise PreconditionError(f"{name} cannot be started: {error}") from error
         found = identify(self._popen.pid)
-        assert found is not None, "a child that nobody reaped has an entry in /proc"
+        assert found is not None, "a child that was not reaped has an entry in /proc"
         self.identity: ProcessIdentity = found
         self._pidfd = os.pidfd_open(self._popen.pid)
         self._loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id; means nothing any more once it has ended."""
+        """Its process id. When it has ended, the number has no meaning any more."""
         return self.identity.pid
 
     @property
@@ -85,16 +85,16 @@ class ManagedProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """Its exit status, negative for the signal that ended it; None while it lives."""
+        """Its exit status; the negative number of a signal if that ended it; None while it lives."""
         return self._popen.returncode
 
     @property
     def state(self) -> ProcessState:
-        """What the kernel says it is doing."""
+        """Whether it runs, is frozen, or has ended, as the kernel says."""
         return "dead" if self.ended else state_of(self.identity)
 
     def describe_end(self) -> str:
-        """How it ended, for people."""
+        """How it ended, in words for people."""
         status = self._popen.returncode
         assert status is not None, "it has not ended"
         if status >= 0:
@@ -105,17 +105,17 @@ class ManagedProcess:
             return f"ended by signal {-status}"
 
     def send(self, number: signal.Signals) -> bool:
-        """Send it a signal, whatever has become of the pid; False if it has ended."""
+        """Send it a signal. Returns False if it has ended. Another process with its old pid never gets the signal."""
         if self.ended:
             return False
         try:
             signal.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError:  # ended, to be reaped in this turn of the loop or the next
+        except ProcessLookupError:  # it has ended, and is reaped in this turn of the event loop or the next
             return False
         return True
 
     async def wait(self, deadline_s: float) -> int:
-        """Wait until it has ended and was reaped; its exit status.
+        """Wait until it has ended and was reaped. Returns its exit status.
 
         Raises:
             DeadlineExceededError: It still runs after `deadline_s` seconds.
@@ -129,9 +129,9 @@ class ManagedProcess:
         return self._popen.returncode
 
     async def end(self, *, grace_s: float) -> int:
-        """Ask it to end (SIGTERM), make it end after `grace_s` seconds (SIGKILL); its exit status."""
+        """Ask it to end (SIGTERM). If it runs after `grace_s` seconds, kill it (SIGKILL). Returns its exit status."""
         if self.send(signal.SIGTERM):
-            self.send(signal.SIGCONT)  # a frozen process would not see it
+            self.send(signal.SIGCONT)  # because a frozen process does not handle SIGTERM
         try:
             return await self.wait(grace_s)
         except DeadlineExceededError:

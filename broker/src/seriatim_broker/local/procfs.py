@@ -1,6 +1,6 @@
-"""What the kernel says about a process: enough to be sure that a pid still means the process it meant.
+"""Facts of the kernel about a process. With them one can be sure that a pid still means the same process.
 
-Linux only (`/proc`), as the rest of the local cluster is: it stands on pidfds and on a parent-death signal.
+This works on Linux only (`/proc`), as all of the local cluster does: it needs pidfds and a parent-death signal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ProcessState = Literal["running", "frozen", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process for ever: a pid is reused, a pid with its start time (in clock ticks since boot) is not."""
+    """The identity of one process. A pid is reused, but a pid with its start time (clock ticks since boot) is not."""
 
     pid: int
     started_ticks: int
@@ -27,7 +27,7 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def state_of(identity: ProcessIdentity) -> ProcessState:
-    """Whether that very process runs, is stopped by a signal, or has ended (also if nobody has reaped it yet)."""
+    """Whether this process runs, is stopped by a signal, or has ended (also if it was not reaped yet)."""
     fields = _stat(identity.pid)
     if fields is None or int(fields[19]) != identity.started_ticks or fields[0] in "ZX":
         return "dead"
@@ -35,12 +35,12 @@ def state_of(identity: ProcessIdentity) -> ProcessState:
 
 
 def boot_id() -> str:
-    """A random id of this run of the machine's kernel."""
+    """A random id that the kernel makes at each boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/<pid>/stat from the third on: the second, the command, may hold spaces and brackets."""
+    """The fields of /proc/<pid>/stat from the third on. The second, the command, may have spaces and brackets."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,6 +1,6 @@
-"""Which programs a local cluster runs, as argument vectors: our own broker and coordinator, or a real etcd.
+"""The programs of a local cluster, as argument vectors: our own broker and coordinator, or a real etcd.
 
-The one place that knows their command lines; tests put small programs of their own here.
+Only this module knows their command lines. Tests replace it with small programs of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CoordinatorKind = Literal["embedded", "etcd"]
 
 
 class Programs(Protocol):
-    """How to start each process."""
+    """The command lines of all processes."""
 
     def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
         """The argument vector of a broker with its data directory."""
@@ -35,22 +35,22 @@ class Programs(Protocol):
         ...
 
     def last_run(self, data: Path, broker: str) -> RunId | None:
-        """The run that the broker's data directory names; None before the first start.
+        """The member run that the broker's data directory names; None before the first start.
 
         Raises:
-            StorageError: It cannot be told.
+            StorageError: The directory cannot be read.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SeriatimPrograms:
-    """The real ones.
+    """The real broker, and the embedded coordinator or etcd.
 
     Attributes:
         coordinator_kind: The embedded coordinator, or etcd.
-        broker_options: Further options of every broker, as on its command line.
-        tls: The certificate of all processes; None for plain text.
+        broker_options: More words for each broker's command line.
+        tls: The certificate of all processes; None: plain text.
     """
 
     coordinator_kind: CoordinatorKind = "embedded"
@@ -58,7 +58,7 @@ class SeriatimPrograms:
     tls: TlsFiles | None = None
 
     def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
-        """`seriatim broker`, with this broker's own map of peers."""
+        """`seriatim broker`, with this broker's addresses of the other brokers."""
         peers = ",".join(f"{name}={address}" for name, address in broker.peers)
         options = {
             "--cluster": plan.name,
@@ -82,7 +82,7 @@ class SeriatimPrograms:
         """`seriatim coordinator`, or etcd with one member.
 
         Raises:
-            PreconditionError: etcd is asked for, and there is none.
+            PreconditionError: etcd is wanted, but is not installed.
         """
         if self.coordinator_kind == "etcd":
             return _etcd(plan, data, self.tls)
@@ -92,7 +92,12 @@ class SeriatimPrograms:
         return words
 
     def last_run(self, data: Path, broker: str) -> RunId | None:
-        """As the directory's passport has it."""
+        """The member run in the directory's passport.
+
+        Raises:
+            ForeignDiskError: The directory belongs to another broker.
+            StorageError: The passport cannot be read.
+        """
         passport = read_passport(data, crc32c)
         if passport is None:
             return None
@@ -105,10 +110,10 @@ _OURS = (sys.executable, "-m", "seriatim_broker")
 
 
 def find_etcd() -> str:
-    """The etcd binary: `.tools/bin/etcd` of this directory or one above it, else the one on the path.
+    """The etcd binary: `.tools/bin/etcd` of this directory or of one above it, otherwise the one on the path.
 
     Raises:
-        PreconditionError: There is none.
+        PreconditionError: etcd is in neither place.
     """
     here = Path.cwd()
     for directory in (here, *here.parents):

@@ -1,8 +1,8 @@
 """The forwarding proxy of a local cluster: a listening port for each directed pair, so that any pair can be cut.
 
-It exists because brokers on one machine cannot be cut off from each other without root in any other way, and because
-gRPC cannot choose its source address, by which one port a destination might have told the callers apart. How one
-connection behaves is `forwarding`; the process around this is `proxy_process`.
+Without root there is no other way to cut off brokers on one machine from each other. One port for each destination
+would not be enough: gRPC cannot choose its source address, so the proxy could not see which broker called. `forwarding`
+has the behaviour of one connection. `proxy_process` runs the proxy in a process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seriatim_broker.local.forwarding import Connection
 from seriatim_broker.local.plan import Link
 
 CONNECTION_COUNT_MAX: Final = 4096
-"""Connections open at a time; one more is reset. Two descriptors each."""
+"""Limit for open connections. The proxy resets one more. Each takes two descriptors."""
 
 _BACKLOG: Final = 128
 _ACCEPT_COUNT_MAX: Final = 64  # in one turn of the loop
@@ -28,10 +28,10 @@ Path = tuple[str, str]
 
 
 class Proxy:
-    """Forwards every link, except in the directions that are cut.
+    """Forwards all links, except in the directions that are cut.
 
     Args:
-        links: What to listen for, and whom to forward it to.
+        links: The ports to listen on, and their targets.
     """
 
     def __init__(self, links: Sequence[Link]) -> None:
@@ -46,7 +46,7 @@ class Proxy:
         """Bind and listen.
 
         Raises:
-            PreconditionError: An address is taken, or not of this machine; nothing stays bound.
+            PreconditionError: An address is in use, or is not of this machine. Then nothing stays bound.
         """
         assert not self._listeners, "started twice"
         try:
@@ -59,7 +59,7 @@ class Proxy:
         """Listen for more links.
 
         Raises:
-            PreconditionError: An address is taken, or not of this machine; those before it are bound.
+            PreconditionError: An address is in use, or is not of this machine. The links before it are bound.
         """
         for link in links:
             try:
@@ -72,28 +72,28 @@ class Proxy:
 
         Args:
             paths: The directions, (from, to).
-            mode: `silent`: connections stay open and nothing arrives, new ones are accepted and hear nothing.
-                `reset`: connections are reset, and new ones as well.
+            mode: `silent`: connections stay open and carry nothing; new ones are accepted and carry nothing.
+                `reset`: connections are reset, and new ones too.
         """
         for path in paths:
             self._cuts[path] = mode
         self._apply()
 
     def heal(self, paths: Iterable[Path]) -> None:
-        """Let everything through again in these directions; what was held back arrives first."""
+        """Let everything through again in these directions. Bytes that were held back arrive first."""
         for path in paths:
             self._cuts.pop(path, None)
         self._apply()
 
     def stall(self, path: Path, number: int) -> bool:
-        """Let nothing through any more, both ways, on one of the connections of a link; new ones are not concerned.
+        """Let nothing more through, in both directions, on one connection of a link. New connections work.
 
         Args:
-            path: Who called whom, (from, to).
-            number: Which of the connections that are open and not stalled, 0 for the oldest.
+            path: The link, (caller, target).
+            number: The place of the connection among the open ones that are not stalled; 0 is the oldest.
 
         Returns:
-            Whether there was one.
+            Whether there was such a connection.
         """
         found = [each for each in self._connections if each.there == path and not each.stalled]
         if number >= len(found):
@@ -104,21 +104,21 @@ class Proxy:
 
     @property
     def cuts(self) -> dict[Path, CutMode]:
-        """What is cut now."""
+        """The directions that are cut now."""
         return dict(self._cuts)
 
     @property
     def connection_count(self) -> int:
-        """Connections open now, those held at the door among them."""
+        """The number of open connections, including those that are accepted but have no target yet."""
         return len(self._connections)
 
     @property
     def forwarded_bytes(self) -> int:
-        """All that was ever forwarded."""
+        """All bytes that were forwarded since the start."""
         return self._forwarded_bytes + sum(connection.forwarded_bytes for connection in self._connections)
 
     def close(self) -> None:
-        """Stop listening, and reset what is open."""
+        """Stop listening, and reset all open connections."""
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             listener.close()
@@ -139,7 +139,7 @@ class Proxy:
         for _ in range(_ACCEPT_COUNT_MAX):
             try:
                 accepted, _caller = listener.accept()
-            except OSError:  # nobody left, or the caller has gone again
+            except OSError:  # no caller waits any more, or it has gone again
                 return
             there = (link.source, link.destination)
             connection = Connection(accepted, link.target, there, held=self._is_cut, closed=self._closed)

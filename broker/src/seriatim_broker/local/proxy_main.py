@@ -1,6 +1,7 @@
 """The proxy's process: `python -m seriatim_broker.local.proxy_main DESCRIPTOR`.
 
-It does what it is told over the inherited socket (`proxy_process` is the other end), and ends when that is closed.
+It carries out the requests that come over the inherited socket (`proxy_process` is the other end). It ends when that
+socket is closed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The runner's handle on the proxy, which is a process of its own (`proxy_main`), told what to do over a socket.
+"""The runner's handle on the proxy, which is a process of its own (`proxy_main`). It sends requests over a socket.
 
-A process, so that forwarding takes no time from whoever runs the cluster: the demo and the benchmark run one inside
-their own event loop, next to their clients.
+The proxy is a process so that forwarding takes no time from the program that runs the cluster. The demo and the
+benchmark run a cluster in their own event loop, beside their clients.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from seriatim_broker.local.proxy import CutMode, Path
 NAME: Final = "proxy"
 _START_DEADLINE_S: Final = 20.0
 _CALL_DEADLINE_S: Final = 20.0
-"""A call that is given up takes the control connection along, and with it every heal to come: rather wait."""
+"""Long, because a call that is given up closes the control connection, and then no cut can be healed any more."""
 _END_GRACE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyFigures:
-    """What the proxy has done."""
+    """The proxy's open connections, and the bytes that it has forwarded."""
 
     connection_count: int
     forwarded_bytes: int
 
 
 class ProxyProcess:
-    """The runner's handle. `start` first, `close` at the end."""
+    """The runner's handle on the proxy. Make it with `start`, and `close` it at the end."""
 
     def __init__(self, process: ManagedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.process = process
@@ -54,11 +54,11 @@ class ProxyProcess:
         environment: Mapping[str, str],
         on_end: Callable[[ManagedProcess], None],
     ) -> ProxyProcess:
-        """Start the process, and have it listen for every link.
+        """Start the process, and have it listen for all links.
 
         Raises:
-            PreconditionError: An address is taken.
-            UnavailableError: The process ended; its log says why.
+            PreconditionError: An address is in use, or is not of this machine.
+            UnavailableError: The process has ended; its log says why.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -92,11 +92,11 @@ class ProxyProcess:
         await self._call("heal", {"paths": [list(path) for path in paths]})
 
     async def figures(self) -> ProxyFigures:
-        """Counts, as of now."""
+        """The present figures of the proxy."""
         return ProxyFigures(**await self._call("figures", {}))
 
     async def close(self) -> None:
-        """End the process; every connection through it breaks."""
+        """End the process. All connections through it break."""
         self._writer.close()
         await self.process.end(grace_s=_END_GRACE_S)
 
@@ -105,7 +105,7 @@ class ProxyProcess:
             try:
                 return await lines.call(self._reader, self._writer, command, arguments, deadline_s=deadline_s)
             except (asyncio.CancelledError, UnavailableError):
-                self._writer.close()  # an answer that comes after all must not be taken for the next one's
+                self._writer.close()  # because a late answer would look like the answer to the next request
                 raise
 
 

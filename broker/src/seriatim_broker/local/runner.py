@@ -1,7 +1,7 @@
 """The process that runs a local cluster for `seriatim cluster up`: a `LocalCluster`, a control socket, and signals.
 
-Detached it is a session of its own and outlives the terminal; it tells the command that started it, over an inherited
-descriptor, how starting went: one JSON line, `{"bootstrap": [...]}` or `{"error": {...}}`.
+A detached runner has a session of its own and outlives the terminal. It reports the result of the start to the command
+that started it, over an inherited descriptor, as one JSON line: `{"bootstrap": [...]}` or `{"error": {...}}`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """What `cluster up` was asked for. Fields as the arguments of `LocalCluster`."""
+    """The options of `cluster up`. The fields are the arguments of `LocalCluster`."""
 
     directory: str
     groups: int
@@ -49,14 +49,14 @@ class RunnerConfig:
 
 
 async def run(config: RunnerConfig, *, report: Report | None = None) -> None:
-    """Run a cluster until somebody asks for its end, by a command or by SIGINT or SIGTERM.
+    """Run a cluster until the command `down`, SIGINT or SIGTERM ends it.
 
     Args:
         config: The cluster.
-        report: Called with `{"bootstrap": [...]}` once all brokers are ready; None: nobody wants to know.
+        report: Called with `{"bootstrap": [...]}` when all brokers are ready; None: no report.
 
     Raises:
-        SeriatimError: It did not start; nothing is left running.
+        SeriatimError: The cluster did not start. No process is left.
     """
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -89,13 +89,13 @@ async def _run_started(cluster: LocalCluster, over: asyncio.Event, report: Repor
                 report({"bootstrap": list(cluster.bootstrap)})
             await _first(over, cluster.failed)
             if cluster.failed.is_set():
-                _log.error("proxy_ended", effect="the cluster goes down")
+                _log.error("proxy_ended", effect="all links are broken, so the cluster goes down; its data stays")
     finally:
         await asyncio.shield(cluster.stop())
 
 
 async def _unless(over: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work, unless `over` comes first: then it is cancelled, and the answer is False."""
+    """Do the work, and return True. If `over` is set first, cancel the work and return False."""
     working = asyncio.create_task(work, name="starting")
     ending = asyncio.create_task(over.wait(), name="over")
     try:
@@ -122,12 +122,15 @@ async def _first(*events: asyncio.Event) -> None:
 
 
 def detach(config: RunnerConfig) -> list[str]:
-    """Start a runner in a session of its own and wait until its brokers are ready; where clients begin.
+    """Start a runner in a session of its own, and wait until its brokers are ready.
 
-    If interrupted meanwhile, the runner is asked to end and takes everything down.
+    A Ctrl-C during the wait asks the runner to end, and it ends all processes.
+
+    Returns:
+        The addresses for clients to connect to.
 
     Raises:
-        SeriatimError: It did not start; the message says why.
+        SeriatimError: The cluster did not start; the message says why.
     """
     log_path = Path(config.directory) / "logs" / f"{LOG_NAME}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +159,7 @@ def detach(config: RunnerConfig) -> list[str]:
     if "error" in answer:
         process.wait(timeout=_ANSWER_DEADLINE_S)
         raise make_error(answer["error"]["number"], answer["error"]["message"])
-    process.returncode = 0  # it lives on and is init's to reap: Popen need not warn
+    process.returncode = 0  # the runner lives on, and init will reap it, so Popen must not warn
     return [str(address) for address in answer["bootstrap"]]
 
 

@@ -1,8 +1,8 @@
-"""The state file of a local cluster: what other commands need to find it, and a later one to clean up after it.
+"""The state file of a local cluster. Other commands find the cluster with it, and a later cluster cleans up with it.
 
-It is written whole and renamed into place. What it says of processes may be out of date at any time, so each is named
-with its start time and the machine's boot: a pid that now means another process is never touched. Whether a runner
-lives is decided by the lock on its directory, not by this file.
+The file is written as a whole and renamed into place. Its list of processes may be out of date at any time. So it names
+each process with its start time, and with the machine's boot. A pid that now means another process is never touched.
+The lock on the directory, and not this file, says whether a runner lives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOCK_RETRY_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """A process of the cluster as of the last change."""
+    """A process of the cluster, as it was at the last write of the file."""
 
     name: str
     pid: int
@@ -40,15 +40,21 @@ class ProcessEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What is in the file.
+    """The content of the file.
 
     Attributes:
-        boot: The machine's boot that the processes belong to.
-        base_port: Kept over stops, so that a cluster keeps its addresses with its data.
-        bootstrap: Where clients begin.
-        control: The runner's control socket; empty if nobody listens to one.
+        cluster: The cluster's name.
+        boot: The boot id of the machine at which the processes ran.
+        base_port: The first port. It is kept over stops, so that a cluster keeps its addresses with its data.
+        group_count: The number of broker groups.
+        member_count: The number of members in each.
+        proxy: Whether links go through the proxy.
+        coordinator_kind: `embedded` or `etcd`.
+        coordinator: The coordinator's address.
+        bootstrap: The addresses for clients to connect to.
+        control: The path of the runner's control socket; empty if the cluster takes no commands.
         processes: The runner first, then its children.
-        tls_directory: Where the certificates of a cluster with TLS are; empty for plain text.
+        tls_directory: The directory with the certificates; empty: plain text.
     """
 
     cluster: str
@@ -69,7 +75,7 @@ def read_state(directory: Path) -> ClusterState | None:
     """The state of the cluster that has, or had, this directory; None if there never was one.
 
     Raises:
-        PreconditionError: The file is not one of ours, or of another version.
+        PreconditionError: The file cannot be read, or another version wrote it.
     """
     path = directory / STATE_FILE_NAME
     try:
@@ -85,7 +91,7 @@ def read_state(directory: Path) -> ClusterState | None:
 
 
 def write_state(directory: Path, state: ClusterState) -> None:
-    """Replace the file; a reader sees the old one or the new one."""
+    """Replace the file. A reader gets the old file or the new one, never a part."""
     path = directory / STATE_FILE_NAME
     temporary = path.with_suffix(".json.new")
     temporary.write_text(json.dumps({"version": FORMAT_VERSION, **asdict(state)}, indent=1) + "\n")
@@ -93,7 +99,7 @@ def write_state(directory: Path, state: ClusterState) -> None:
 
 
 def leftovers(state: ClusterState) -> tuple[ProcessEntry, ...]:
-    """The processes of the file that still live: the very ones, not what has their pids now."""
+    """The processes of the file that still live. Another process with an old pid does not count."""
     if state.boot != boot_id():
         return ()
     return tuple(
@@ -104,14 +110,18 @@ def leftovers(state: ClusterState) -> tuple[ProcessEntry, ...]:
 
 
 def end_leftovers(state: ClusterState) -> tuple[ProcessEntry, ...]:
-    """Kill what a runner that died left behind (the kernel ends its children with it, so as a rule nothing)."""
+    """Kill the processes that a dead runner left. Mostly there are none, because the kernel ends them with the runner.
+
+    Returns:
+        The processes that were killed.
+    """
     killed = []
     for entry in leftovers(state):
         try:
             descriptor = os.pidfd_open(entry.pid)
         except ProcessLookupError:
             continue
-        try:  # looked at again, through the pidfd's process: between the two the pid may have got another meaning
+        try:  # checked again with the pidfd open, because the pid may have been reused since the first check
             if state_of(ProcessIdentity(entry.pid, entry.started_ticks)) != "dead":
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 killed.append(entry)
@@ -123,7 +133,7 @@ def end_leftovers(state: ClusterState) -> tuple[ProcessEntry, ...]:
 
 
 class DirectoryLock:
-    """The right to run a cluster in a directory; the kernel gives it back when the process ends, however it ends."""
+    """The right to run a cluster in a directory. The kernel frees it when the process ends, also after a crash."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -137,7 +147,7 @@ class DirectoryLock:
         """
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / _LOCK_FILE_NAME).open("a")
-        for _ in range(_LOCK_TRY_COUNT):  # more than once: `is_running` holds it for a moment to look
+        for _ in range(_LOCK_TRY_COUNT):  # more than once, because `is_running` holds the lock for a moment
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -148,7 +158,7 @@ class DirectoryLock:
         raise PreconditionError(f"a cluster runs in {directory} already: 'seriatim cluster down' ends it")
 
     def release(self) -> None:
-        """Give it back."""
+        """Give the lock back."""
         self._file.close()
 
     def __enter__(self) -> DirectoryLock:
@@ -161,7 +171,7 @@ class DirectoryLock:
 
 
 def is_running(directory: Path) -> bool:
-    """Whether a runner holds the directory now."""
+    """Whether a runner has the lock of the directory now."""
     try:
         with (directory / _LOCK_FILE_NAME).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

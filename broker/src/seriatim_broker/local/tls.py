@@ -1,7 +1,7 @@
-"""Certificates for a cluster on one machine: a CA of its own, made anew at each start, gone with the directory.
+"""Certificates for a cluster on one machine. Each start makes a new CA, and deleting the directory deletes it.
 
-One certificate serves all its processes, for the addresses on which they listen, and one its clients. They are for
-trying things out: the CA's key is forgotten at once, so nothing can be added to them.
+One certificate serves all processes, for the addresses on which they listen, and another one all clients. They are only
+for trying things out. The CA's key is thrown away at once, so no certificate can be added.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from seriatim_api.errors import PreconditionError
 from seriatim_api.tls import TlsFiles
 
 DIRECTORY_NAME: Final = "tls"
-"""In the cluster's directory; the command of the client finds `ca.crt`, `client.crt` and `client.key` there."""
+"""A directory in the cluster's directory. The client's command finds `ca.crt`, `client.crt` and `client.key` there."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTls:
-    """The files.
+    """The files of the certificates.
 
     Attributes:
-        ca: Whom all believe.
-        server: Of brokers and coordinator, with its key.
-        client: Of clients, with its key.
+        server: The certificate of brokers and coordinator, with its key and the CA.
+        client: The certificate of clients, with its key and the CA.
     """
 
     server: TlsFiles
@@ -42,10 +41,10 @@ def make(directory: Path, hosts: Iterable[str]) -> LocalTls:
     """Write new certificates into `directory`, for processes that listen on `hosts`.
 
     Raises:
-        PreconditionError: The library that makes them is not installed.
+        PreconditionError: The library `trustme`, which makes them, is not installed.
     """
     try:
-        import trustme  # wanted here alone
+        import trustme  # only this function needs it
     except ImportError as exc:
         text = "certificates for a local cluster are made by trustme: pip install 'seriatim-broker[local-tls]'"
         raise PreconditionError(text) from exc
@@ -72,7 +71,7 @@ def _files(directory: Path) -> LocalTls:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Replace a file that only its owner may read."""
+    """Replace a file. Only its owner may read it."""
     temporary = file.with_suffix(".new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as out:
