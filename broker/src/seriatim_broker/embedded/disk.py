@@ -1,12 +1,12 @@
-"""What the embedded coordinator remembers over a restart: one RocksDB database in a directory of its own.
+"""The embedded coordinator's disk: one RocksDB database in a directory of its own.
 
-    m/format, m/cluster, m/revision, m/compacted    who and where we are
+    m/format, m/cluster                             the format, and the cluster's id
+    m/revision, m/compacted                         the newest revision, and the oldest that is kept
     l + lease id (8 bytes)                          granted time in seconds (8 bytes)
     r + revision (8 bytes) + operation (4 bytes)    the event, as a `kv_pb2.Event`
 
-All numbers are big-endian, so that reading in key order is reading in the order of events. A commit is one
-write batch, then one flush of the write-ahead log that waits for the disk. Blocking: `store` calls it from
-its own thread.
+All numbers are big-endian, so the order of keys is the order of events. A commit is one write batch, then one flush of
+the write-ahead log. These calls block, so `store` makes them in its own thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seriatim_api.errors import (
 from seriatim_broker.embedded.mvcc import FIRST_REVISION, Change, Mvcc
 
 FORMAT: Final = 1
-"""The layout above. A directory with a higher one is refused."""
+"""The format above. A directory with a higher one is refused."""
 
 _MEMTABLE_BYTES: Final = 8 * 1024 * 1024
 _NUMBER: Final = struct.Struct(">Q")
@@ -45,12 +45,13 @@ _COMPACTED_KEY: Final = b"m/compacted"
 
 @dataclass(slots=True)
 class Batch:
-    """What one commit makes durable, all of it or nothing.
+    """The content of one commit. All of it becomes durable, or nothing.
 
     Attributes:
-        revision: The revision after it.
-        compact_revision: The oldest revision after it.
-        leases: Granted time in seconds by id; None: the lease has ended.
+        revision: The newest revision after the commit.
+        compact_revision: The oldest revision that is kept after the commit.
+        changes: New and removed versions of keys.
+        leases: Granted seconds by lease id; None: the lease has ended.
     """
 
     revision: int
@@ -61,7 +62,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a directory held when it was opened."""
+    """The content of a directory when it was opened."""
 
     cluster_id: int
     mvcc: Mvcc
@@ -69,14 +70,14 @@ class Remembered:
 
 
 class Disk:
-    """An open database. Use from one thread at a time."""
+    """An open database. Only one thread at a time may use it."""
 
     def __init__(self, directory: Path) -> None:
-        """Open or make the database; `load` comes next.
+        """Open the database, or make it. The caller calls `load` next.
 
         Raises:
             PreconditionError: Another process has it open, or the directory cannot be used.
-            ForeignDiskError: The directory holds something else.
+            ForeignDiskError: The directory has other files in it.
             CorruptionError: RocksDB cannot read its own files.
         """
         self._directory = directory
@@ -88,10 +89,12 @@ class Disk:
             raise _open_error(directory, error) from error
 
     def load(self) -> Remembered:
-        """Read everything; an empty database becomes a cluster of its own.
+        """Read all records. An empty database gets a new cluster id.
 
         Raises:
-            NewerFormatError, ForeignDiskError, CorruptionError: It cannot be used; nothing was changed.
+            NewerFormatError: A newer version wrote the database. Nothing was changed.
+            ForeignDiskError: The database is not a coordinator's. Nothing was changed.
+            CorruptionError: The records cannot be read. Nothing was changed.
         """
         try:
             found = self._db.get(_FORMAT_KEY)
@@ -119,7 +122,7 @@ class Disk:
         )
 
     def commit(self, batch: Batch) -> None:
-        """Make a batch durable. After an exception nobody knows what the disk holds: the process ends."""
+        """Make a batch durable. After an exception it is not known what is on the disk: the process must end."""
         writes = WriteBatch(raw_mode=True)
         for change in batch.changes:
             key = _RECORD_KEY.pack(b"r", change.revision, change.sub)
@@ -139,7 +142,7 @@ class Disk:
         self._db.flush_wal(True)
 
     def close(self) -> None:
-        """Close the database; the directory can be opened again afterwards."""
+        """Close the database. Afterwards the directory can be opened again."""
         self._db.close()
 
     def _begin(self) -> Remembered:
@@ -163,7 +166,7 @@ class Disk:
         return number
 
     def _scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # Not `items()`: that one ends in silence at a block that cannot be read.
+        # Not `items()`, which ends without an error at a block that cannot be read.
         cursor = self._db.iter()
         cursor.seek(prefix)
         while cursor.valid():
@@ -192,13 +195,13 @@ def _options() -> Options:
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1024 * 1024)
-    # A torn end is what a crash leaves; damage before it is not, and must not be skipped in silence.
+    # A crash can leave a torn record at the end. Damage before the end is an error, and RocksDB must not skip it.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     return options
 
 
 def _check_directory(directory: Path) -> None:
-    """Refuse a directory with files of others in it, before RocksDB adds its own."""
+    """Refuse a directory with files of other programs, before RocksDB adds its own files."""
     if not directory.is_dir():
         return
     names = {entry.name for entry in directory.iterdir()}

@@ -1,12 +1,12 @@
-"""The versions of all keys, in memory: what can be read, at which revision, and what happened since.
+"""The versions of all keys, in memory, and the events of each revision.
 
-Pure data, no I/O and no clock. It is told to change by `txn`, it says what the disk must remember
-(`take_changes`), and it is filled from there again at start. Whether a change is durable yet is not known
-here: `store` sees to it that nobody is told of one that is not.
+This module has only data: no I/O, no clock. `requests` changes it. `take_changes` gives the changes for the disk, and
+`load` fills it from the disk at start. This module does not know which changes are durable. `store` answers no client
+before the change is.
 
-Each key has its versions, oldest first; a deletion is a version without content. The log has the events of
-every revision not compacted away, for watches. Compaction at R keeps, of each key, every version from R on
-and the one that was in force at R, so that reads at R and watches from R still see everything.
+Each key has its versions, oldest first. A deletion is a version without content. The log has, for watches, the events
+of each revision that is not compacted away. Compaction at revision R keeps each key's versions from R on, and the one
+that was in force at R. So reads at R and watches from R still see everything.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ EventMessage: TypeAlias = Any
 """A `kv_pb2.Event`."""
 
 FIRST_REVISION: Final = 1
-"""The revision of an empty store, as in etcd; the first write makes revision 2."""
+"""The revision of an empty store, as in etcd. The first write makes revision 2."""
 
 FROM_KEY: Final = b"\0"
-"""As `range_end`: no end. As `key` with it: every key there is."""
+"""As `range_end` it means: no end. As `key` too, it means all keys."""
 
 _ITEM_OVERHEAD_BYTES: Final = 400
-"""Counted for each version beside key and value: objects, list entries, the key once more; roughly."""
+"""About the bytes of a version besides its key and value: objects, list entries, and the key a second time."""
 
 
 class Version(NamedTuple):
-    """A key as one revision left it. `kv.version` 0: it was deleted then."""
+    """A key as it was after one revision. `kv.version` 0: that revision deleted it."""
 
     kv: KeyValueMessage
     sub: int
 
     @property
     def is_deleted(self) -> bool:
-        """Whether this version is the end of the key."""
+        """Whether this version is a deletion."""
         return int(self.kv.version) == 0
 
 
 class Change(NamedTuple):
-    """One version for the disk: `event` None means that it is compacted away."""
+    """One version for the disk. `event` None: the version was compacted away."""
 
     revision: int
     sub: int
@@ -69,7 +69,10 @@ class Mvcc:
     # -- reading ------------------------------------------------------------------------------------------
 
     def key_slice(self, key: bytes, range_end: bytes) -> list[bytes]:
-        """The keys in [key, range_end) with a version of any kind, in order; without an end, `key` alone."""
+        """The keys in [key, range_end) that have a version, also if it is a deletion, ascending.
+
+        An empty `range_end` means `key` alone.
+        """
         if not range_end:
             return [key] if key in self._versions else []
         start = bisect_left(self._keys, key)
@@ -78,14 +81,14 @@ class Mvcc:
         return self._keys[start : bisect_left(self._keys, range_end)]
 
     def current(self, key: bytes) -> KeyValueMessage | None:
-        """The key now, with the writes of a revision being made; None if it is not there."""
+        """The key now, including the writes of the revision that is being made; None if it does not exist."""
         versions = self._versions.get(key)
         if versions is None or versions[-1].is_deleted:
             return None
         return versions[-1].kv
 
     def at(self, key: bytes, revision: int) -> KeyValueMessage | None:
-        """The key as of `revision`, which must not be compacted away; None if it was not there."""
+        """The key as of `revision`, which must not be compacted away; None if it did not exist."""
         assert revision >= self.compact_revision, (revision, self.compact_revision)
         for version in reversed(self._versions.get(key, ())):
             if version.kv.mod_revision <= revision:
@@ -93,7 +96,7 @@ class Mvcc:
         return None
 
     def read(self, key: bytes, range_end: bytes, revision: int = 0) -> list[KeyValueMessage]:
-        """What there is in the range, in key order: now (0), or as of a revision still kept."""
+        """The keys that exist in the range, ascending: now (revision 0), or as of a revision that is still kept."""
         if revision == 0:
             found = (self.current(one) for one in self.key_slice(key, range_end))
         else:
@@ -108,7 +111,7 @@ class Mvcc:
     # -- writing: put and delete, then commit -------------------------------------------------------------
 
     def put(self, key: bytes, value: bytes, lease: int) -> KeyValueMessage | None:
-        """Write a key in the revision being made; what it was before."""
+        """Write a key in the revision that is being made. Returns what it was before; None if it did not exist."""
         before = self.current(key)
         self._add(
             kv_pb2.KeyValue(
@@ -123,14 +126,14 @@ class Mvcc:
         return before
 
     def delete(self, key: bytes) -> KeyValueMessage | None:
-        """Delete a key in the revision being made; what it was, or None if it was not there."""
+        """Delete a key in the revision that is being made. Returns what it was; None if it did not exist."""
         before = self.current(key)
         if before is not None:
             self._add(kv_pb2.KeyValue(key=key, mod_revision=self.revision + 1))
         return before
 
     def commit(self) -> int:
-        """End the revision being made, if anything was written in it; the revision now."""
+        """End the revision that is being made, if it has writes. Returns the newest revision."""
         if self._open:
             self.revision += 1
             self._log.append(self._open)
@@ -157,7 +160,7 @@ class Mvcc:
     # -- compaction ---------------------------------------------------------------------------------------
 
     def compact(self, revision: int) -> None:
-        """Forget what nobody can ask for who asks for `revision` or a later one."""
+        """Forget all that no read at `revision` or later needs, and no watch from `revision` or later."""
         assert self.compact_revision < revision <= self.revision, revision
         assert not self._open, "no compaction in the middle of a revision"
         kept_from = revision - self.compact_revision
@@ -178,7 +181,7 @@ class Mvcc:
             return
         gone = in_force
         if versions[in_force].is_deleted and versions[in_force].kv.mod_revision < revision:
-            gone += 1  # deleted before: nothing is in force at `revision`, and no watch from there needs it
+            gone += 1  # the key was deleted before `revision`, so no read or watch from there needs the deletion
         for version in versions[:gone]:
             self._changes.append(Change(version.kv.mod_revision, version.sub, None))
             self.size_bytes -= _size_bytes(version.kv)
@@ -190,14 +193,14 @@ class Mvcc:
     # -- to and from the disk -----------------------------------------------------------------------------
 
     def take_changes(self) -> list[Change]:
-        """What the disk does not know yet, in order; the caller sees to it that it will."""
+        """The changes that the disk does not have yet, in order. The caller must write them."""
         assert not self._open, "a revision is given to the disk whole"
         changes, self._changes = self._changes, []
         return changes
 
     @classmethod
     def load(cls, revision: int, compact_revision: int, changes: Iterator[Change]) -> Mvcc:
-        """The state that a disk remembers. `changes` come in the order of revision and operation."""
+        """Make the state that is on a disk. `changes` must come in the order of revision and operation."""
         assert FIRST_REVISION <= compact_revision <= revision
         mvcc = cls()
         mvcc.revision, mvcc.compact_revision = revision, compact_revision
@@ -214,7 +217,7 @@ class Mvcc:
         return mvcc
 
     def leased_keys(self) -> Iterator[tuple[int, bytes]]:
-        """Every key that is there and ends with a lease, as (lease, key)."""
+        """All existing keys that end with a lease, as (lease, key)."""
         for key in self._keys:
             kv = self.current(key)
             if kv is not None and kv.lease:

@@ -1,6 +1,6 @@
-"""What the embedded coordinator answers to a request that it does not carry out: etcd's own codes and words.
+"""The embedded coordinator's answers to requests that it does not carry out. They have etcd's codes and words.
 
-The words matter: clients of etcd (our adapter and `etcdctl` among them) tell some refusals apart by them.
+The words matter, because clients of etcd (also our adapter and `etcdctl`) recognise some refusals by them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import grpc
 
 
 class Refusal(Exception):  # noqa: N818  (an answer of the protocol, not a fault of this process)
-    """A request that changes nothing and is answered with a gRPC status."""
+    """A gRPC status as the answer to a request. The request has changed nothing."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{code.name}: {details}")
@@ -22,37 +22,37 @@ def _invalid(details: str) -> Refusal:
 
 
 def no_key() -> Refusal:
-    """A request without a key."""
+    """The request has no key."""
     return _invalid("key is not provided")
 
 
 def duplicate_key() -> Refusal:
-    """A transaction that writes a key twice."""
+    """The transaction writes a key twice."""
     return _invalid("duplicate key given in txn request")
 
 
 def too_many_operations() -> Refusal:
-    """A transaction over the limit."""
+    """The transaction has more than `OPERATION_COUNT_MAX` compares or operations."""
     return _invalid("too many operations in txn request")
 
 
 def too_large() -> Refusal:
-    """A request over the limit of bytes."""
+    """The request has more than `REQUEST_SIZE_BYTES_MAX` bytes."""
     return _invalid("request is too large")
 
 
 def not_served(what: str) -> Refusal:
-    """A part of etcd's API that has no use here."""
+    """The request uses a part of etcd's API that the embedded coordinator does not have."""
     return Refusal(grpc.StatusCode.UNIMPLEMENTED, f"the embedded coordinator does not serve {what}")
 
 
 def compacted() -> Refusal:
-    """A revision that is gone."""
+    """The revision was compacted away."""
     return Refusal(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted")
 
 
 def future_revision() -> Refusal:
-    """A revision that is not there yet."""
+    """The revision does not exist yet."""
     return Refusal(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision is a future revision")
 
 
@@ -62,20 +62,20 @@ def no_space() -> Refusal:
 
 
 def lease_not_found() -> Refusal:
-    """A lease that has ended."""
+    """The lease has ended, or never existed."""
     return Refusal(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
 
 
 def lease_exists() -> Refusal:
-    """A lease's id that is taken."""
+    """Another lease has this id."""
     return Refusal(grpc.StatusCode.FAILED_PRECONDITION, "etcdserver: lease already exists")
 
 
 def ttl_too_large() -> Refusal:
-    """A lease for longer than anybody may ask."""
+    """The lease would be longer than `TTL_S_MAX`."""
     return Refusal(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: too large lease TTL")
 
 
 def stopping() -> Refusal:
-    """The server is on its way out; ask again."""
+    """The coordinator is stopping, or its disk has failed. The client may ask again."""
     return Refusal(grpc.StatusCode.UNAVAILABLE, "etcdserver: server stopped")

@@ -1,8 +1,8 @@
 """Range, Put, DeleteRange and Txn of etcd's API, on the versions in memory.
 
-Synchronous: checked first and whole, then carried out without a way to fail half-way. A transaction is one
-revision, and its reads see the writes before them in it. What etcd would refuse is refused with etcd's
-answer; prev_kv, sorting and the revision filters are served because `etcdctl` asks for them.
+A request is checked completely, and then carried out, so that it cannot fail half-way. A transaction is one revision,
+and its reads see its earlier writes. A request that etcd would refuse gets etcd's answer. `etcdctl` needs prev_kv,
+sorting and the revision filters, so this module has them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUEST_SIZE_BYTES_MAX: Final = 1536 * 1024
 """Largest request: etcd's default."""
 
 STORE_SIZE_BYTES_MAX: Final = 512 * 1024 * 1024
-"""All versions in memory together, about; over it nothing more is put. etcd's quota is 2 GB, on disk."""
+"""Limit for all versions in memory, about. Beyond it puts are refused. etcd's limit is 2 GB, on disk."""
 
 _SORT_KEYS: Final = {
     rpc_pb2.RangeRequest.KEY: lambda kv: kv.key,
@@ -37,7 +37,11 @@ _SORT_KEYS: Final = {
 
 
 class Requests:
-    """Carries out requests on one store. `now_s` is the caller's clock, by which leases are judged."""
+    """Carries out requests on one store. The time `now_s` of the caller's clock decides which leases have ended.
+
+    Raises:
+        Refusal: From each call, if etcd would refuse the request. Nothing was changed.
+    """
 
     def __init__(self, mvcc: Mvcc, leases: Leases) -> None:
         self._mvcc = mvcc
@@ -58,14 +62,14 @@ class Requests:
         return response
 
     def delete_range(self, request: Message) -> Message:
-        """Carry out a deletion, as a revision of its own if there was anything to delete."""
+        """Carry out a deletion, as a revision of its own if it deletes a key."""
         _check_key(request.key)
         response = self._delete_range(request)
         self._mvcc.commit()
         return response
 
     def txn(self, request: Message, now_s: float) -> Message:
-        """Carry out a transaction, as one revision if it writes anything."""
+        """Carry out a transaction, as one revision if it writes or deletes a key."""
         self._check_txn(request, now_s)
         succeeded = all(self._holds(compare) for compare in request.compare)
         response = rpc_pb2.TxnResponse(succeeded=succeeded)
@@ -82,7 +86,7 @@ class Requests:
         return response
 
     def delete_lease(self, lease_id: int) -> None:
-        """End a lease that is there: it and its keys go in one revision."""
+        """End an existing lease, and delete its keys in one revision."""
         for key in self._leases.remove(lease_id):
             self._mvcc.delete(key)
         self._mvcc.commit()
@@ -133,7 +137,7 @@ class Requests:
     def _holds(self, compare: Message) -> bool:
         found = self._mvcc.read(compare.key, compare.range_end)
         if not found:
-            # Nothing there has revisions and version 0, and no value that any comparison could hold for.
+            # A key that does not exist has revisions and version 0, and no value, so that no compare of VALUE holds.
             return compare.target != rpc_pb2.Compare.VALUE and _compare_one(compare, None)
         return all(_compare_one(compare, kv) for kv in found)
 
@@ -180,7 +184,11 @@ def _check_key(key: bytes) -> None:
 
 
 def _check_written_once(branch: Message) -> None:
-    """Each key put once, and none put that a deletion of the same branch covers, before or after it."""
+    """Check that a branch puts each key once, and puts no key that one of its deletions covers.
+
+    Raises:
+        Refusal: It does.
+    """
     puts = [operation.request_put.key for operation in branch if operation.HasField("request_put")]
     if len(puts) != len(set(puts)):
         raise refusal.duplicate_key()

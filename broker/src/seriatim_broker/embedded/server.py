@@ -1,4 +1,4 @@
-"""Starting and stopping the embedded coordinator, in whatever process wants it."""
+"""Start and stop of the embedded coordinator, in a process of its own or in another one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from seriatim_broker.embedded.service import add_services
 from seriatim_broker.embedded.store import HISTORY_REVISION_COUNT, FatalHandler, Store, end_process
 
 CALL_COUNT_MAX: Final = 4_096
-"""Calls and streams served at once; more are refused RESOURCE_EXHAUSTED."""
+"""Limit for calls and streams at the same time. More are refused with RESOURCE_EXHAUSTED."""
 
 STOP_GRACE_S: Final = 1.0
-"""How long running calls may take to end at `stop`; a commit takes milliseconds."""
+"""How long running calls may take to end at `stop`. A commit takes milliseconds."""
 
 _PING_INTERVAL_MS_MIN: Final = 1_000
-"""Clients that ping more often are sent away; ours ping every few seconds."""
+"""The connection of a client that pings more often is closed. Our clients ping every few seconds."""
 
 _log = structlog.get_logger(__name__)
 
 
 class EmbeddedCoordinator:
-    """A running coordinator. Made by `serve`."""
+    """A running coordinator. `serve` makes it."""
 
     def __init__(self, server: grpc.aio.Server, store: Store, address: str) -> None:
         self._server = server
@@ -36,10 +36,10 @@ class EmbeddedCoordinator:
         self.address = address
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End watches and calls, make everything durable, close the directory. A second call does nothing.
+        """End watches and calls, make all changes durable, and close the directory. Idempotent.
 
         Args:
-            grace_s: How long calls may take to end, in seconds; then they are cancelled.
+            grace_s: Seconds that running calls may take to end. Then they are cancelled.
         """
         if self._is_stopped:
             return
@@ -58,19 +58,19 @@ async def serve(
     history_revision_count: int = HISTORY_REVISION_COUNT,
     on_fatal: FatalHandler = end_process,
 ) -> EmbeddedCoordinator:
-    """Serve a part of the etcd v3 API from a directory; what was acknowledged is there again after any crash.
+    """Serve a part of etcd's v3 API from a directory. After a crash, all acknowledged writes are still there.
 
-    It is one process on one disk: for a laptop, a first try and tests. Production means etcd.
+    It is one process on one disk, for a laptop, a first try and tests. Use etcd in production.
 
     Args:
-        directory: Made if it is not there; one process at a time.
-        address: `host:port`; port 0 takes a free one, see `.address` of what is returned.
-        credentials: For TLS; None serves in plain text.
-        history_revision_count: Revisions kept behind the newest for watches and paging.
-        on_fatal: Called when the disk has failed; by default it ends the process.
+        directory: The directory. It is made if it does not exist. Only one process at a time can use it.
+        address: `host:port`. Port 0 takes a free port: see `address` of the result.
+        credentials: Certificates for TLS; None: plain text.
+        history_revision_count: The number of old revisions that are kept for watches and paging.
+        on_fatal: Called when the disk has failed. The default ends the process.
 
     Raises:
-        PreconditionError: The address is taken, or another process has the directory.
+        PreconditionError: The address is in use, or another process has the directory.
         StorageError: The directory cannot be used; the message says why and what to do.
     """
     store = await Store.open(directory, history_revision_count=history_revision_count, on_fatal=on_fatal)

@@ -1,8 +1,7 @@
-"""The gRPC services of the embedded coordinator: what we use of etcd's KV, Lease, Watch and Maintenance.
+"""The gRPC services of the embedded coordinator: the parts of etcd's KV, Lease, Watch and Maintenance that we use.
 
-Servicers translate and apply limits; what happens is decided in `store`. Calls of these services that are
-not here are answered UNIMPLEMENTED by the generated base classes, the other services (Cluster, Auth) by
-gRPC itself.
+Servicers translate and apply limits, and `store` carries out. The generated base classes answer UNIMPLEMENTED to the
+other calls of these services. gRPC does the same for etcd's other services (Cluster, Auth).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from seriatim_broker.embedded.store import Store
 from seriatim_broker.embedded.watch import WatchStream
 
 VERSION: Final = "3.6.5-embedded"
-"""The version of etcd whose behaviour is served; the word behind it says that this is not etcd."""
+"""The version of etcd that this imitates. The suffix says that this is not etcd."""
 
 _Answer = TypeVar("_Answer")
 
@@ -34,7 +33,7 @@ async def _answer(context: Any, call: Awaitable[_Answer]) -> _Answer:
 
 
 class KVService(rpc_pb2_grpc.KVServicer):  # type: ignore[misc]  # the generated code has no types
-    """Keys."""
+    """etcd's KV service: keys."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -53,18 +52,18 @@ class KVService(rpc_pb2_grpc.KVServicer):  # type: ignore[misc]  # the generated
         return await _answer(context, self._store.delete_range(request))
 
     async def Txn(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Compare, then write."""
+        """Carry out a transaction."""
         await _check_size(request, context)
         return await _answer(context, self._store.txn(request))
 
     async def Compact(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Forget history."""
+        """Compact: forget the revisions before the requested one."""
         revision = await _answer(context, self._store.compact(request.revision))
         return self._store.with_header(rpc_pb2.CompactionResponse(), revision)
 
 
 class LeaseService(rpc_pb2_grpc.LeaseServicer):  # type: ignore[misc]
-    """Leases."""
+    """etcd's Lease service."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -89,7 +88,7 @@ class LeaseService(rpc_pb2_grpc.LeaseServicer):  # type: ignore[misc]
             yield self._with_header(rpc_pb2.LeaseKeepAliveResponse(ID=request.ID, TTL=ttl_s))
 
     async def LeaseTimeToLive(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """What a lease has left; -1 for one that has ended, as etcd says it."""
+        """The seconds that a lease has left; -1 if it has ended, as in etcd."""
         state = self._store.find_lease(request.ID)
         if state is None:
             return self._with_header(rpc_pb2.LeaseTimeToLiveResponse(ID=request.ID, TTL=-1))
@@ -101,7 +100,7 @@ class LeaseService(rpc_pb2_grpc.LeaseServicer):  # type: ignore[misc]
         return self._with_header(response)
 
     async def LeaseLeases(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """All leases."""
+        """The ids of all leases."""
         response = rpc_pb2.LeaseLeasesResponse()
         for lease_id in self._store.leases.ids():
             response.leases.add(ID=lease_id)
@@ -112,24 +111,24 @@ class LeaseService(rpc_pb2_grpc.LeaseServicer):  # type: ignore[misc]
 
 
 class WatchService(rpc_pb2_grpc.WatchServicer):  # type: ignore[misc]
-    """Watches."""
+    """etcd's Watch service."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def Watch(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
-        """Serve one stream of watchers; it is read and written through `context`."""
+        """Serve one stream of watchers. It reads and writes the stream through `context`."""
         await _answer(context, WatchStream(self._store, context).run())
 
 
 class MaintenanceService(rpc_pb2_grpc.MaintenanceServicer):  # type: ignore[misc]
-    """What `etcdctl endpoint status` and `health`, and the version check ask."""
+    """The part of etcd's Maintenance service that `etcdctl endpoint status` and `health` and our version check use."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Version and size; the one member is the leader."""
+        """The version and the size. The only member is etcd's leader."""
         size_bytes = self._store.mvcc.size_bytes
         revision = self._store.durable_revision
         response = rpc_pb2.StatusResponse(
@@ -144,7 +143,7 @@ class MaintenanceService(rpc_pb2_grpc.MaintenanceServicer):  # type: ignore[misc
         return self._store.with_header(response, revision)
 
     async def Alarm(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """No alarms: a store that is full refuses puts, one whose disk failed is gone."""
+        """Answer that there are no alarms. A full store refuses puts, and a process whose disk failed has ended."""
         if request.action != rpc_pb2.AlarmRequest.GET:
             refused = refusal.not_served("setting and clearing of alarms")
             await context.abort(refused.code, refused.details)

@@ -1,12 +1,12 @@
-"""The embedded coordinator's state: changed at once in memory, told to nobody before the disk has it.
+"""The embedded coordinator's state. A change is in memory at once, and no client hears of it before the disk has it.
 
-A request changes memory on the event loop, in the order of arrival, and joins the open *group*. One worker
-thread commits group after group: while it waits for the disk, the next group fills, so that many requests
-share one flush. An answer, also to a read, leaves only when every change that it could have seen is
-durable; watches are woken by durable revisions alone.
+A request changes memory on the event loop, in the order of arrival, and joins the open *group*. One worker thread
+commits group after group. While it waits for the disk, the next group fills, so that many requests share one flush. An
+answer, also to a read, leaves only when each change that it could have seen is durable. Watches get only durable
+revisions.
 
-If the disk fails, what it holds is unknown: every caller gets an error, and `on_fatal` is called, which by
-default ends the process. A failed assertion is treated alike.
+If the disk fails, it is not known what is on it. Then each caller gets an error, and `on_fatal` is called, which ends
+the process by default. The same happens after a failed assertion.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from seriatim_broker.embedded.mvcc import Change, Mvcc
 from seriatim_broker.embedded.requests import Requests
 
 HISTORY_REVISION_COUNT: Final = 10_000
-"""Revisions kept behind the newest for watches and paging; older ones are compacted away."""
+"""The number of old revisions that are kept for watches and paging. Older ones are compacted away."""
 
 _COMPACTION_STEP_REVISION_COUNT: Final = 100
-"""Compaction runs when this many are over: a millisecond or so of the loop at a time."""
+"""Compaction runs when so many revisions are too many. It takes about 1 ms of the event loop each time."""
 
 _LEASE_CHECK_S_MAX: Final = 60.0
-"""Longest sleep of the lease task; it is woken when leases change anyway."""
+"""Longest sleep of the lease task. A change of leases wakes it anyway."""
 
 FatalHandler = Callable[[BaseException], None]
-"""Called once when the disk has failed; must not return to a process that goes on serving."""
+"""Called once, when the disk has failed. Afterwards the process must not go on serving."""
 
 _log = structlog.get_logger(__name__)
 
 
 def end_process(error: BaseException) -> None:
-    """Say why and end the process at once: nothing it holds in memory may be told to anybody any more."""
+    """Log why, and end the process at once with exit status 74, because no client may hear of changes in its memory."""
     _log.critical("coordinator_failed", error=str(error), exc_info=error)
     os._exit(74)  # EX_IOERR
 
@@ -61,7 +61,11 @@ class _Group:
 
 
 class Store:
-    """Keys, leases and their durability. Made by `open`; belongs to one event loop."""
+    """Keys, leases and their durability. `open` makes it. It belongs to one event loop.
+
+    Raises:
+        Refusal: From each call, if etcd would refuse the request. Nothing was changed.
+    """
 
     def __init__(
         self,
@@ -101,10 +105,11 @@ class Store:
         history_revision_count: int = HISTORY_REVISION_COUNT,
         on_fatal: FatalHandler = end_process,
     ) -> Store:
-        """Open the directory, or begin in an empty one. Every lease has its whole time again.
+        """Open the directory, or begin in an empty one. Each lease has its whole time again.
 
         Raises:
-            StorageError, PreconditionError: It cannot be used; the message says why and what to do.
+            StorageError: The directory cannot be used; the message says why and what to do.
+            PreconditionError: Another process has the directory, or it cannot be opened.
         """
         assert history_revision_count > 0
         loop = asyncio.get_running_loop()
@@ -134,7 +139,7 @@ class Store:
         return store
 
     async def close(self) -> None:
-        """Make durable what is open, then close the directory. Callers have been sent away before."""
+        """Make all changes durable, then close the directory. The caller must have ended all requests before."""
         self._closing = True
         self._work.set()
         self._leases_changed.set()
@@ -145,26 +150,26 @@ class Store:
     # -- requests -----------------------------------------------------------------------------------------
 
     async def range(self, request: Any) -> Any:
-        """Read, linearizably."""
+        """Read keys, linearizably."""
         response = self._apply(self._requests.range, request)
         revision = self.mvcc.revision
         await self._durable()
         return self.with_header(response, revision)
 
     async def put(self, request: Any) -> Any:
-        """Put a key; durable on return."""
+        """Put a key. It is durable on return."""
         return await self._written(self._apply(self._requests.put, request, self._loop.time()))
 
     async def delete_range(self, request: Any) -> Any:
-        """Delete keys; durable on return."""
+        """Delete keys. It is durable on return."""
         return await self._written(self._apply(self._requests.delete_range, request))
 
     async def txn(self, request: Any) -> Any:
-        """Carry out a transaction; durable on return."""
+        """Carry out a transaction. It is durable on return."""
         return await self._written(self._apply(self._requests.txn, request, self._loop.time()))
 
     async def compact(self, revision: int) -> int:
-        """Compact up to `revision`; the revision of the store."""
+        """Compact up to `revision`. Returns the newest revision."""
         self._check_alive()
         if revision > self.mvcc.revision:
             raise refusal.future_revision()
@@ -177,7 +182,7 @@ class Store:
         return current
 
     async def grant(self, lease_id: int, ttl_s: int) -> LeaseState:
-        """Make a lease (0: choose an id); durable on return."""
+        """Make a lease with this id. It is durable on return."""
         self._check_alive()
         if ttl_s > TTL_S_MAX:
             raise refusal.ttl_too_large()
@@ -191,16 +196,16 @@ class Store:
         return state
 
     async def keep_alive(self, lease_id: int) -> int:
-        """Give a lease its whole time again; that time in seconds, or 0 if it has ended."""
+        """Give a lease its whole time again. Returns this time in seconds; 0 if the lease has ended."""
         self._check_alive()
         state = self.leases.find(lease_id, self._loop.time())
         if state is not None:
             state.deadline_s = self._loop.time() + state.ttl_s
-        await self._durable()  # the end of a lease that we saw must be durable, too
+        await self._durable()  # also if the lease has ended: the answer tells its end, which must be durable
         return state.ttl_s if state is not None else 0
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease and delete its keys; durable on return."""
+        """End a lease and delete its keys. It is durable on return."""
         self._check_alive()
         if not self.leases.exists(lease_id):
             await self._durable()
@@ -209,11 +214,11 @@ class Store:
         await self._durable()
 
     def remaining_s(self, lease: LeaseState) -> int:
-        """Whole seconds that a lease has left."""
+        """The whole seconds that a lease has left."""
         return max(0, int(lease.deadline_s - self._loop.time()))
 
     def find_lease(self, lease_id: int) -> LeaseState | None:
-        """A lease that has not ended."""
+        """The lease with this id; None if there is none or it has ended."""
         return self.leases.find(lease_id, self._loop.time())
 
     # -- watches ------------------------------------------------------------------------------------------
@@ -223,16 +228,16 @@ class Store:
         self._watchers[wake] = None
 
     def remove_watcher(self, wake: asyncio.Event) -> None:
-        """The watcher has gone."""
+        """Do not set `wake` any more."""
         del self._watchers[wake]
 
     @property
     def is_stopping(self) -> bool:
-        """Whether watches are to end: nothing more will become durable."""
+        """Whether watches must end, because nothing more will become durable."""
         return self._is_stopping or self._failure is not None
 
     def stop_watches(self) -> None:
-        """Tell the watches to end, before the rest does."""
+        """Tell the watches to end. It comes before the end of everything else."""
         self._is_stopping = True
         for wake in self._watchers:
             wake.set()
@@ -244,7 +249,10 @@ class Store:
             raise refusal.stopping()
 
     def _apply(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Carry out a request in memory. Anything but a refusal is a fault of ours, and memory may be half-way."""
+        """Carry out a request in memory.
+
+        Any error except a refusal is a bug, and the memory may be changed half-way. Then the store fails.
+        """
         self._check_alive()
         try:
             return call(*arguments)
@@ -255,7 +263,7 @@ class Store:
             raise refusal.stopping() from error
 
     def with_header(self, response: Any, revision: int) -> Any:
-        """The response with the header that every answer of etcd carries."""
+        """The response, with the header that each answer of etcd has."""
         header = response.header
         header.cluster_id = self.cluster_id
         header.member_id = self.cluster_id
@@ -270,7 +278,7 @@ class Store:
         return self.with_header(response, revision)
 
     def _stage(self) -> None:
-        """Hand what has changed in memory to the open group."""
+        """Move the changes in memory to the open group."""
         surplus = self.mvcc.revision - self.mvcc.compact_revision - self._history_revision_count
         if surplus >= min(_COMPACTION_STEP_REVISION_COUNT, self._history_revision_count):
             self.mvcc.compact(self.mvcc.compact_revision + surplus)
@@ -278,7 +286,7 @@ class Store:
         self._work.set()
 
     async def _durable(self) -> None:
-        """Wait until everything in memory now is on the disk. Cancelling stops the wait, not the write."""
+        """Wait until all present changes in memory are on the disk. Cancelling ends the wait, not the write."""
         group = self._writing if self._open_group.is_empty else self._open_group
         if group is not None:
             await asyncio.shield(group.done)
@@ -294,7 +302,7 @@ class Store:
             self._writing = group
             await self._loop.run_in_executor(self._thread, self._disk.commit, batch)
             if self._failure is not None:
-                return  # its waiters were told so
+                return  # `_fail` has told the waiters
             self._writing = None
             self.durable_revision = batch.revision
             group.done.set_result(None)
@@ -304,21 +312,21 @@ class Store:
                 self._work.set()
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """One of the store's own tasks: it ends at `close`, or everything does."""
+        """Run one of the store's two tasks. It ends at `close`. If it fails, the store fails."""
         try:
             await work
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Go on with nothing: the disk failed, or an assertion did."""
+        """Stop serving, because the disk or an assertion has failed. All waiting callers get an error."""
         if self._failure is not None:
             return
         self._failure = error
         for group in (self._writing, self._open_group):
             if group is not None:
                 group.done.set_exception(refusal.stopping())
-                group.done.exception()  # seen, also where nobody waits
+                group.done.exception()  # so that asyncio does not complain if no caller waits
         self.stop_watches()
         self._work.set()
         self._on_fatal(error)

@@ -1,9 +1,9 @@
-"""One Watch stream of a client: any number of watchers over it, each at its own revision.
+"""One Watch stream of a client, with several watchers, each at its own revision.
 
-There is no queue of events. A watcher is a position in the log of revisions; whenever something became
-durable, the stream's task reads from each watcher's position on and writes what matches. A slow client thus
-costs a number, not memory, until compaction passes it: then its watch is cancelled with the oldest revision
-kept, and it lists again. All events of a revision travel in one response.
+There is no queue of events. A watcher is a place in the log of revisions. Whenever a revision becomes durable, the
+stream's task reads on from each watcher's place and sends the events that match. So a slow client costs no memory. When
+compaction passes its place, its watch is cancelled with the oldest revision that is kept, and the client lists again.
+All events of a revision are in one response.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from seriatim_broker.embedded.mvcc import FROM_KEY, EventMessage
 from seriatim_broker.embedded.store import Store
 
 WATCHER_COUNT_MAX: Final = 1_000
-"""Watchers of one stream; one more is cancelled at once."""
+"""Limit for the watchers of one stream. One more is cancelled at once."""
 
 REVISION_COUNT_MAX: Final = 1_000
-"""Revisions looked at before the loop is given to others."""
+"""Revisions to read before other tasks of the event loop have their turn."""
 
 RESPONSE_SIZE_BYTES: Final = 1024 * 1024
-"""A response is full from here on; a single revision may be larger."""
+"""A response with so many bytes is full. One revision alone may have more."""
 
 PROGRESS_INTERVAL_S: Final = 10.0
-"""How often a watcher that asked for it is told the revision while nothing happens; etcd: 10 minutes."""
+"""While nothing happens, a watcher that wants it is told the revision this often. In etcd it is every 10 minutes."""
 
 _PENDING_REQUEST_COUNT_MAX: Final = 16
 _STREAM_WATCH_ID: Final = -1
@@ -56,7 +56,7 @@ class _Watcher:
 
 
 class WatchStream:
-    """Serves one stream. `run` is the whole of its life."""
+    """Serves one stream. It lives as long as `run`."""
 
     def __init__(self, store: Store, context: Any) -> None:
         self._store = store
@@ -70,7 +70,11 @@ class WatchStream:
         self._progress_wanted = False
 
     async def run(self) -> None:
-        """Serve until the client ends the stream, or the server stops (`Refusal`)."""
+        """Serve until the client ends the stream.
+
+        Raises:
+            Refusal: The coordinator stops.
+        """
         reader = self._loop.create_task(self._read_requests(), name="coordinator-watch-reader")
         self._store.add_watcher(self._wake)
         try:
@@ -121,7 +125,7 @@ class WatchStream:
             self._progress_wanted = True
 
     async def _create(self, request: Any) -> None:
-        # "From now on" is after everything applied, also what is not durable yet: it may be read already.
+        # "From now on" means after all applied revisions, also those that are not durable yet.
         now = self._store.mvcc.revision
         watch_id = request.watch_id
         if watch_id == 0:
@@ -161,7 +165,7 @@ class WatchStream:
                 await asyncio.sleep(0)
 
     def _next_response(self, watcher: _Watcher) -> Any:
-        """Read from the watcher's position on, to the end, or until a limit is reached; move the position."""
+        """Read from the watcher's place on, to the end or to a limit. Moves the place."""
         mvcc = self._store.mvcc
         response = rpc_pb2.WatchResponse(watch_id=watcher.id)
         size_bytes = 0
@@ -205,7 +209,7 @@ class WatchStream:
                 watcher.told_at_s = now_s
 
     def _common_revision(self) -> int:
-        """Up to here every watcher of the stream has been told everything."""
+        """The revision up to which all watchers of the stream have got all their events."""
         told = [watcher.next_revision - 1 for watcher in self._watchers.values()]
         return min([self._store.durable_revision, *told])
 
