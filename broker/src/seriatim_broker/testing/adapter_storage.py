@@ -1,8 +1,8 @@
-"""The real storage adapter in virtual time: its own code over a database in memory, and a record of what that holds.
+"""The real storage adapter in virtual time. Its code runs over a database in memory.
 
-`AdapterDisk` outlives processes. It keeps, beside the adapter's database, the image that a disk would have if the
-adapter did what it should: each submit is durable in it when the flush that covers it is through, whatever the adapter
-reports. That is what a judge looks at, and what a start is compared with.
+An `AdapterDisk` outlives processes. Beside the adapter's database it has an image: the content of the disk if the
+adapter were right. A submit is durable in the image when its flush has ended, whatever the adapter reports. The
+simulator's checks read the image, and compare each start with it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SETTINGS: Final = RocksSettings(
     head_cache_size_bytes_max=6_000,
     reserve_bytes_min=0,
 )
-"""So small that extents follow one another, are copied forward and emptied, and reads come from all places."""
+"""Small sizes, so that extents fill up, are copied forward and emptied, and reads come from all places."""
 
 QUEUE_COUNT_MAX: Final = 1_000
 
 
 class AdapterDisk(MemoryDisk):
-    """See the module."""
+    """The database of the adapter, and the image of what it should have."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__()
@@ -52,20 +52,20 @@ class AdapterDisk(MemoryDisk):
         self.written_ticket = 0
 
     def crash(self, kept_count: int) -> None:
-        """Lose what was not flushed; if that are at least half of the submits, all of it.
+        """Lose writes that were not flushed. The adapter's one unflushed write is kept or lost as a whole.
 
-        The adapter writes one group at a time, so it is one write that is kept or not.
+        It is kept if `kept_count` is more than half of the submits that are not durable.
         """
         keeps = 2 * kept_count > self.pending_count and self.database.pending_count > 0
         self.database.crash(1 if keeps else 0)
         super().crash(sum(1 for ticket, _ in self._pending if ticket <= self.written_ticket) if keeps else 0)
 
     def flip(self, partition: PartitionId, segment_no: int, base_index: int) -> None:
-        """A bit of a stored batch changes, wherever it is stored."""
+        """Change one bit of a stored batch, in each place where it is stored."""
         self.database.flip(batch_key(partition, segment_no, base_index), self.chance)
 
     def twin(self) -> AdapterDisk:
-        """A copy of what is durable."""
+        """A copy of the durable content."""
         twin = AdapterDisk(self.chance)
         twin.durable, twin.visible = self.durable.twin(), self.durable.twin()
         twin._ticket = twin.written_ticket = self._ticket
@@ -73,28 +73,28 @@ class AdapterDisk(MemoryDisk):
         return twin
 
     def wipe(self) -> None:
-        """Lose everything."""
+        """Lose all content."""
         super().wipe()
         self.database = MemoryDatabase(EXTENT_COUNT)
 
 
 class ProcessEndedError(BaseException):
-    """The adapter ended its process; not to be caught by anything in it."""
+    """The adapter ended its process. Code of that process must not catch this."""
 
 
 class AdapterStorage:
-    """Implements `interfaces.storage.Storage`, by the adapter, for the process whose event loop is running.
+    """The `interfaces.storage.Storage` of the process whose event loop is running, through the adapter.
 
     Args:
-        disk: What is written to.
+        disk: The disk.
         timers: The time of the disk.
-        checksum: What batches are checked with.
+        checksum: CRC-32C.
         now_ms: The wall clock of the process.
-        sync_us: Draws how long the next flush takes.
+        sync_us: Draws the duration of the next flush, in microseconds.
         ended: Called when the adapter ends the process.
 
     Attributes:
-        look_full: What `is_disk_full` says.
+        look_full: Says whether the disk has reached its reserve.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class AdapterStorage:
         raise ProcessEndedError(reason) from error
 
     def _written(self, ticket: int) -> None:
-        """Everything up to this ticket is written, and waits to be flushed."""
+        """Note that all writes up to this ticket are written, and wait for their flush."""
         while self._tickets and self._tickets[0][0] <= ticket:
             self._disk.written_ticket = self._tickets.popleft()[1]
 
@@ -158,24 +158,24 @@ class AdapterStorage:
 
     @property
     def rocks(self) -> RocksStorage:
-        """The adapter, once it was recovered."""
+        """The adapter. It exists when `recover` was called."""
         assert self._rocks is not None
         return self._rocks
 
     def recover(self) -> Iterator[RecoveredPartition]:
-        """What is on the disk, partition by partition."""
+        """The data on the disk, partition by partition."""
         self._rocks = self._open()
         return self._rocks.recover()
 
     def submit(self, writes: Sequence[Write]) -> int:
-        """Take writes; returns their ticket."""
+        """Take writes. Returns their ticket."""
         assert not self._ended, "a closed storage takes no writes"
         ticket = self.rocks.submit(writes)
         self._tickets.append((ticket, self._disk.submit(writes)))
         return ticket
 
     def on_durable(self, report: Callable[[int], None]) -> None:
-        """Name the function that is called with the highest durable ticket; never after the end."""
+        """Set the function that is called with the highest durable ticket, but never after the end of the process."""
 
         def unless_ended(ticket: int) -> None:
             if not self._ended:
@@ -185,7 +185,7 @@ class AdapterStorage:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether new appends should be refused for now."""
+        """Whether new appends should be refused for the moment."""
         return self._disk.pending_count > QUEUE_COUNT_MAX
 
     def is_disk_full(self) -> bool:
@@ -202,7 +202,7 @@ class AdapterStorage:
         *,
         sequential: bool = False,
     ) -> list[Batch]:
-        """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
+        """Batches with indexes of [from_index, until_index), at least one if there is one."""
         return await self.rocks.read(partition, segment_no, from_index, until_index, max_bytes, sequential=sequential)
 
     async def find(
@@ -214,24 +214,24 @@ class AdapterStorage:
     def read_at_once(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch] | None:
-        """What of it is in memory, or None."""
+        """The batches of a sequential `read` if they are in memory; otherwise None."""
         return self.rocks.read_at_once(partition, segment_no, from_index, until_index, max_bytes)
 
     def end(self) -> None:
-        """The process has ended: nothing more of what it submitted becomes durable by itself."""
+        """Note that the process has ended. No more of its writes become durable by themselves."""
         self._ended = True
         if self._engine is not None:
             self._engine.let_go()
 
     async def close(self) -> None:
-        """Flush, and take nothing more."""
+        """Flush all writes, and take no more."""
         if self._rocks is not None and not self._ended:
             await self._rocks.close()
             self._ended = True
 
 
 class _Flusher:
-    """Has the adapter's flushes done when the disk is through with them."""
+    """The `Flusher` of the simulation. It calls the adapter's flush when the disk's time for it is over."""
 
     def __init__(self, written: Callable[[int], None], after_a_flush: Callable[[Callable[[], object]], None]) -> None:
         self._written = written
@@ -239,20 +239,20 @@ class _Flusher:
         self._work: Callable[[int, int], None] = lambda _ticket, _sequence: None
 
     def start(self, work: Callable[[int, int], None]) -> None:
-        """What is done from now on."""
+        """Set the function to call for each `put`."""
         self._work = work
 
     def put(self, ticket: int, sequence: int) -> None:
-        """Have one done."""
+        """Have one flush done."""
         self._written(ticket)
         self._after_a_flush(partial(self._work, ticket, sequence))
 
     async def close(self) -> None:
-        """The writer is drained before: nothing is under way."""
+        """Do nothing, because the writer has waited for all flushes before."""
 
 
 class _Engine(MemoryEngine):
-    """Says when a flush is through."""
+    """A `MemoryEngine` that tells the storage when a flush has ended."""
 
     def __init__(self, database: MemoryDatabase, flushed: Callable[[], None]) -> None:
         super().__init__(database)

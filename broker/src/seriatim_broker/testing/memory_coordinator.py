@@ -1,8 +1,8 @@
-"""The coordinator's interface in memory: one sorted space of keys, one revision, leases, watches; no files, no network.
+"""A coordinator in memory: one sorted space of keys, one revision, leases and watches, without files and network.
 
-For tests of the runtime that need a coordinator and nothing of its process. `MemoryStore` is the data, shared by any
-number of `MemoryCoordinator` clients; a test may stop it (`is_away`), compact it, or let leases end (`expire`). The
-contract suite of the real implementations judges it too.
+It is for tests of the runtime that need a coordinator, but not its process. A `MemoryStore` has the data, and several
+`MemoryCoordinator` clients may share it. A test may stop it (`is_away`), compact it, or let leases end (`expire`). The
+contract tests of the real implementations check it too.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from seriatim_broker.interfaces.coordinator import (
 
 DEADLINE_S = 5.0
 TTL_S_MIN = 2
-"""As with etcd: no lease is shorter."""
+"""Shortest lease, as in etcd."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCopy:
-    """A copy of a store, as a backup has it. Keys under a lease are left out: their leases are over when it is used."""
+    """A copy of a store, as in a backup. It has no keys with a lease, because leases are over when it is used."""
 
     items: dict[str, KeyValue] = field(default_factory=dict)
     revision: int = 1
@@ -62,7 +62,17 @@ class _Lease:
 
 
 class MemoryStore:
-    """What the coordinator holds."""
+    """The coordinator's data.
+
+    Attributes:
+        is_away: While true, the store answers nothing.
+        revision: The newest revision.
+        compacted: The oldest revision that is kept.
+        changed: Set, and replaced, at each change.
+        items: The keys that exist.
+        history: The changes that are kept.
+        leases: The leases that have not ended, by id.
+    """
 
     def __init__(self) -> None:
         self.is_away = False
@@ -76,7 +86,7 @@ class MemoryStore:
         self._tell: list[Callable[[WatchBatch], None]] = []
 
     def on_write(self, tell: Callable[[WatchBatch], None]) -> None:
-        """Tell this one what was written, as it happens."""
+        """Call `tell` for each write from now on."""
         self._tell.append(tell)
 
     # ---- time and faults ----------------------------------------------------------------------------
@@ -85,7 +95,7 @@ class MemoryStore:
         """Wait until the store can answer.
 
         Raises:
-            CoordinatorUnavailableError: It cannot within the deadline.
+            CoordinatorUnavailableError: The store is away until the deadline.
         """
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)  # no coordinator answers in the same turn of the loop
@@ -97,7 +107,7 @@ class MemoryStore:
         self.expire(loop.time())
 
     def expire(self, now_s: float) -> None:
-        """End the leases whose time is over."""
+        """End the leases whose time is up."""
         for lease_id in [lease_id for lease_id, lease in self.leases.items() if lease.ends_s <= now_s]:
             self.end_lease(lease_id)
 
@@ -108,21 +118,21 @@ class MemoryStore:
         self._wake()
 
     def restart(self) -> None:
-        """As after a restart of the process: leases count anew."""
+        """Restart the coordinator's process: leases count anew."""
         self.restart_at(asyncio.get_running_loop().time())
 
     def restart_at(self, now_s: float) -> None:
-        """The same, at a time that the caller knows."""
+        """Restart the coordinator's process at the given time: leases count anew."""
         for lease in self.leases.values():
             lease.ends_s = now_s + lease.ttl_s
         self._wake()
 
     def copy(self) -> StoreCopy:
-        """What a backup has of it now."""
+        """A backup of the present data."""
         return StoreCopy({key: item for key, item in self.items.items() if not item.lease}, self.revision)
 
     def restore(self, copy: StoreCopy) -> None:
-        """Go back to a copy: what was written since is forgotten, and revisions count on from there."""
+        """Go back to a copy. Later writes are forgotten, and revisions count on from the copy's."""
         self.items = dict(copy.items)
         self.revision = copy.revision
         self.history = [batch for batch in self.history if batch.revision <= copy.revision]
@@ -137,14 +147,14 @@ class MemoryStore:
     # ---- leases -------------------------------------------------------------------------------------
 
     def grant(self, ttl_s: int, now_s: float) -> Lease:
-        """A new lease."""
+        """Make a lease of at least `TTL_S_MIN` seconds."""
         self._lease_serial += 1
         ttl_s = max(ttl_s, TTL_S_MIN)
         self.leases[self._lease_serial] = _Lease(ttl_s, now_s + ttl_s)
         return Lease(self._lease_serial, ttl_s)
 
     def keep_alive(self, lease_id: int, now_s: float) -> int:
-        """Renew; the seconds it has, 0 if it has ended."""
+        """Renew a lease. Returns the seconds that it has again; 0 if it has ended."""
         lease = self.leases.get(lease_id)
         if lease is None:
             return 0
@@ -152,7 +162,7 @@ class MemoryStore:
         return lease.ttl_s
 
     def end_lease(self, lease_id: int) -> None:
-        """A lease ends, and its keys with it."""
+        """End a lease, and delete its keys."""
         lease = self.leases.pop(lease_id, None)
         if lease is not None and lease.keys:
             self._write([Delete(key) for key in sorted(lease.keys)])
@@ -160,11 +170,17 @@ class MemoryStore:
     # ---- keys ---------------------------------------------------------------------------------------
 
     def under(self, prefix: str, after: str = "") -> list[KeyValue]:
-        """All keys that begin with a prefix, and stand behind another one if it is named, in key order."""
+        """All keys that begin with a prefix and are above `after`, ascending."""
         return [self.items[key] for key in sorted(self.items) if key.startswith(prefix) and key > after]
 
     def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TxnResult:
-        """Carry out one branch."""
+        """Carry out a transaction.
+
+        Raises:
+            BadRequestError: No coordinator would take the transaction. Nothing was done.
+            MessageTooLargeError: The transaction is too large. Nothing was done.
+            LeaseNotFoundError: A `Put` named a lease that has ended. Nothing was done.
+        """
         for branch in (then, otherwise):
             _check(compares, branch)
         succeeded = all(self._holds(compare) for compare in compares)
@@ -248,7 +264,7 @@ def _compare(compare: Compare, item: KeyValue | None) -> bool:
 
 
 def _check(compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-    """Refuse what no coordinator would take."""
+    """Raise an error for a transaction that no coordinator would take."""
     if len(compares) > OPERATION_COUNT_MAX or len(operations) > OPERATION_COUNT_MAX:
         raise BadRequestError(f"a transaction has at most {OPERATION_COUNT_MAX} compares and operations")
     size = sum(len(op.key.encode()) + len(op.value) for op in operations if isinstance(op, Put))
@@ -269,7 +285,7 @@ def _check(compares: Sequence[Compare], operations: Sequence[Operation]) -> None
 
 
 class MemoryCoordinator:
-    """A client of a `MemoryStore`; implements `interfaces.coordinator.Coordinator`."""
+    """A client of a `MemoryStore`, as an `interfaces.coordinator.Coordinator`."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
@@ -307,7 +323,7 @@ class MemoryCoordinator:
         *,
         deadline_s: float | None = None,
     ) -> TxnResult:
-        """Compare, then write."""
+        """Carry out a transaction."""
         await self._answer(deadline_s)
         return self.store.txn(compares, then, otherwise)
 
@@ -327,7 +343,7 @@ class MemoryCoordinator:
         self.store.end_lease(lease)
 
     async def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
-        """Follow a key, or all under a prefix."""
+        """Follow a key, or all keys under a prefix."""
         store = self.store
         following = start_revision
         while not self._closed:
@@ -350,12 +366,12 @@ class MemoryCoordinator:
                 store.expire(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
-        """End the watches; nothing is answered any more."""
+        """End the watches. The client answers nothing any more."""
         self._closed = True
 
 
 async def _either(changed: asyncio.Event, at_most_s: float) -> None:
-    """Wait for a change, or for a moment: leases end without anybody calling."""
+    """Wait for a change, but at most `at_most_s` seconds, because leases also end without a call."""
     try:
         async with asyncio.timeout(at_most_s):
             await changed.wait()

@@ -1,8 +1,8 @@
-"""A database in memory, for the storage adapter in simulations: atomic writes, and an end that is not flushed.
+"""A database in memory. In simulations the storage adapter uses it in place of RocksDB (`adapters.rocks.floor`).
 
-It stands where RocksDB stands (`adapters.rocks.floor`), with what the adapter relies on: a write is applied whole or
-not at all and visible at once; a flush makes all writes before it durable; a crash keeps any prefix of those that were
-not. `MemoryDatabase` is what outlives the process, `MemoryEngine` one opening of it.
+It does what the adapter relies on. A write is applied as a whole or not at all, and is visible at once. A flush makes
+all writes before it durable. A crash keeps any prefix of the writes that were not durable. A `MemoryDatabase` outlives
+the process. A `MemoryEngine` is one opening of it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ _Families = dict[str, dict[bytes, bytes]]
 
 
 class MemoryDatabase:
-    """Rows by column family: those that are durable, and those that a running process sees.
+    """The rows of all column families: those that are durable, and those that a running process sees.
 
     Args:
-        extent_count: How many extents there are.
+        extent_count: The number of extents.
 
     Attributes:
-        mark: How far its owner noted it to be durable; a note is there at once, and stays.
-        fails_next_flush: The next flush fails, and what it should have made durable is lost to later ones: as a kernel
-            does it, which drops what it could not write.
+        mark: The sequence number that the owner noted as durable. A note is durable at once.
+        fails_next_flush: Whether the next flush fails. The writes that it should have flushed are then never flushed,
+            as with a kernel, which drops pages that it could not write.
+        visible: The rows that a running process sees.
+        sequence: The newest sequence number.
     """
 
     def __init__(self, extent_count: int) -> None:
@@ -57,18 +59,18 @@ class MemoryDatabase:
 
     @property
     def pending_count(self) -> int:
-        """Writes that are not durable."""
+        """The number of writes that are not durable."""
         return len(self._pending)
 
     def write(self, ops: list[Op]) -> int:
-        """Apply operations, visible at once; the sequence number after them."""
+        """Apply operations, which are visible at once. Returns the sequence number after them."""
         _apply(self.visible, ops)
         self.sequence += len(ops)
         self._pending.append((self.sequence, ops))
         return self.sequence
 
     def flush(self, count: int | None = None) -> None:
-        """Make the first `count` of the writes that are not durable so; None: all."""
+        """Make the first `count` writes that are not durable yet durable; None: all of them."""
         taken = self._pending[:count]
         del self._pending[: len(taken)]
         for sequence, ops in taken:
@@ -76,27 +78,27 @@ class MemoryDatabase:
             self._durable_sequence = sequence
 
     def drop_pending(self) -> None:
-        """What waited to be flushed never will be, though everybody sees it."""
+        """Forget the writes that wait for a flush: they stay visible, but never become durable."""
         self._pending.clear()
 
     def empty(self, extent: int) -> None:
-        """Take everything out of an extent, durably, whatever else waits to be flushed."""
+        """Remove all rows of an extent, durably at once."""
         self.visible[extent_name(extent)] = {}
         self._durable[extent_name(extent)] = {}
 
     def crash(self, kept_count: int) -> None:
-        """The process or its machine ends; of the writes that are not durable the first `kept_count` are kept."""
+        """End the process or its machine. Only the first `kept_count` of the writes that are not durable are kept."""
         self.flush(kept_count)
         self._pending.clear()
         self.visible = _copy(self._durable)
         self.sequence = self._durable_sequence
 
     def wipe(self) -> None:
-        """The disk was replaced."""
+        """Replace the disk by an empty one."""
         self.__init__(self.extent_count)  # type: ignore[misc]
 
     def twin(self) -> MemoryDatabase:
-        """A copy of what is durable, as one takes it for a backup."""
+        """A copy of the durable content, as in a backup."""
         twin = MemoryDatabase(self.extent_count)
         twin._durable, twin.visible = _copy(self._durable), _copy(self._durable)
         twin._durable_sequence = twin.sequence = self._durable_sequence
@@ -104,7 +106,7 @@ class MemoryDatabase:
         return twin
 
     def flip(self, key: bytes, chance: Random) -> bool:
-        """Change a bit of what is stored under a key of an extent; whether anything is."""
+        """Change one bit of the value under a key, in each extent that has it. Returns whether one has it."""
         at: int | None = None
         for families in (self.visible, self._durable):
             for name in (extent_name(number) for number in range(1, self.extent_count + 1)):
@@ -140,31 +142,31 @@ class MemoryEngine:
         self._database = database
 
     def let_go(self) -> None:
-        """What the owner still does, where nobody could kill it, reaches the database no more."""
+        """Cut off the owner: whatever it still does after its end, it does to a copy of the database."""
         self._database = self._database.twin()
 
     def family(self, name: str) -> Any:
-        """The name is the handle."""
+        """The handle of a column family, which is its name."""
         return name
 
     def empty_extent(self, extent: int) -> bool:
-        """Take everything out of an extent."""
+        """Remove all rows of an extent."""
         self._database.empty(extent)
         return True
 
     def extent_size_bytes(self, extent: int) -> int:
-        """The bytes of its values."""
+        """The bytes of an extent's values."""
         return sum(map(len, self._database.visible[extent_name(extent)].values()))
 
     def write(self, ops: Iterable[Op]) -> int:
-        """Apply all; visible at once."""
+        """Apply operations, which are visible at once. Returns the sequence number after them."""
         return self._database.write(list(ops))
 
     def flush_wal(self) -> None:
-        """Make everything durable.
+        """Make all writes durable.
 
         Raises:
-            FlushFailedError: It was to fail.
+            FlushFailedError: `fails_next_flush` was set.
         """
         if self._database.fails_next_flush:
             self._database.fails_next_flush = False
@@ -177,11 +179,11 @@ class MemoryEngine:
         return self._database.sequence
 
     def cursor(self, name: str, end: bytes | None = None) -> MemoryRows:
-        """The rows of a column family."""
+        """The rows of a column family below `end`, as they are now."""
         return MemoryRows(self._database.visible[name], end)
 
     def extent_cursor(self, extent: int, end: bytes | None = None) -> MemoryRows:
-        """The rows of an extent."""
+        """The rows of an extent below `end`, as they are now."""
         if extent not in self.extents:
             raise CorruptionError(f"extent {extent} is missing, but the index names it", extent=extent)
         return self.cursor(extent_name(extent), end)
@@ -197,7 +199,7 @@ class MemoryEngine:
         return self.get(extent_name(extent), key)
 
     def close(self) -> None:
-        """Everything is durable."""
+        """Make all writes durable."""
         self._database.flush()
 
 
@@ -218,7 +220,7 @@ class MemoryRows:
         pass
 
     def forward(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values from the first at or above `key`."""
+        """Keys and values, ascending, from the first key at or above `key`."""
         for at in range(bisect_left(self._keys, key), len(self._keys)):
             found = self._keys[at]
             if self._end is not None and found >= self._end:
@@ -238,21 +240,21 @@ class MemoryMark:
         self._database = database
 
     def check(self, sequence: int) -> None:
-        """Compare with the sequence number that the database came back with.
+        """Compare the note with the newest sequence number of the database.
 
         Raises:
-            CorruptionError: The database ends before what was durable.
+            CorruptionError: The database ends before writes that were durable.
         """
         if sequence < self._database.mark:
             raise CorruptionError(f"the log ends at {sequence}, but {self._database.mark} was durable")
 
     def open(self, sequence: int) -> None:
-        """The first note."""
+        """Write the first note."""
         self.note(sequence)
 
     def note(self, sequence: int) -> None:
-        """All up to `sequence` is durable."""
+        """Note that all writes up to `sequence` are durable."""
         self._database.mark = sequence
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing, because there is no file to close."""

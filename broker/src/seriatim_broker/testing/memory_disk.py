@@ -1,8 +1,9 @@
-"""A disk in memory: what the writes of `core.values.log` mean, with an end that is not synced yet.
+"""A disk in memory. It shows what the writes of `core.values.log` mean, and which of them a crash may lose.
 
-Every `submit` is visible at once and durable later, in order. A crash keeps any prefix of what was not durable, which
-is the worst that an ordered log with group commit may do. The simulator drives a `MemoryDisk` directly and decides when
-writes become durable; `MemoryStorage` and `SimulatedStorage` put the asynchronous interface of the broker over one.
+A `submit` is visible at once, and becomes durable later, in order. A crash keeps any prefix of the writes that were not
+durable. This is the worst that an ordered log with group commit may do. The simulator uses a `MemoryDisk` directly and
+decides when writes become durable. `MemoryStorage` and `SimulatedStorage` put the broker's asynchronous interface over
+one.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from seriatim_broker.core.values.producers import Window
 
 
 class SegmentImage:
-    """One segment on a disk: its record, its own batches, and the producer windows written with them."""
+    """One segment on a disk: its record, its batches, and the producer windows that were written with them."""
 
     __slots__ = ("base", "batches", "commit", "record", "windows")
 
     def __init__(self, record: LocalSegment) -> None:
         self.record = record
         self.batches: list[Batch] = []
-        self.base = (0, 0)  # index at which the batches begin, and bytes below
+        self.base = (0, 0)  # the index at which the batches begin, and the bytes below
         self.commit = 0
         self.windows: dict[bytes, Window] = {}
 
@@ -61,19 +62,19 @@ class SegmentImage:
 
     @property
     def tail_checksum(self) -> int:
-        """The chain's value at the tail."""
+        """The checksum chain's value at the tail."""
         return self.batches[-1].header.checksum if self.batches else self.record.begin.checksum
 
     @property
     def known_commit(self) -> int:
-        """What a start takes for committed: of a sealed segment all that is there below its length."""
+        """The commit that a start finds. In a sealed segment, all its messages on the disk below its length count."""
         sealed_len = self.record.sealed_len
         commit = max(self.commit, self.record.begin.first)
         return commit if sealed_len is None else max(commit, min(self.tail, sealed_len))
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches below the tail, with those that were dropped."""
+        """Bytes of all batches below the tail, including those that retention dropped."""
         return self.base[1] + sum(batch.size_bytes for batch in self.batches)
 
     def twin(self) -> SegmentImage:
@@ -112,7 +113,7 @@ class PartitionImage:
 
 
 class DiskImage:
-    """The state that a sequence of writes leaves behind."""
+    """The content of a disk after a sequence of writes."""
 
     __slots__ = ("partitions",)
 
@@ -126,7 +127,7 @@ class DiskImage:
         return twin
 
     def apply(self, write: Write) -> None:
-        """Carry out one write, and assert what the storage may assume of its caller."""
+        """Carry out one write. Asserts all that a storage may assume of its caller."""
         if isinstance(write, PutBatch):
             self._put_batch(write)
             return
@@ -215,7 +216,7 @@ class DiskImage:
 
 
 class MemoryDisk:
-    """A disk with a durable image and a visible one, apart by the submits that are not synced yet."""
+    """A disk with a durable image and a visible one. They differ by the submits that are not durable yet."""
 
     def __init__(self) -> None:
         self.durable = DiskImage()
@@ -226,11 +227,11 @@ class MemoryDisk:
 
     @property
     def pending_count(self) -> int:
-        """Submits that are not durable yet."""
+        """The number of submits that are not durable yet."""
         return len(self._pending)
 
     def submit(self, writes: Sequence[Write]) -> int:
-        """Take writes, visible at once; their ticket."""
+        """Take writes, which are visible at once. Returns their ticket."""
         self._ticket += 1
         kept = tuple(writes)
         for write in kept:
@@ -241,7 +242,7 @@ class MemoryDisk:
         return self._ticket
 
     def sync(self, ticket: int) -> None:
-        """Make all up to and including `ticket` durable."""
+        """Make all submits up to and including `ticket` durable."""
         while self._pending and self._pending[0][0] <= ticket:
             for write in self._pending.popleft()[1]:
                 self.durable.apply(write)
@@ -255,7 +256,7 @@ class MemoryDisk:
         self.visible = self.durable.twin()
 
     def flip(self, partition: PartitionId, segment_no: int, base_index: int) -> None:
-        """A bit of a stored batch changes; a reader finds its checksum wrong until it is written again."""
+        """Damage a stored batch. Until it is written again, a reader finds that its checksum is wrong."""
         self._flipped.add((partition, segment_no, base_index))
 
     def is_flipped(self, partition: PartitionId, batch: Batch) -> bool:
@@ -268,30 +269,30 @@ class MemoryDisk:
                 self._flipped.discard((write.partition, batch.header.segment, batch.header.base_index))
 
     def twin(self) -> MemoryDisk:
-        """A copy of what is durable, as one takes it for a backup."""
+        """A copy of the durable content, as in a backup."""
         twin = MemoryDisk()
         twin.durable, twin.visible = self.durable.twin(), self.durable.twin()
         twin._ticket = self._ticket
         return twin
 
     def wipe(self) -> None:
-        """Lose everything: the disk was replaced."""
+        """Replace the disk by an empty one."""
         self.durable = DiskImage()
         self.visible = DiskImage()
         self._pending.clear()
         self._flipped.clear()
 
     def recover(self) -> list[RecoveredPartition]:
-        """What a start finds: the durable image, as the storage adapter reports it."""
+        """The durable image in the form in which the storage adapter gives it to a start."""
         return [_recovered(name, image) for name, image in sorted(self.durable.partitions.items())]
 
     def read(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch]:
-        """Batches that hold indexes of [from_index, until_index), from the one that contains `from_index`.
+        """Batches with indexes of [from_index, until_index), beginning with the one that contains `from_index`.
 
-        Where the log itself ends before, batches of the segment's tail copies count: those that came with a preparation
-        of the next segment, too.
+        Behind the end of the log, it gives batches of the segment's tail copies, also of those that came with a
+        preparation of the next segment.
         """
         image = self.visible.partitions.get(partition)
         if image is None:
@@ -342,11 +343,11 @@ class MemoryDisk:
 
 
 def _trim(partition: PartitionImage, write: TrimLog) -> None:
-    """Everything below goes at once: what the real disk keeps for a while, nobody may count on."""
+    """Drop all messages below at once. The real disk drops some of them later, but no caller may rely on them."""
     image = partition.segments[write.segment_no]
     assert image.record.begin.first == write.below, "the disk drops what the record does not say"
     if image.tail < write.below:
-        assert not image.batches, "what ends below is cut first"
+        assert not image.batches, "a log that ends below is cut first"
         image.base = (write.below, write.size_bytes)
     size_bytes = image.base[1]
     while image.batches and image.batches[0].header.end_index <= write.below:
@@ -361,7 +362,7 @@ def _rewrite(partition: PartitionImage, write: Rewrite) -> None:
     places = {batch.header.base_index: place for place, batch in enumerate(image.batches)}
     for batch in write.batches:
         if batch.header.base_index < image.record.begin.first:
-            continue  # dropped while it was repaired
+            continue  # retention dropped it while it was repaired
         place = places[batch.header.base_index]
         assert image.batches[place].header == batch.header, f"another batch at {batch.header.base_index}"
         image.batches[place] = batch

@@ -1,10 +1,12 @@
-"""The network between brokers in memory: `interfaces.link` with delays, cuts, breaks and half-open ends.
+"""The network between brokers in memory: `interfaces.link` with delays, cuts, breaks and half-open connections.
 
-A connection has two lanes, control and data, each first in first out; heartbeats overtake what is on the control lane,
-as they do in the real one. Between lanes, and between connections, nothing is ordered. A cut holds what would arrive,
-like packets that are sent again until they get through. A connection that breaks is noticed by its two ends at
-different times, and by one whose machine went down never: what the other end sends is then answered once somebody is
-there again who knows nothing of it. A lane of an end that is stalled loses what is sent on it; the other lane goes on.
+A connection has two lanes, control and data, each of them in order. Heartbeats overtake other messages on the control
+lane, as in the real network. There is no order between lanes or between connections.
+
+A cut holds messages, like packets that are sent again until they arrive. When a connection breaks, its two ends notice
+it at different times. If the machine of one end goes down, the other end does not notice. Only when the machine is back
+and gets a message, it answers that it does not know the connection. A stalled lane loses the messages of its sender,
+and the other lane goes on.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from .paths import Paths
 from .virtual_time import Timers
 
 RESEND_US = 120_000
-"""When what did not get through is tried again."""
+"""The time after which a hello or a notice that could not get through is tried again."""
 
 PROBE_US = 500
-"""What a probe of a lane takes."""
+"""The latency of a probe of a lane."""
 
 CONTROL, REPLICATION, URGENT = range(3)
 _LANES: dict[type, int] = {**dict.fromkeys(DATA, REPLICATION), Heartbeat: URGENT, HeartbeatAnswer: URGENT}
@@ -35,7 +37,7 @@ Carry = Callable[["MemoryConnection"], Awaitable[str]]
 
 
 class _Post:
-    """A broker that listens: who it is, and on whose event loop."""
+    """A broker that accepts connections, with its identity and its event loop."""
 
     __slots__ = ("accepted", "carry", "identity", "loop")
 
@@ -58,7 +60,7 @@ class _Attempt:
 
 
 class _Bundle(NamedTuple):
-    """What one turn sent on a lane."""
+    """The messages that one turn of an event loop sent on a lane."""
 
     sent_us: int
     arrival_us: int
@@ -66,24 +68,24 @@ class _Bundle(NamedTuple):
 
 
 class MemoryConnection:
-    """One end of a connection; implements `interfaces.link.Connection`."""
+    """One end of a connection, as an `interfaces.link.Connection`."""
 
     def __init__(
         self, network: MemoryNetwork, own: PeerIdentity, peer: PeerIdentity, own_at: str, peer_at: str, *, dialed: bool
     ) -> None:
         self.own = own
         self.peer = peer
-        self.own_at = own_at  # the address of this end, and of the other one
+        self.own_at = own_at  # the address of this end; `peer_at` is the other end's
         self.peer_at = peer_at
         self.dialed = dialed
         self.loop = asyncio.get_running_loop()
         self.is_closed = False
-        self.is_silent = False  # its process is gone, and nobody was told
+        self.is_silent = False  # the process of this end is gone, and this end sends nothing any more
         self.other: MemoryConnection = self
-        self.bundles: tuple[deque[_Bundle], ...] = (deque(), deque(), deque())  # on their way, by lane
-        self.arrivals = [0, 0, 0]  # of what this end sent, by lane
+        self.bundles: tuple[deque[_Bundle], ...] = (deque(), deque(), deque())  # messages on their way, by lane
+        self.arrivals = [0, 0, 0]  # when the last message that this end sent arrives, by lane
         self.held: list[tuple[int, list[Message]]] = []
-        self.stalled: set[int] = set()  # lanes on which nothing of this end arrives any more
+        self.stalled: set[int] = set()  # lanes on which no message of this end arrives any more
         self._network = network
         self._inbox: list[Message] = []
         self._receive: Callable[[Message], None] | None = None
@@ -101,7 +103,7 @@ class MemoryConnection:
             self._network.tell(self.other, "the peer ended the stream")
 
     def broken(self, reason: str) -> None:
-        """This end has noticed."""
+        """Note that this end knows of the break."""
         self.is_closed = True
         if not self._ended.done():
             self._ended.set_result(reason)
@@ -130,7 +132,7 @@ class MemoryConnection:
             self.close("nobody reads any more")
 
     def take(self, messages: list[Message]) -> None:
-        """What has arrived, in order."""
+        """Take messages that have arrived, in order."""
         if self._receive is None:
             self._inbox += messages
             return
@@ -141,12 +143,12 @@ class MemoryConnection:
 
 
 class MemoryNetwork(Paths):
-    """All connections of a cluster. Brokers are reached under their addresses: their names, if nothing else is said.
+    """All connections of a cluster. The address of a broker is its name, unless another one is given.
 
     Args:
         timers: The time.
-        latency_us: Draws how long something takes from one process to another.
-        chance: Decides what arrives before a broken connection is noticed.
+        latency_us: Draws the latency of a message from one process to another, in microseconds.
+        chance: Decides which messages arrive before an end notices that its connection is broken.
     """
 
     def __init__(self, timers: Timers, latency_us: Callable[[], int], chance: Random) -> None:
@@ -162,17 +164,20 @@ class MemoryNetwork(Paths):
     # ---- processes ----------------------------------------------------------------------------------
 
     def listen(self, identity: PeerIdentity, carry: Carry, at: str = "") -> None:
-        """From now on this process accepts connections, on the running event loop."""
+        """Let this process accept connections from now on, on the running event loop."""
         self._posts[at or identity.member.broker] = _Post(identity, carry)
 
     def dialer(self, identity: PeerIdentity, at: str = "") -> MemoryDialer:
-        """What a process dials with."""
+        """The dialer of a process."""
         dialer = MemoryDialer(self, identity, at or identity.member.broker)
         self._dialers[dialer] = None
         return dialer
 
     def move_away(self, address: str, to: str) -> None:
-        """The address leads to another machine from now on. Who had it keeps its connections, and is not found."""
+        """Let the address lead to another machine from now on.
+
+        The process that had the address keeps its connections, now under the address `to`. New ones do not reach it.
+        """
         self._posts.pop(address, None)
         self._refuses[address] = True
         for dialer in self._dialers:
@@ -184,7 +189,7 @@ class MemoryNetwork(Paths):
                 end.peer_at = to if end.peer_at == address else end.peer_at
 
     def ended(self, broker: str, *, silent: bool) -> None:
-        """The process at an address is gone; with `silent` its machine too, so that nobody is told."""
+        """End the process at an address. With `silent` its machine goes down too, so that its peers are not told."""
         self._posts.pop(broker, None)
         self._refuses[broker] = not silent
         for dialer in [dialer for dialer in self._dialers if dialer.at == broker]:
@@ -197,11 +202,11 @@ class MemoryNetwork(Paths):
                         self.tell(end.other, "the peer reset the connection")
 
     def machine_is_up(self, broker: str) -> None:
-        """The machine of a broker answers again, though nobody may listen there yet."""
+        """Let the machine of a broker answer again, although no process may listen there yet."""
         self._refuses[broker] = True
 
     def break_link(self, first: str, second: str) -> bool:
-        """End the connections between two brokers; whether there was one."""
+        """Break the connections between two brokers. Returns whether there was one."""
         found = False
         for end in list(self._connections):
             if {end.own_at, end.peer_at} == {first, second} and not end.is_closed:
@@ -211,8 +216,11 @@ class MemoryNetwork(Paths):
         return found
 
     def stall_lane(self, source: str, target: str, lane: int) -> bool:
-        """Let nothing more through on one lane (0: control, 1: data) of the connections that stand; whether there was
-        one."""
+        """Let nothing more through on one lane (0: control, 1: data) of the open connections.
+
+        Returns:
+            Whether there was a connection.
+        """
         found = False
         for connection in self._connections:
             for end in (connection, connection.other):
@@ -223,7 +231,7 @@ class MemoryNetwork(Paths):
         return found
 
     def opened(self, source: str, target: str) -> None:
-        """What was held arrives now."""
+        """Let the messages that were held arrive now."""
         for connection in list(self._connections):
             for end in (connection, connection.other):
                 if (end.own_at, end.peer_at) == (source, target):
@@ -234,16 +242,16 @@ class MemoryNetwork(Paths):
     # ---- messages -----------------------------------------------------------------------------------
 
     def carry(self, end: MemoryConnection, lane: int, message: Message) -> None:
-        """Put a message on its way; what one turn sends on a lane arrives together."""
+        """Put a message on its way. The messages that one turn sends on a lane arrive together."""
         now = self._timers.now_us
         bundles = end.bundles[lane]
         if bundles and bundles[-1].sent_us == now and bundles[-1].arrival_us == end.arrivals[lane]:
             bundles[-1].messages.append(message)
             return
         arrivals = end.arrivals
-        # A probe has no chance of its own, so that worlds go on as they would without it.
+        # A probe draws no random latency, so that worlds go on as they would without the probe.
         arrival = now + (PROBE_US if isinstance(message, LaneProbe) else self.latency_us())
-        if lane == URGENT:  # overtakes, and is overtaken by nothing
+        if lane == URGENT:  # it may overtake others, and no later message overtakes it
             arrival = max(arrival, arrivals[URGENT])
             arrivals[CONTROL] = max(arrivals[CONTROL], arrival)
         else:
@@ -269,7 +277,10 @@ class MemoryNetwork(Paths):
             self.tell(end, "the peer knows nothing of this connection")
 
     def tell(self, end: MemoryConnection, reason: str) -> None:
-        """An end notices, when the path allows, that its connection is gone: perhaps after what was on its way."""
+        """Let an end notice that its connection is gone, when no cut prevents it.
+
+        Messages that were on their way may arrive before.
+        """
         last = max(end.other.arrivals) if self._chance.random() < 0.5 else 0
         delay = max(last - self._timers.now_us, self.latency_us())
         self._timers.after(delay, self._notice, end, reason)
@@ -294,7 +305,7 @@ class MemoryNetwork(Paths):
     # ---- making connections -------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """A moment in which other things may happen."""
+        """Wait for a moment, in which other events may happen."""
         await asyncio.sleep(self.latency_us() / 1e6 if self._chance.random() < 0.3 else 0)
 
     def dial(self, attempt: _Attempt) -> None:
@@ -314,7 +325,7 @@ class MemoryNetwork(Paths):
             self._timers.after(self.latency_us(), self._answer, attempt, None)
 
     def _greet(self, attempt: _Attempt, post: _Post) -> None:
-        """The acceptor answers the hello."""
+        """Answer the hello, as the process that was dialed."""
         if attempt.source.identity.cluster_id != post.identity.cluster_id:
             return
         accepted = MemoryConnection(
@@ -331,7 +342,7 @@ class MemoryNetwork(Paths):
         attempt.loop.call_soon(self._dialed, attempt, accepted)
 
     def _dialed(self, attempt: _Attempt, accepted: MemoryConnection | None) -> None:
-        """At the dialer: the hello was answered, or the address refused."""
+        """Give the dialer the answer to its hello, or the refusal."""
         if attempt.is_over or attempt.answer.done():
             return
         if accepted is None:
@@ -343,12 +354,12 @@ class MemoryNetwork(Paths):
         end.other, accepted.other = accepted, end
         self._connections[end] = None
         if self._posts.get(attempt.target) is None or self._posts[attempt.target].identity != accepted.own:
-            accepted.is_silent = accepted.is_closed = True  # it ended while its hello was on the way
+            accepted.is_silent = accepted.is_closed = True  # its process ended while its hello was on the way
             self.tell(end, "the peer reset the connection")
         attempt.answer.set_result(end)
 
     def confirm(self, end: MemoryConnection) -> None:
-        """Put the dialer's confirmation on its way; before anything else on the control lane."""
+        """Put the dialer's confirmation on its way. It arrives before all messages of the control lane."""
         now = self._timers.now_us
         arrival = now + self.latency_us()
         end.arrivals = [max(arrival, last) for last in end.arrivals]
@@ -378,7 +389,7 @@ class MemoryNetwork(Paths):
 
 
 class MemoryDialer:
-    """One process's way to others; implements `interfaces.link.Dialer`."""
+    """The `interfaces.link.Dialer` of one process."""
 
     def __init__(self, network: MemoryNetwork, identity: PeerIdentity, at: str) -> None:
         self.identity = identity

@@ -1,7 +1,8 @@
 """The coordinator's records as plain objects: chains, cursors and death certificates, with revisions.
 
-One revision counter for everything; a write compares the revision of its own key (0: not there) and, for a chain, that
-the certificate it names exists. Nothing here takes time, loses an answer or fails: the simulator puts that around it.
+There is one revision counter. A write compares the revision of its key (0: the key does not exist). The write of a
+chain also compares that the certificate which it names exists. Here nothing takes time, gets lost or fails: the
+simulator adds that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from seriatim_broker.core.values.events import CursorRecord
 
 
 class MemoryRecords:
-    """What the coordinator holds, linearizable because it is one object."""
+    """The coordinator's records. They are linearizable, because this is one object in one thread."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -25,15 +26,22 @@ class MemoryRecords:
         self._certificates: dict[RunId, int] = {}
 
     def chain(self, partition: PartitionId) -> tuple[Chain | None, int]:
-        """The chain of a partition and the revision that wrote it; (None, 0) if there is none."""
+        """The chain of a partition, and the revision that wrote it; (None, 0) if there is none."""
         return self._chains.get(partition, (None, 0))
 
     def write_chain(
         self, chain: Chain, revision: int, certificate: RunId | None, cursors_revision: int = 0
     ) -> int | None:
-        """The new revision, or None if the key is at another revision or the certificate is not there.
+        """Write a chain if the compares hold.
 
-        Also None if `cursors_revision` is not 0 and a cursor of the partition was written after it.
+        Args:
+            chain: The new chain.
+            revision: The revision that the key must have; 0: the key must not exist.
+            certificate: A member run whose death certificate must exist; None: none.
+            cursors_revision: No cursor of the partition may be written after this revision; 0: not compared.
+
+        Returns:
+            The new revision; None if a compare did not hold.
         """
         if self.chain(chain.partition)[1] != revision:
             return None
@@ -48,32 +56,39 @@ class MemoryRecords:
         return self.revision
 
     def snapshot(self) -> tuple[dict[Any, Any], ...]:
-        """A copy of all, for `restore`."""
+        """A copy of all records, for `restore`."""
         return dict(self._chains), dict(self._cursors), dict(self._certificates)
 
     def restore(self, snapshot: tuple[dict[Any, Any], ...] | None) -> None:
-        """Go back to a snapshot, or to nothing; revisions go on above the highest, as after a restore with a bump."""
+        """Go back to a snapshot; None: to no records.
+
+        Revisions go on above the highest, as after a restore of etcd with a bumped revision.
+        """
         self._chains, self._cursors, self._certificates = map(dict, snapshot or ({}, {}, {}))
         self.revision += 1_000
 
     def put_chain(self, chain: Chain) -> None:
-        """Write a record, whatever is there: a coordinator is rebuilt."""
+        """Write a chain without a compare, as when a coordinator is rebuilt."""
         self.revision += 1
         self._chains[chain.partition] = (chain, self.revision)
 
     def put_cursor(self, partition: PartitionId, group: str, record: CursorRecord) -> None:
-        """Write a cursor, whatever is there."""
+        """Write a cursor without a compare."""
         self.revision += 1
         self._cursors[partition, group] = (record, self.revision)
 
     def cursor(self, partition: PartitionId, group: str) -> tuple[CursorRecord | None, int]:
-        """A group's cursor and the revision that wrote it; (None, 0) if there is none."""
+        """A consumer group's cursor, and the revision that wrote it; (None, 0) if there is none."""
         return self._cursors.get((partition, group), (None, 0))
 
     def write_cursor(
         self, partition: PartitionId, group: str, record: CursorRecord, revision: int, chain_revision: int = 0
     ) -> int | None:
-        """The new revision, or None if the key is at another one, or its partition has no chain (at that revision)."""
+        """Write a cursor if the compares hold: of the cursor's revision, and (unless 0) of the chain's revision.
+
+        Returns:
+            The new revision; None if a compare did not hold, or the partition has no chain.
+        """
         if self.cursor(partition, group)[1] != revision or partition not in self._chains:
             return None
         if chain_revision and self.chain(partition)[1] != chain_revision:
@@ -87,22 +102,26 @@ class MemoryRecords:
         return [(partition, group, entry[0]) for (partition, group), entry in sorted(self._cursors.items())]
 
     def certificates(self) -> list[RunId]:
-        """All runs that are known to have ended, in the order in which that was written."""
+        """All member runs with a death certificate, in the order in which the certificates were written."""
         return list(self._certificates)
 
     def has_certificate(self, run: RunId) -> bool:
-        """Whether the run is known to have ended."""
+        """Whether the member run has a death certificate."""
         return run in self._certificates
 
     def proof_of(self, run: RunId) -> RunId | None:
-        """The run's own certificate, or a later one of the same disk; None if there is none."""
+        """The certificate of this member run, or of a later one of the same disk; None if there is none."""
         if run in self._certificates:
             return run
         later = [other for other in self._certificates if other.member == run.member and other.run > run.run]
         return max(later, key=lambda other: other.run, default=None)
 
     def remove_older_certificates(self, run: RunId) -> int:
-        """Remove those of earlier runs of the same disk, which the certificate of this run makes superfluous."""
+        """Remove the certificates of earlier member runs of the same disk. The one of `run` makes them superfluous.
+
+        Returns:
+            How many were removed.
+        """
         assert run in self._certificates
         older = [other for other in self._certificates if other.member == run.member and other.run < run.run]
         for other in older:
@@ -111,7 +130,7 @@ class MemoryRecords:
         return len(older)
 
     def write_certificate(self, run: RunId) -> bool:
-        """Write it once; whether it is new."""
+        """Write a death certificate, if it does not exist. Returns whether it was new."""
         if run in self._certificates:
             return False
         self.revision += 1

@@ -1,7 +1,7 @@
 """The broker's storage interface over a `MemoryDisk`, for tests of the runtime that need no files.
 
-Writes become durable at the next turn of the event loop. `hold` stops that, so that a test can look at what waits for a
-flush; the disk outlives the storage, so that a second one over it finds what a restart would find.
+Writes become durable in the next turn of the event loop. `hold` stops that, so that a test can look at writes that wait
+for a flush. The disk outlives the storage, so a second storage over it finds what a restart would find.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .memory_disk import MemoryDisk
 
 
 class MemoryStorage:
-    """See the module. Use it from one event loop.
+    """A storage in memory, for one event loop.
 
     Attributes:
-        disk: What is written to; give it to the next storage to restart.
-        hold: While true nothing becomes durable; call `flush` after lowering it.
-        saturated: What `is_saturated` says; a test may raise it.
-        full: What `is_disk_full` says; a test may raise it.
+        disk: The disk. For a restart, give it to the next storage.
+        hold: While it is true, nothing becomes durable. Call `flush` after setting it to false.
+        saturated: The value of `is_saturated`. A test may set it.
+        full: The value of `is_disk_full`. A test may set it.
     """
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
@@ -39,11 +39,11 @@ class MemoryStorage:
         self._closed = False
 
     def recover(self) -> Iterator[RecoveredPartition]:
-        """What is on the disk, partition by partition."""
+        """The data on the disk, partition by partition."""
         return iter(self.disk.recover())
 
     def submit(self, writes: Sequence[Write]) -> int:
-        """Take writes; returns their ticket."""
+        """Take writes. Returns their ticket."""
         assert not self._closed, "a closed storage takes no writes"
         self._ticket = self.disk.submit(writes)
         if not self.hold and not self._flush_is_due:
@@ -52,11 +52,11 @@ class MemoryStorage:
         return self._ticket
 
     def on_durable(self, report: Callable[[int], None]) -> None:
-        """Name the function that is called with the highest durable ticket."""
+        """Set the function that is called with the highest durable ticket."""
         self._report = report
 
     def flush(self) -> None:
-        """Make everything durable, and say so."""
+        """Make all writes durable, and report it."""
         self._flush_is_due = False
         if self.hold or self._closed:
             return
@@ -67,7 +67,7 @@ class MemoryStorage:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether new appends should be refused for now."""
+        """Whether new appends should be refused for the moment."""
         return self.saturated
 
     def is_disk_full(self) -> bool:
@@ -84,7 +84,7 @@ class MemoryStorage:
         *,
         sequential: bool = False,
     ) -> list[Batch]:
-        """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
+        """Batches with indexes of [from_index, until_index), at least one if there is one."""
         return self.disk.read(partition, segment_no, from_index, until_index, max_bytes)
 
     async def find(
@@ -96,11 +96,11 @@ class MemoryStorage:
     def read_at_once(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch] | None:
-        """Nothing is given at once, so that a test sees each read."""
+        """None, so that a test sees each read."""
         return None
 
     async def close(self) -> None:
-        """Flush, and take nothing more."""
+        """Flush all writes, and take no more."""
         self.hold = False
         self.flush()
         self._closed = True

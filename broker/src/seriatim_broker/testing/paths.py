@@ -1,4 +1,4 @@
-"""Which way between two brokers is open: cuts, both ways or one way, counted, since several faults may cut the same."""
+"""The cuts between brokers, by direction. They are counted, because several faults may cut the same direction."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Paths:
         self._cuts: dict[tuple[str, str], int] = {}
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing more arrives at `target` from `source` until `heal`."""
+        """Let nothing from `source` arrive at `target` until `heal`."""
         self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
 
     def heal(self, source: str, target: str) -> None:
-        """Undo one `cut`; what was held arrives now."""
+        """Undo one `cut`. If it was the last one of this direction, messages that were held arrive now."""
         count = self._cuts.get((source, target), 0)
         if count > 1:
             self._cuts[source, target] = count - 1
@@ -29,8 +29,8 @@ class Paths:
             self.heal(source, target)
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets from `source` to `target` now."""
+        """Whether the direction from `source` to `target` is cut now."""
         return (source, target) in self._cuts
 
     def opened(self, source: str, target: str) -> None:
-        """The way is open again: what waited for it may go on."""
+        """Called when a direction is open again. A subclass delivers what waited for it."""

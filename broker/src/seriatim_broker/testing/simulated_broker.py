@@ -1,7 +1,7 @@
-"""One run of a broker in virtual time: the production runtime over a simulated disk, network, coordinator and clock.
+"""One member run of a broker in virtual time: the real runtime over a simulated disk, network, coordinator and clock.
 
-It does what `composition.Broker` does, in the same order: join, recover the disk, assemble, begin, listen, do the
-duties. Clients reach its driver directly; there are no servers.
+It does what `composition.Broker` does, in the same order: join, recover the disk, assemble, start, listen, do the
+duties. It has no gRPC server: clients use its driver directly.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .simulated_directory import SimulatedDirectory
 
 JOIN_DEADLINE_S = 30.0
 RUNNING_DEADLINE_S = 1.0
-"""For so long a starting broker waits for an answer from the address in its record."""
+"""How long a start waits for an answer of its disk's last member run, at the address in its record."""
 
 MakeCore = Callable[[Identity, list[RecoveredPartition]], Core]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a process finds on the machine that it starts on."""
+    """The simulated machine on which a process starts."""
 
     directory: SimulatedDirectory
     storage: Storage
@@ -55,15 +55,17 @@ class Machine:
 
 
 class SimulatedBroker:
-    """See the module. Made and run on the process's own event loop.
+    """One member run of a broker. It is made and run on the process's own event loop.
 
     Args:
-        make_core: Given who the broker is and what its disk holds.
+        place: The slot of the broker.
+        machine: The simulated machine.
+        make_core: Makes the core, from the broker's identity and the data of its disk.
         die: Called when a step of the core failed.
 
     Attributes:
-        runtime: Once it has joined.
-        is_serving: Whether clients find it.
+        runtime: The runtime; None until the broker has joined.
+        is_serving: Whether clients find the broker.
     """
 
     def __init__(
@@ -78,10 +80,10 @@ class SimulatedBroker:
         self._die = die
 
     async def run(self) -> None:
-        """Join and serve, until something that must run has failed.
+        """Join and serve, until a duty fails or this is cancelled.
 
         Raises:
-            SeriatimError: It could not join.
+            SeriatimError: The broker could not join.
         """
         machine = self._machine
         directory = machine.directory
@@ -120,7 +122,7 @@ class SimulatedBroker:
                 group.create_task(duty, name=f"{name} of {self.place.broker}")
 
     async def _is_running(self, cluster_id: str, address: str, run: RunId) -> bool:
-        """As `composition.Broker` asks."""
+        """Whether a process at this address answers that it is this member run, as in `composition.Broker`."""
         dialer = self._machine.network.dialer(PeerIdentity(cluster_id, run.member, run.run), self.place.advertise)
         try:
             connection = await dialer.dial(address, RUNNING_DEADLINE_S)
@@ -134,11 +136,11 @@ class SimulatedBroker:
 
     @property
     def member(self) -> MemberId:
-        """Which disk it runs on."""
+        """The member that the disk makes of this broker."""
         return self._machine.directory.member
 
     async def stop(self) -> None:
-        """End in order, as the production broker does once it has handed over; `run` is cancelled by the caller."""
+        """End in order, as the real broker does after it has handed over. The caller then cancels `run`."""
         machine, runtime = self._machine, self.runtime
         assert runtime is not None
         self.is_serving = False

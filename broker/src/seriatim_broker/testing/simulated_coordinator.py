@@ -1,9 +1,9 @@
-"""The coordinator as brokers meet it: answers take time, get lost, or come before anybody knows of the deed.
+"""The coordinator with its faults: requests and answers take time and get lost, and writes happen late.
 
-One `CoordinatorServer` holds a `MemoryStore` and everything that may go wrong on the way to it; each process has a
-`SimulatedCoordinator`, its client. The records themselves are linearizable. A request may be lost, its answer may be
-lost, and a write may be carried out after its sender was told that nobody knows. To a broker an outage and its own
-isolation look the same. Watches go on where they were, unless that was compacted meanwhile.
+One `CoordinatorServer` has a `MemoryStore`, and makes the faults on the way to it. Each process has a client of it, a
+`SimulatedCoordinator`. The records are linearizable. A request may be lost, and its answer may be lost. A write may be
+carried out after its sender was told that the outcome is unknown. A broker cannot know whether the coordinator is down
+or the broker itself is cut off. Watches go on at their place, unless it was compacted away.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ from .memory_coordinator import DEADLINE_S, MemoryStore, StoreCopy
 from .virtual_time import Timers
 
 WATCH_RETRY_US = 50_000
-"""How often a watch that cannot reach its client is taken up again."""
+"""The time after which a watch that cannot reach its client tries again."""
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorFaults:
-    """What goes wrong with requests while `CoordinatorServer.is_faulty`, as probabilities; times in microseconds.
+    """The probabilities of faults while `CoordinatorServer.is_faulty`. Times are in microseconds.
 
     Attributes:
-        delay_us_max: A request, and its answer, takes at most this.
-        txn_lost_share: Writes that do not arrive.
-        txn_answer_lost_share: Writes that are carried out and not answered.
-        txn_late_share: Of the writes that are lost, in an outage too: those that are carried out later after all.
-        read_lost_share: Reads that are not answered.
-        noticed_us_min, noticed_us_max: When a client is told that a request has failed, if not by its own deadline.
+        delay_us_max: The longest time for a request, and for an answer.
+        txn_lost_share: Share of the writes that do not arrive.
+        txn_answer_lost_share: Share of the writes that are carried out and get no answer.
+        txn_late_share: Share of the lost writes that are carried out later. This holds in an outage too.
+        read_lost_share: Share of the reads that get no answer.
+        noticed_us_min: The earliest time at which a client is told that its request has failed.
+        noticed_us_max: The latest time, unless the client's own deadline comes before.
     """
 
     delay_us_max: int = 1_000
@@ -74,11 +75,12 @@ class CoordinatorServer:
     """The coordinator's one process.
 
     Attributes:
-        isolated: Clients (by name) that cannot reach it; a count, since several faults may say so.
-        is_faulty: Whether `CoordinatorFaults` strike.
-        is_refusing: Whether it reads and refuses to write, as etcd does that has used up its quota.
-        keeps_next: And whether it keeps the next write that it refuses: the one that filled the quota.
-        observe: Told every transaction that wrote: by whom, what was compared and done, and the result.
+        isolated: For each client that cannot reach the coordinator (by name), the number of faults that cut it off.
+        is_faulty: Whether `CoordinatorFaults` happen.
+        is_refusing: Whether the coordinator reads but refuses to write, as etcd does with a full quota.
+        keeps_next: Whether it keeps the next write that it refuses, as etcd keeps the write that fills the quota.
+        observe: Called for each transaction that wrote, with the client's name, the compares, the operations that were
+            done, and the result.
     """
 
     def __init__(self, timers: Timers, chance: Random, faults: CoordinatorFaults) -> None:
@@ -97,12 +99,12 @@ class CoordinatorServer:
         self.store.on_write(self._written)
 
     def client(self, name: str) -> SimulatedCoordinator:
-        """A client for the process that is running."""
+        """Make a client for the running process."""
         return SimulatedCoordinator(self, name)
 
     @property
     def is_down(self) -> bool:
-        """Whether nobody can reach it; no lease ends meanwhile."""
+        """Whether the coordinator is down. While it is, no lease ends."""
         return self._is_down
 
     @is_down.setter
@@ -112,13 +114,17 @@ class CoordinatorServer:
         self._is_down = value
 
     def _back(self) -> None:
-        """As after a new leader: leases count anew; or, where it only stalled, all that ran out end at once."""
+        """Come back after an outage.
+
+        Either the process restarted, so that leases count anew. Or it only stalled, and all leases whose time is up end
+        at once.
+        """
         if self._chance.random() < 0.7:
             self.restart()
         self._timers.after(1, self._expire)
 
     def restart(self) -> None:
-        """Another process goes on: leases count anew, watches are taken up again by whoever awaits them."""
+        """Go on as another process: leases count anew, and each client resumes its watches."""
         self.store.restart_at(self._timers.now_us / 1e6)
         for lease in self.store.leases.values():
             self._timers.after(lease.ttl_s * 1_000_000 + 1, self._expire)
@@ -127,19 +133,19 @@ class CoordinatorServer:
             watch.loop.call_soon(watch.arrived.set)
 
     def restore(self, copy: StoreCopy) -> None:
-        """An older copy of the store takes its place, under another process."""
+        """Replace the store by an older copy, and go on as another process."""
         self._restore_count += 1
         self.store.restore(copy)
         self.restart()
 
     def resume(self, watch: _Watch) -> None:
-        """A watch whose connection was lost goes on where it was."""
+        """Let a watch whose connection was lost go on at its place."""
         watch.is_lost = False
         watch.is_due = True
         self._plan(watch)
 
     def compact(self, revision: int = 0) -> None:
-        """Forget the history before a revision; before the newest one if none is given."""
+        """Forget the history before a revision; 0: before the newest one."""
         self.store.compact(revision or self.store.revision)
         for watch in self._watches:
             watch.is_due = True
@@ -148,15 +154,15 @@ class CoordinatorServer:
     # ---- requests -----------------------------------------------------------------------------------
 
     def delay_us(self) -> int:
-        """How long one way takes."""
+        """Draw the time of a request or of an answer."""
         return self._chance.randint(100, self._faults.delay_us_max)
 
     def is_reached_by(self, client: str) -> bool:
-        """Whether anything gets from one to the other."""
+        """Whether requests of this client arrive, and answers to it."""
         return not self._is_down and not self.isolated.get(client)
 
     def request(self, call: _Call) -> None:
-        """Take a request."""
+        """Take a request, and draw what happens to it."""
         call.restore_count = self._restore_count
         chance, faults = self._chance, self._faults
         if not self.is_reached_by(call.client.name):
@@ -185,9 +191,9 @@ class CoordinatorServer:
 
     def _carry_out(self, call: _Call, silent: bool) -> None:
         if not self.is_reached_by(call.client.name) and not silent:
-            return  # it came too late; the client's deadline tells it
+            return  # the request is lost, and the client learns it by its deadline
         if call.restore_count != self._restore_count:
-            return  # it was sent to members that are no more; those that were restored never hear of it
+            return  # it was sent to the process before the restore, which is gone
         answer: Any = None
         error: SeriatimError | None = None
         refuses = self.is_refusing and call.is_write
@@ -219,13 +225,13 @@ class CoordinatorServer:
     # ---- leases -------------------------------------------------------------------------------------
 
     def grant(self, ttl_s: int) -> Lease:
-        """A lease, whose end is looked after."""
+        """Make a lease, and set a timer for its end."""
         lease = self.store.grant(ttl_s, self._timers.now_us / 1e6)
         self._timers.after(lease.ttl_s * 1_000_000 + 1, self._expire)
         return lease
 
     def keep_alive(self, lease: int) -> int:
-        """Renew."""
+        """Renew a lease. Returns the seconds that it has again; 0 if it has ended."""
         left_s = self.store.keep_alive(lease, self._timers.now_us / 1e6)
         if left_s:
             self._timers.after(left_s * 1_000_000 + 1, self._expire)
@@ -238,17 +244,17 @@ class CoordinatorServer:
     # ---- watches ------------------------------------------------------------------------------------
 
     def begin(self, watch: _Watch) -> None:
-        """Follow from now on."""
+        """Serve a watch from now on."""
         self._watches[watch] = None
         watch.is_due = True
         self._plan(watch)
 
     def end(self, watch: _Watch) -> None:
-        """Follow no more."""
+        """Stop serving a watch."""
         self._watches.pop(watch, None)
 
     def watches_of(self, client: SimulatedCoordinator) -> list[_Watch]:
-        """Those that a client follows."""
+        """The watches of a client."""
         return [watch for watch in self._watches if watch.client is client]
 
     def _written(self, batch: WatchBatch) -> None:
@@ -263,7 +269,7 @@ class CoordinatorServer:
             self._timers.after(self.delay_us(), self._hand_on, watch)
 
     def _hand_on(self, watch: _Watch) -> None:
-        """Give a watch all that happened since its position."""
+        """Give a watch all changes since its place."""
         watch.is_scheduled = False
         if watch not in self._watches or watch.is_lost:
             return
@@ -299,7 +305,7 @@ class _Call:
         self.answer: asyncio.Future[Any] = self.loop.create_future()
 
     def give(self, answer: Any, error: SeriatimError | None) -> None:
-        """Tell the client, in its own process."""
+        """Give the client the answer or the error, on its own event loop."""
         self.loop.call_soon(self._give, answer, error)
 
     def _give(self, answer: Any, error: SeriatimError | None) -> None:
@@ -312,7 +318,7 @@ class _Call:
 
 
 class _Watch:
-    """A client's watch, and how far it is."""
+    """A client's watch, and its place."""
 
     __slots__ = (
         "_key",
@@ -340,15 +346,15 @@ class _Watch:
         self.arrived = asyncio.Event()
 
     def matches(self, key: str) -> bool:
-        """Whether it follows this key."""
+        """Whether the watch follows this key."""
         return key.startswith(self._key) if self._prefix else key == self._key
 
     def concerns(self, batch: WatchBatch) -> bool:
-        """Whether anything of this is for it."""
+        """Whether the watch follows a key of this batch."""
         return any(self.matches(event.item.key) for event in batch.events)
 
     def hand_on(self, what: WatchBatch | SeriatimError) -> None:
-        """To the client, in its own process."""
+        """Give the client a batch or an error, on its own event loop."""
         self.loop.call_soon(self._take, what)
 
     def _take(self, what: WatchBatch | SeriatimError) -> None:
@@ -357,9 +363,9 @@ class _Watch:
 
 
 class SimulatedCoordinator:
-    """A process's client; implements `interfaces.coordinator.Coordinator`.
+    """A process's client, as an `interfaces.coordinator.Coordinator`.
 
-    A process that was killed answers nothing to anybody, and what it asked for goes on.
+    If the process is killed, its requests go on, and their answers go nowhere.
     """
 
     def __init__(self, server: CoordinatorServer, name: str) -> None:
@@ -407,7 +413,7 @@ class SimulatedCoordinator:
         *,
         deadline_s: float | None = None,
     ) -> TxnResult:
-        """Compare, then write."""
+        """Carry out a transaction."""
         is_write = any(isinstance(operation, Put | Delete | DeletePrefix) for operation in (*then, *otherwise))
         return await self._ask(
             lambda: self._server.txn(self.name, compares, then, otherwise), deadline_s, is_write=is_write
@@ -426,7 +432,7 @@ class SimulatedCoordinator:
         await self._ask(lambda: self._server.store.end_lease(lease), deadline_s, is_write=True)
 
     async def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
-        """Follow a key, or all under a prefix."""
+        """Follow a key, or all keys under a prefix."""
         watch = _Watch(self, key, start_revision, prefix=prefix)
         self._server.begin(watch)
         try:
@@ -444,7 +450,7 @@ class SimulatedCoordinator:
             self._server.end(watch)
 
     async def close(self) -> None:
-        """End the watches; nothing is answered any more."""
+        """End the watches. The client answers nothing any more."""
         self._closed = True
         for watch in self._server.watches_of(self):
             watch.arrived.set()

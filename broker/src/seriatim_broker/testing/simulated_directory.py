@@ -1,7 +1,7 @@
-"""The passport of a data directory in memory: whose disk it is, which run began on it last, how that one ended.
+"""The passport of a data directory in memory: its member, its last member run, and how that ended.
 
-Judged as `adapters.passport` judges the real one (the same errors for the same reasons), so that `runtime.membership`
-meets wiped disks, foreign ones and older copies in the simulation too.
+It gives the same errors as `adapters.passport`, under the same conditions. So `runtime.membership` meets emptied disks,
+foreign disks and older copies in the simulation too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from seriatim_broker.runtime.membership import NEVER_SEEN, KnownDisk, Seen
 
 @dataclass(slots=True)
 class SimulatedDirectory:
-    """What `runtime.membership.Disk` asks for.
+    """A `runtime.membership.Disk`.
 
     Attributes:
-        seen: Of the coordinator.
-        broker: Whose slot it is.
-        incarnation: Empty while the directory is.
-        next_incarnation: What it becomes when a process takes it.
-        boot_now: The machine's boot.
-        clean: Whether the last run ended in order.
-        has_data: Whether a run got so far as to open its storage.
+        broker: The broker's name.
+        next_incarnation: The incarnation that an empty directory gets when a process takes it.
+        incarnation: The incarnation; empty for an empty directory.
+        run: The number of the last member run.
+        clean: Whether the last member run ended in order.
+        suspect_before_run: The member run after the last one that did not end in order; 0: all ended in order.
+        boot_now: The number of the machine's boot.
+        has_data: Whether a member run has opened its storage here.
+        seen: What the passport keeps about the coordinator.
     """
 
     broker: str
@@ -40,14 +42,16 @@ class SimulatedDirectory:
 
     @property
     def member(self) -> MemberId:
-        """Whose disk it is."""
+        """The member to which this disk belongs."""
         return MemberId(self.broker, self.incarnation)
 
     def open(self, _cluster_id: str, known: KnownDisk | None, may_replace: bool) -> SimulatedDirectory:
-        """`runtime.membership.OpenDisk`.
+        """Check the directory against what the cluster knows of its slot, as `runtime.membership.OpenDisk`.
 
         Raises:
-            WipedDiskError, ForeignDiskError, OldDiskError: As the real one.
+            WipedDiskError: The directory is empty, but the slot belongs to a disk.
+            ForeignDiskError: The slot belongs to another disk.
+            OldDiskError: The directory is a copy from before the newest member run.
         """
         is_other = known is not None and self.incarnation != known.incarnation
         is_new = not self.incarnation or (is_other and not self.has_data)
@@ -63,7 +67,7 @@ class SimulatedDirectory:
         return self
 
     def raise_run(self) -> int:
-        """Begin a run."""
+        """Begin a member run. Returns its number."""
         self.run += 1
         if not self.clean:
             self.suspect_before_run = self.run
@@ -71,15 +75,15 @@ class SimulatedDirectory:
         return self.run
 
     def note_seen(self, seen: Seen) -> None:
-        """Keep what was seen of the coordinator."""
+        """Keep what this broker has seen of the coordinator."""
         self.seen = seen
 
     def twin(self) -> SimulatedDirectory:
-        """A copy, as one takes it for a backup."""
+        """A copy, as in a backup."""
         return replace(self)
 
     def wipe(self, next_incarnation: str) -> None:
-        """Another, empty disk."""
+        """Replace the disk by an empty one."""
         self.incarnation, self.next_incarnation = "", next_incarnation
         self.run = self.suspect_before_run = 0
         self.clean = True

@@ -1,8 +1,8 @@
-"""A disk as a process meets it: flushes and reads that take time, saturation, a full disk, bits that flip.
+"""A storage with the faults of a disk: flushes and reads take time, the disk is saturated or full, and bits flip.
 
-It puts the asynchronous interface of the broker's storage over a `MemoryDisk`, which outlives the process. One flush is
-under way at a time and takes everything that was submitted before it began. What was not flushed when the process ends
-is the disk's affair: `MemoryDisk.crash` keeps some prefix.
+It puts the asynchronous interface of the broker's storage over a `MemoryDisk`, which outlives the process. One flush
+runs at a time, for all writes that were submitted before it began. If the process ends, `MemoryDisk.crash` decides
+which of the unflushed writes are kept: a prefix of them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .virtual_time import Timers
 
 
 class SimulatedStorage:
-    """Implements `interfaces.storage.Storage`, for the process whose event loop is running.
+    """The `interfaces.storage.Storage` of the process whose event loop is running.
 
     Args:
-        disk: What is written to.
+        disk: The disk.
         timers: The time of the disk, which goes on while the process is frozen.
-        sync_us: Draws how long the next flush takes.
-        read_us: Draws how long the next read takes.
+        sync_us: Draws the duration of the next flush, in microseconds.
+        read_us: Draws the duration of the next read, in microseconds.
 
     Attributes:
-        look_full: What `is_disk_full` says.
-        queue_count_max: With more submits than this unflushed it is saturated.
+        look_full: Says whether the disk has reached its reserve.
+        queue_count_max: With more unflushed submits than this, the storage is saturated.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class SimulatedStorage:
         self._closing: asyncio.Event | None = None
 
     def recover(self) -> Iterator[RecoveredPartition]:
-        """What is on the disk, partition by partition."""
+        """The data on the disk, partition by partition."""
         return iter(self.disk.recover())
 
     def submit(self, writes: Sequence[Write]) -> int:
-        """Take writes; returns their ticket."""
+        """Take writes. Returns their ticket."""
         assert not self._ended, "a closed storage takes no writes"
         self._submitted = self.disk.submit(writes)
         if not self._syncing:
@@ -64,7 +64,7 @@ class SimulatedStorage:
         return self._submitted
 
     def on_durable(self, report: Callable[[int], None]) -> None:
-        """Name the function that is called with the highest durable ticket."""
+        """Set the function that is called with the highest durable ticket."""
         self._report = report
 
     def _begin_sync(self) -> None:
@@ -88,7 +88,7 @@ class SimulatedStorage:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether new appends should be refused for now."""
+        """Whether new appends should be refused for the moment."""
         return self.disk.pending_count > self.queue_count_max
 
     def is_disk_full(self) -> bool:
@@ -105,7 +105,11 @@ class SimulatedStorage:
         *,
         sequential: bool = False,
     ) -> list[Batch]:
-        """Batches that hold indexes of [from_index, until_index), at least one if there is any."""
+        """Batches with indexes of [from_index, until_index), at least one if there is one.
+
+        Raises:
+            CorruptionError: A batch is damaged.
+        """
         await asyncio.sleep(self._read_us() / 1e6)
         batches = self.disk.read(partition, segment_no, from_index, until_index, max_bytes)
         for batch in batches:
@@ -123,15 +127,15 @@ class SimulatedStorage:
     def read_at_once(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int
     ) -> list[Batch] | None:
-        """Nothing is: each read takes its time."""
+        """None, because each read takes time."""
         return None
 
     def end(self) -> None:
-        """The process has ended: nothing more of what it submitted becomes durable by itself."""
+        """Note that the process has ended. No more of its writes become durable by themselves."""
         self._ended = True
 
     async def close(self) -> None:
-        """Flush, and take nothing more."""
+        """Flush all writes, and take no more."""
         if self._durable < self._submitted:
             self._closing = asyncio.Event()
             await self._closing.wait()

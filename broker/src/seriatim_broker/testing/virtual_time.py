@@ -1,11 +1,12 @@
-# ruff: noqa: SLF001 - which loop is running, and a task that is to be forgotten, can be said in no other way
-"""Virtual time for many processes in one: a queue of what happens when, and an event loop for each simulated process.
+# ruff: noqa: SLF001 - asyncio has no public way to set the running loop, or to make a task be forgotten
+"""Virtual time for many simulated processes in one real one: a queue of timers, and an event loop for each process.
 
-When nothing is ready, time jumps to the next timer, so an idle hour costs nothing. What is due at one moment happens in
-the order in which it was asked for: the same calls give the same run, in every process and under every hash seed.
+When nothing is ready, time jumps to the next timer, so that an idle hour costs nothing. Callbacks that are due at the
+same moment run in the order in which they were asked for. So the same calls give the same run, in each process and
+under each hash seed.
 
-Each simulated process has a `ProcessLoop` of its own over the common `VirtualTime`. That is what makes it a process: it
-can be frozen (its callbacks wait), killed (they never come), and its clock may run faster or slower than the others'.
+Each simulated process has its own `ProcessLoop` over the common `VirtualTime`. So it can be frozen (its callbacks wait)
+or killed (they never run), and its clock may be faster or slower than the others'.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from random import Random
 from typing import Any, Protocol
 
 BURIAL_CALLBACKS_MAX = 10_000
-"""What a killed process may still run to end its tasks; more would be a task that refuses to be cancelled."""
+"""Limit for the callbacks that a killed process runs to end its tasks. More mean that a task cannot be cancelled."""
 
 
 BURIAL_ROUNDS_MAX = 20
 
 
 class Timers(Protocol):
-    """The time as the fakes see it: virtual, or (in the contract suites) that of a real event loop."""
+    """The time that the fakes use: virtual, or (in the contract tests) the time of a real event loop."""
 
     @property
     def now_us(self) -> int:
         """Microseconds since the beginning."""
 
     def after(self, delay_us: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call later; what is due at the same moment comes in the order of the calls of `after`."""
+        """Call later. Calls that are due at the same moment run in the order of the calls of `after`."""
 
 
 class LoopTimers:
-    """`Timers` over a real event loop, so that the contract suites can judge a fake outside of virtual time."""
+    """`Timers` over a real event loop, so that the contract tests can check a fake outside of virtual time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -50,12 +51,12 @@ class LoopTimers:
         return int(self._loop.time() * 1e6)
 
     def after(self, delay_us: int, call: Callable[..., object], *arguments: Any) -> None:
-        """Call later; never at once."""
+        """Call later, and never at once."""
         self._loop.call_later(delay_us / 1e6, call, *arguments)
 
 
 class Handle:
-    """A callback that waits for its turn; what asyncio asks of its own handles."""
+    """A callback that waits for its turn. It has the methods that asyncio needs of a handle."""
 
     __slots__ = ("arguments", "call", "context", "due_s", "is_cancelled", "loop")
 
@@ -75,7 +76,7 @@ class Handle:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Not to be called any more."""
+        """Do not make the call any more."""
         self.is_cancelled = True
         self.arguments = ()
 
@@ -84,12 +85,20 @@ class Handle:
         return self.is_cancelled
 
     def when(self) -> float:
-        """The time of the loop at which it is due."""
+        """The time of the loop at which the call is due."""
         return self.due_s
 
 
 class VirtualTime:
-    """What is ready, and what is due later."""
+    """The callbacks that are ready, and the timers that are due later.
+
+    Attributes:
+        now_us: Microseconds since the beginning.
+        call_count: Callbacks that were run.
+        failure: The error that stops the run.
+        ready: Callbacks that are ready.
+        current: The loop of the process that is running; None outside of any process.
+    """
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -101,7 +110,7 @@ class VirtualTime:
         self._serial = 0
 
     def enter(self, loop: ProcessLoop | None) -> None:
-        """From now on this process runs; None for what belongs to no process."""
+        """Let this process run from now on. None: callbacks that belong to no process."""
         if loop is not self.current:
             self.current = loop
             events._set_running_loop(loop)
@@ -111,21 +120,24 @@ class VirtualTime:
         self.add(self.now_us + delay_us, Handle(None, call, arguments))
 
     def add(self, when_us: int, handle: Handle) -> None:
-        """Take a timer."""
+        """Add a timer."""
         assert when_us >= self.now_us, "that time has passed"
         self._serial += 1
         heapq.heappush(self._timers, (when_us, self._serial, handle))
 
     def fail(self, failure: BaseException) -> None:
-        """Stop the run: `run_until` raises this after the current callback. The first one counts."""
+        """Stop the run: `run_until` raises this error after the present callback. Later errors do not count."""
         if self.failure is None:
             self.failure = failure
 
     def run_until(self, until_us: int, call_count_max: int) -> bool:
-        """Let everything happen up to and including a time; False if there were too many callbacks.
+        """Run all callbacks up to and including a time.
+
+        Returns:
+            False if there were more than `call_count_max` callbacks.
 
         Raises:
-            BaseException: What a callback outside of any process raised, or `fail` was given.
+            BaseException: The error that `fail` was given, or that a callback outside of any process raised.
         """
         ready, timers = self.ready, self._timers
         outer = events._get_running_loop()
@@ -147,7 +159,7 @@ class VirtualTime:
                         ready.append(handle)
             return False
         finally:
-            self.current = None  # a process that is killed later must not come back to a loop that ran here
+            self.current = None  # `kill` may be called later, and must not enter a loop that ran here
             events._set_running_loop(outer)
 
     def _run(self, handle: Handle) -> None:
@@ -169,19 +181,19 @@ class VirtualTime:
 
 
 class ProcessClock:
-    """The clocks of one simulated process, as `interfaces.clock.Clock` wants them.
+    """The `interfaces.clock.Clock` of one simulated process.
 
     Args:
-        time: What they are made from.
-        monotonic_us: What the monotonic clock showed at virtual time 0.
-        wall_ms: What the wall clock showed then.
+        time: The virtual time.
+        monotonic_us: The monotonic clock at virtual time 0.
+        wall_ms: The wall clock at virtual time 0.
         drift_ppm: Microseconds that the monotonic clock gains in a second; negative if it loses.
-        chance: Draws how long steps take while `stalls_us_max` is set.
+        chance: Draws the duration of steps while `stalls_us_max` is not 0.
 
     Attributes:
-        stalls_us_max: While it is not 0, so much may pass at most from one reading of the clock to the next within a
-            callback; the process then does nothing else until that time has come.
-        ahead_us: What has passed so in the current callback.
+        stalls_us_max: If it is not 0, at most so many microseconds pass between two readings of the clock in the same
+            callback. After that callback the process does nothing until this time has come.
+        ahead_us: The microseconds that have passed in this way in the present callback.
     """
 
     def __init__(
@@ -196,7 +208,7 @@ class ProcessClock:
         self._drift_ppm = drift_ppm
 
     def at(self, virtual_us: int) -> int:
-        """What the monotonic clock shows at a virtual time."""
+        """The monotonic clock at a virtual time."""
         return self._monotonic_us + virtual_us + virtual_us * self._drift_ppm // 1_000_000
 
     def monotonic_us(self) -> int:
@@ -210,16 +222,16 @@ class ProcessClock:
         return self._wall_ms + self._time.now_us // 1000
 
     def jump(self, wall_ms: int) -> None:
-        """The wall clock is set, forward or back."""
+        """Set the wall clock forward, or back if `wall_ms` is negative."""
         self._wall_ms += wall_ms
 
     def virtual_us(self, duration_s: float) -> int:
-        """How long such a duration takes, rounded up: a timer never fires early on this clock."""
+        """The virtual time that a duration of this clock takes. It is rounded up, so that no timer fires early."""
         return max(0, math.ceil(duration_s * 1e6 * 1_000_000 / (1_000_000 + self._drift_ppm)))
 
 
 class ProcessTask(asyncio.Task[Any]):
-    """A task that knows its number: sets of tasks are walked in the same order in every run."""
+    """A task with a number, so that sets of tasks are iterated in the same order in each run."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: ProcessLoop, **options: Any) -> None:
         self.serial = loop.next_serial()
@@ -230,18 +242,18 @@ class ProcessTask(asyncio.Task[Any]):
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
-    """The event loop of one simulated process. Never run by itself: `VirtualTime` runs all of them.
+    """The event loop of one simulated process. `VirtualTime` runs all of these loops.
 
-    Of the base class it is nothing but the name: no selector, no threads, no sockets.
+    It uses nothing of the base class: it has no selector, no threads and no sockets.
 
     Attributes:
-        waiting: While the process is frozen: what waits for it to go on. None otherwise.
-        is_dead: Whether it was killed.
-        work_us: Draws how long work takes that the process has done beside its loop; without it there may be none.
+        waiting: While the process is frozen, the callbacks that wait; None otherwise.
+        is_dead: Whether the process was killed.
+        work_us: Draws the duration of work in an executor, in microseconds; None: such work is not allowed.
     """
 
     def __init__(self, time: VirtualTime, clock: ProcessClock, name: str) -> None:
-        # The base class is not initialized: what it would set up is what must not be here.
+        # The base class is not initialized, because it would make a selector and sockets.
         self._time = time
         self._clock = clock
         self._queue = time.ready
@@ -254,10 +266,10 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.work_us: Callable[[], int] | None = None
 
     def __del__(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: the base class would warn about a loop that was not closed."""
 
     def next_serial(self) -> int:
-        """A number for a task."""
+        """The next number for a task."""
         self._serial += 1
         return self._serial
 
@@ -278,7 +290,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
-        """Call when so many seconds have passed on the clock of this process."""
+        """Call when `delay` seconds have passed on the clock of this process."""
         handle = Handle(self, callback, args, context, self.time() + delay)
         if not self.is_dead:
             self._time.add(self._time.now_us + self._clock.virtual_us(delay), handle)
@@ -299,25 +311,25 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return ProcessTask(coro, self, name=name, context=context)
 
     def get_debug(self) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
     def is_running(self) -> bool:
-        """Always: there is no other way to get to it."""
+        """Always true, because only callbacks of this loop use it."""
         return True
 
     def is_closed(self) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
-        """There is one thread."""
+        """Call in this turn: there is only one thread."""
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        """Run it beside the process, at a moment that `work_us` draws: a thread would bring back chance."""
+        """Run work outside of the process, at a time that `work_us` draws. A thread would make runs random."""
         assert self.work_us is not None, f"no threads in virtual time: {func}"
         future = self.create_future()
         self._time.after(self.work_us(), self._work, future, func, args)
@@ -334,7 +346,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
             self.call_soon(_give, future, result, None)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An error that nobody caught stops the run."""
+        """Stop the run at an error that no code caught."""
         error = context.get("exception")
         if self.is_dead or error is None or "never retrieved" in str(context.get("message", "")):
             return
@@ -357,7 +369,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
             self._rest()
 
     def _rest(self) -> None:
-        """That callback took long: nothing else of this process happens until its time has come."""
+        """Let the process do nothing until the time that the last callback took has passed."""
         after_us, self._clock.ahead_us = self._clock.ahead_us, 0
         if self.waiting is None and not self.is_dead:
             self.waiting = []
@@ -372,30 +384,30 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._time.ready.extend(waiting or ())
 
     def freeze(self) -> None:
-        """Nothing of this process happens until `thaw`."""
+        """Freeze the process: none of its callbacks runs until `thaw`."""
         self._is_frozen = True
         if self.waiting is None:
             self.waiting = []
 
     def thaw(self) -> None:
-        """Go on, with all that has come meanwhile, in order."""
+        """Let a frozen process go on. Callbacks that came in the meantime run in order."""
         self._is_frozen = False
         self._go_on()
 
     def kill(self) -> None:
-        """End without a word. The tasks are ended here and now, and can do nothing that anybody notices.
+        """Kill the process. Its tasks are ended at once, and nothing that they still do has an effect.
 
-        Left to the garbage collector their `finally` blocks would run at any time.
+        Without this, the garbage collector would end them, and their `finally` blocks would run at any time.
         """
         assert not self.is_dead
         self.is_dead = True
         held, self.waiting = self.waiting or [], None
         ready = list(self._time.ready)
-        self._time.ready.clear()  # it stays the same object: others hold it
+        self._time.ready.clear()  # not replaced by a new object, because the loops have references to it
         self._time.ready.extend(handle for handle in ready if handle.loop is not self)
         self._queue = deque([*held, *(handle for handle in ready if handle.loop is self)])
         before = self._time.current
-        for _ in range(BURIAL_ROUNDS_MAX):  # what is ended may begin something else on its way out
+        for _ in range(BURIAL_ROUNDS_MAX):  # a task that ends may start another one
             tasks = sorted(asyncio.all_tasks(self), key=hash)
             if not tasks:
                 break
