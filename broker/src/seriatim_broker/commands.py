@@ -111,7 +111,9 @@ def _check_come_together(tls_cert: Path | None, tls_key: Path | None, tls_ca: Pa
 @click.option("--tls-cert", type=_FILE, help="The certificate that this command shows to the brokers (PEM).")
 @click.option("--tls-key", type=_FILE, help="The private key of --tls-cert (PEM).")
 @click.option("--coordinator-tls-ca", type=_FILE, help="The CA of the coordinator (PEM). Default: plain text.")
-@click.option("--coordinator-tls-cert", type=_FILE, help="The certificate that it shows to the coordinator (PEM).")
+@click.option(
+    "--coordinator-tls-cert", type=_FILE, help="The certificate that this command shows to the coordinator (PEM)."
+)
 @click.option("--coordinator-tls-key", type=_FILE, help="The private key of --coordinator-tls-cert (PEM).")
 @click.option(
     "--without-group",

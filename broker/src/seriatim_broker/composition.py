@@ -596,7 +596,7 @@ class Broker:
                 lambda: sum(self._producer_counts()),
             ),
             "producers_max": (
-                "Producers in the largest of these producer tables",
+                "Producers in the largest producer table of this broker's open segments",
                 lambda: max(self._producer_counts(), default=0),
             ),
             "streams": ("Append and consume streams", lambda: self._services.stream_count),
@@ -615,7 +615,7 @@ class Broker:
             ),
             "kept_scans": ("Places of sequential readers that the storage keeps", lambda: storage.reader.scan_count),
             "read_ahead_bytes": (
-                "Bytes that the storage has read ahead of these places, or is reading",
+                "Bytes that the storage has read ahead for sequential readers, or is reading",
                 lambda: storage.reader.bytes_ahead,
             ),
             "retained_bytes": (
@@ -627,11 +627,11 @@ class Broker:
                 lambda: self._runtime.retention.figures.retained_s,
             ),
             "retention_unread_ratio": (
-                "How near the oldest of them that a consumer group has not read is to being dropped; 1: it is dropped",
+                "How near retention is to the oldest message that a consumer group has not read; 1: it is dropped",
                 lambda: self._runtime.retention.figures.unread_ratio,
             ),
             "retention_unread_seconds": (
-                "Seconds until that message is dropped for its age; infinite if age never drops it",
+                "Seconds until age drops the oldest message that a consumer group has not read; infinite: never",
                 lambda: self._runtime.retention.figures.unread_s,
             ),
             "publications_waiting": (

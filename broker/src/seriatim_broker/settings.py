@@ -2,8 +2,8 @@
 
 The environment overrides the file, and the command line overrides both. The result is one frozen object, which is
 checked once, at start. If a name is unknown, the broker does not start, and the error names the nearest known setting.
-Without this check a misspelt setting would do nothing, and nobody would notice before it is needed. If several values
-are wrong, one error names all of them.
+Without this check a misspelt setting would do nothing, and the mistake would show only when the setting is needed. If
+several values are wrong, one error names all of them.
 
 Imports make each start of a broker slower. So msgspec checks types and limits here (ADR 0018).
 """
@@ -80,8 +80,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             mean, as a ratio.
         balance_floor_bytes_per_s: If the mean traffic of a broker group is below this, the controller moves nothing. A
             batch counts as 64 KiB.
-        balance_steady_s: The controller moves nothing from or to a broker group in the so many seconds after a change
-            in it.
+        balance_steady_s: The controller moves nothing from or to a broker group for so many seconds after a change in
+            it.
         balance_move_again_s: The controller does not move an open segment again for so many seconds.
         log_level: The least severe level that is written.
         disk_reserve_percent: The part of the disk that is kept free of new messages.

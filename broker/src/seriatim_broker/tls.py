@@ -33,7 +33,9 @@ def open_source(files: TlsFiles, what: str) -> TlsSource:
         if refused is None:
             _log.info("certificates_reloaded", of=what, files=[str(file) for file in files.all])
         else:
-            _log.warning("certificates_not_reloaded", of=what, reason=refused.message, note="the old certificates stay in use")
+            _log.warning(
+                "certificates_not_reloaded", of=what, reason=refused.message, note="the old certificates stay in use"
+            )
 
     return TlsSource(files, on_change)
 

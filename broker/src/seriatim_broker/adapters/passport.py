@@ -87,7 +87,7 @@ class Passport:
 
     @property
     def member(self) -> MemberId:
-        """The member that this disk makes the broker."""
+        """The member: the broker with this disk's incarnation."""
         return MemberId(self.broker, self.incarnation)
 
 

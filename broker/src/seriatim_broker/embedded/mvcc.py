@@ -62,7 +62,7 @@ class Mvcc:
         self.size_bytes = 0
         self._keys: list[bytes] = []
         self._versions: dict[bytes, list[Version]] = {}
-        self._log: list[list[EventMessage]] = [[]]  # of compact_revision and each one after it
+        self._log: list[list[EventMessage]] = [[]]  # events of compact_revision and of each later revision
         self._open: list[EventMessage] = []  # of the revision being made
         self._changes: list[Change] = []
 

@@ -107,7 +107,7 @@ class ClusterStatus:
         coordinator_state: Whether the coordinator's process runs, is frozen, or has ended.
         certificates_pending: Death certificates that are not in the coordinator yet.
         proxy_bytes: Bytes that the proxy has forwarded; None if there is no proxy.
-        brokers: In order.
+        brokers: The brokers, in order.
     """
 
     cluster: str
@@ -679,7 +679,7 @@ class LocalCluster:
         return await chains.open_members(running, tls, topic, partition)
 
     async def status(self) -> ClusterStatus:
-        """The present state of the cluster. It takes at most about `READY_DEADLINE_S` (0.5 s)."""
+        """The present state of the cluster. The call takes at most about `READY_DEADLINE_S` (0.5 s)."""
         answers = await asyncio.gather(*(self._health_now(name) for name in self.broker_names))
         figures = None if self._proxy is None or self._proxy.process.ended else await self._proxy.figures()
         coordinator = self._processes.get(COORDINATOR)

@@ -109,7 +109,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """The whole cluster."""
+    """All processes of a cluster, with their addresses and links."""
 
     name: str
     base_port: int

@@ -43,7 +43,7 @@ class ProxyProcess:
         self.process = process
         self._reader = reader
         self._writer = writer
-        self._lock = asyncio.Lock()  # one request at a time; held over nothing else
+        self._lock = asyncio.Lock()  # so that there is one request at a time
 
     @classmethod
     async def start(

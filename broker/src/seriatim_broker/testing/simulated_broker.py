@@ -136,7 +136,7 @@ class SimulatedBroker:
 
     @property
     def member(self) -> MemberId:
-        """The member that the disk makes of this broker."""
+        """The member: this broker with its disk's incarnation."""
         return self._machine.directory.member
 
     async def stop(self) -> None:

@@ -63,7 +63,7 @@ class ExtentLog:
     Attributes:
         tail: The index after the last batch.
         position: Bytes of the log up to `tail`.
-        runs: Ascending.
+        runs: The runs, ascending.
         cuts: Grows when batches are taken away. If it grew during a read, the batches that were read do not count.
         moves: Grows when batches go to another extent. If it grew during a read, the read must look again.
         moved_ticket: The ticket of the last write that moves batches. Until it is written, a reader finds the batches

@@ -70,8 +70,8 @@ class Scan:
         self._cursor: AbstractContextManager[Rows] | None = None
         self._extent = 0  # of the cursor
         self._rows = _NOTHING
-        self._last: BatchHeader | None = None  # of the batch that was returned last: the next one must follow it
-        self._held: Stored | None = None  # that did not fit: the next one to be returned
+        self._last: BatchHeader | None = None  # of the batch that was returned last; the next batch must follow it
+        self._held: Stored | None = None  # a batch that did not fit; the next read returns it first
 
     @property
     def held_bytes(self) -> int:

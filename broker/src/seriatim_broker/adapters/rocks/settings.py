@@ -9,7 +9,7 @@ from ...core.values.config import ADOPTED_BYTES_MIN
 
 _MIB: Final = 1 << 20
 
-_DISK_BYTES_MIN: Final = 1 << 30  # also for file systems that do not tell
+_DISK_BYTES_MIN: Final = 1 << 30  # also if a file system does not tell its size
 
 EXTENTS_MIN: Final = 16
 EXTENTS_MAX: Final = 512

@@ -79,9 +79,10 @@ _DATABASE: Final = "log"
 _KEY_BYTES: Final = 16
 
 TRIMMED_SHARE: Final = 8
-"""If retention trims logs, and at least half of all extents are spare, an extent takes one eighth of the bytes in use.
+"""If retention trims logs, and at least half of all extents are spare, an extent takes at most one eighth of the bytes
+that are in use.
 
-So messages of the same age are in the same extent, and their space comes back early."""
+So an extent has messages of about the same age, and its space comes back early."""
 
 
 class RocksStorage:

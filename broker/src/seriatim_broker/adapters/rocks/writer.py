@@ -49,7 +49,7 @@ class Group:
         self.windows[key] = (family, window)
 
     def settle(self) -> None:
-        """Move the windows to the operations. Call it before the write, and before an op that deletes windows."""
+        """Move the windows to the operations. This is needed before the write, and before windows are deleted."""
         for key, (family, window) in self.windows.items():
             self.ops.append((PUT, family, key, write_window(window)))
         self.windows.clear()
@@ -173,13 +173,13 @@ class Writer:
         assert loop is not None
         # Rule `storage-reports-early` (I12): a write is reported only when it is flushed. Without it:
         # 1. As reports batch a before the flush. The master counts As's copy, and acknowledges a.
-        # 2. As's machine loses power. The only copy of a is on Am, and with Am's disk a is lost.
+        # 2. As's machine loses power, and Am's disk fails. No disk has a.
         try:
             floor.database.flush_wal()
         # Rule `storage-flushes-again` (I12): a flush that failed ends the process. Without it:
         # 1. The flush of batch a fails. The kernel marks a's pages as clean, although they are not on the disk.
         # 2. The second flush has nothing to write, and succeeds. As reports a, and a is acknowledged.
-        # 3. As's machine loses power. As does not have a.
+        # 3. As's machine loses power, and Am's disk fails. No disk has a.
         except FlushFailedError as error:
             floor.die("the write-ahead log cannot be flushed", error)
         with contextlib.suppress(RuntimeError):  # the loop is closed, so that no task waits for the report
