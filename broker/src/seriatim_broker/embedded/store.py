@@ -30,7 +30,7 @@ HISTORY_REVISION_COUNT: Final = 10_000
 """The number of old revisions that are kept for watches and paging. Older ones are compacted away."""
 
 _COMPACTION_STEP_REVISION_COUNT: Final = 100
-"""Compaction runs when so many revisions are too many. It takes about 1 ms of the event loop each time."""
+"""Compaction runs when there are so many revisions above the limit. It takes about 1 ms of the event loop each time."""
 
 _LEASE_CHECK_S_MAX: Final = 60.0
 """Longest sleep of the lease task. A change of leases wakes it anyway."""

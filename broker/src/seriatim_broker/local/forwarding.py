@@ -2,7 +2,7 @@
 
 To cut a link without root, the local cluster holds its connections. As behind a cut cable, nothing arrives any more:
 neither bytes nor the end of the connection. Neither side is told. Bytes that one side goes on writing fill its socket
-buffers. After healing, the bytes flow again from there, as TCP's retransmissions would send them.
+buffers. After healing, these bytes arrive too, as TCP's retransmissions would send them.
 
 All work is done in callbacks of the event loop on non-blocking sockets. There is no task and no queue for a connection,
 and one read buffer for all. Bytes wait in the proxy only if the receiver is slower, and at most `CHUNK_SIZE_BYTES` for

@@ -36,7 +36,10 @@ class _Seen(NamedTuple):
 
 
 class Lending:
-    """The staged batches that this disk read lately, and the places of their bodies. It runs on the event loop."""
+    """The last `SEEN_COUNT_MAX` staged batches that this disk read. It knows the places of their bodies.
+
+    It runs on the event loop.
+    """
 
     def __init__(self, size_bytes_min: int) -> None:
         self._size_bytes_min = size_bytes_min
