@@ -321,6 +321,10 @@ def judge(passport: Passport | None, known: KnownMember | None) -> None:
     """
     if known is None:
         return
+    # Rule `incarnation` (I14): an emptied disk is another member. Without it:
+    # 1. As has acknowledged messages. Its disk is emptied, and As starts under its old identity.
+    # 2. Am goes down. A switcher asks As for its tail, and As answers 0, because its disk is empty.
+    # 3. The switcher seals the segment at 0. All acknowledged messages are lost.
     if passport is None:
         raise WipedDiskError(
             f"the directory is empty, but the slot belongs to the disk {known.incarnation}. Remedy: bring that disk "
