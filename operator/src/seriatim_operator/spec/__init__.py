@@ -1,4 +1,4 @@
-"""What users and the operator write into Kubernetes: typed models, one source for the CRDs."""
+"""The typed models of what users and the operator write into Kubernetes. The CRDs are made from them alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from .group import BrokerGroup
 from .topic import Topic
 
 KINDS: Final[tuple[type[Resource], ...]] = (BrokerCluster, BrokerGroup, Broker, Topic, ConsumerGroup)
-"""All kinds, in the order in which the documentation tells them."""
+"""All kinds, in the order in which the documentation lists them."""
 
 __all__ = ["KINDS", "Broker", "BrokerCluster", "BrokerGroup", "ConsumerGroup", "Resource", "Topic"]

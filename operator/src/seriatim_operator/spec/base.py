@@ -1,7 +1,7 @@
-"""What all kinds share: metadata, conditions, and the way from a manifest to a model and back.
+"""What all kinds share: metadata, conditions, and the conversion between manifests and models.
 
-Models are frozen: a reconcile works on what it observed, and what it wants is a new object. Fields that this version
-does not know are left out when an object is read, so that an older operator lives beside a newer definition.
+Models are frozen: a pass reads what it observed, and makes a new object for what it wants. When an object is read,
+fields that this version does not know are left out. So an older operator can work with a newer definition.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ API_VERSION: Final = "v1alpha1"
 CATEGORY: Final = "seriatim"
 
 CONDITION_TYPES_MAX: Final = 16
-"""Conditions of one object; a bound that the API server needs to know."""
+"""The most conditions that one object may have. The API server needs the limit to estimate what a rule costs."""
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 class Model(BaseModel):
-    """An object of a manifest: camelCase there, snake_case here."""
+    """An object in a manifest. Its fields are camelCase in the manifest and snake_case here."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
-    """What the API server checks of the object as a whole."""
+    """Rules that the API server checks on the object as a whole."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -48,18 +48,18 @@ class Model(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The class's schema, with its rules."""
+        """Give pydantic the class's schema with its rules."""
         made = handler(schema)
         handler.resolve_ref_schema(made).update(with_rules({}, cls.RULES))
         return made
 
     def to_manifest(self) -> dict[str, Any]:
-        """As it stands in a manifest, without what was left out."""
+        """The object as a manifest has it, without the fields that are None."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class OwnerReference(Model):
-    """Whose child an object is."""
+    """The object's owner, as Kubernetes has it in the metadata."""
 
     api_version: str
     kind: str
@@ -70,7 +70,7 @@ class OwnerReference(Model):
 
 
 class Metadata(Model):
-    """The part of an object's metadata that the operator looks at."""
+    """The part of an object's metadata that the operator reads."""
 
     name: str
     namespace: str = ""
@@ -86,40 +86,40 @@ class Metadata(Model):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether somebody has asked for its deletion."""
+        """Whether the deletion of the object has begun."""
         return self.deletion_timestamp is not None
 
 
 class Condition(Model):
-    """One thing that can be true of an object, with the reason and since when."""
+    """A statement about the object: whether it is true, why, and since when."""
 
     type: Annotated[str, Field(min_length=1, max_length=64)]
-    """What is said to be true or not."""
+    """The statement, in one word."""
     status: ConditionStatus = "Unknown"
-    """Whether it is."""
+    """Whether the statement is true."""
     reason: Annotated[str, Field(max_length=128)] = "NotReconciled"
     """Why, in one word of a closed list."""
     message: Annotated[str, Field(max_length=4096)] = ""
-    """Why, for people, and what can be done."""
+    """Why, in a sentence for people, and what to do."""
     last_transition_time: datetime
-    """When `status` changed last."""
+    """When `status` or `reason` changed last."""
     observed_generation: int = 0
-    """The generation of the spec that this speaks of."""
+    """The generation of the spec for which the condition was decided."""
 
 
 class Status(Model):
-    """What every status has."""
+    """The fields that every status has."""
 
     CONDITIONS: ClassVar[tuple[str, ...]] = ()
     """The types of condition that the kind has, in the order in which they are shown."""
 
     observed_generation: int = 0
-    """The newest generation of the spec that the operator has acted on."""
+    """The newest generation of the spec on which the operator has acted."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=CONDITION_TYPES_MAX), ListKeys(("type",))] = ()
-    """What is true of the object now; one entry for each type."""
+    """The conditions of the object: one entry for each type."""
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of that type, if it was ever reported."""
+        """The condition of that type, or None if it was never reported."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
     def is_true(self, kind: str) -> bool:
@@ -130,12 +130,12 @@ class Status(Model):
 
 @dataclass(frozen=True)
 class Scale:
-    """Where the sizes stand.
+    """The paths that `kubectl scale` and autoscalers use.
 
     Attributes:
-        wanted: Path of the size that is wanted.
-        actual: Path of the size that is.
-        selector: Path of the selector of the pods, as text.
+        wanted: Path of the desired size.
+        actual: Path of the present size.
+        selector: Path of the selector of the pods, which is a text.
     """
 
     wanted: str
@@ -144,25 +144,25 @@ class Scale:
 
 
 class Resource(Model):
-    """An object of one of our kinds: metadata here, `spec` and `status` in the kind's own class."""
+    """An object of one of our kinds. The kind's own class adds `spec` and `status`."""
 
     KIND: ClassVar[str]
     PLURAL: ClassVar[str]
     SINGULAR: ClassVar[str]
     SHORT_NAME: ClassVar[str]
     COLUMNS: ClassVar[tuple[Column, ...]] = (AGE,)
-    """What `kubectl get` shows."""
+    """The columns that `kubectl get` shows."""
     SCALE: ClassVar[Scale | None] = None
-    """How `kubectl scale` and autoscalers change its size."""
+    """The paths by which `kubectl scale` and autoscalers change its size; None if it has no size."""
 
     metadata: Metadata
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Self:
-        """The object that the API server gave.
+        """Make a model of an object that the API server gave.
 
         Raises:
-            InvalidManifestError: It does not have the shape of the kind.
+            InvalidManifestError: The object does not have the shape of the kind.
         """
         try:
             return cls.model_validate(dict(manifest))
@@ -176,21 +176,21 @@ class Resource(Model):
 
     @property
     def namespace(self) -> str:
-        """Where it lives."""
+        """The object's namespace."""
         return self.metadata.namespace
 
     @property
     def name(self) -> str:
-        """What it is called in Kubernetes."""
+        """The object's name in Kubernetes."""
         return self.metadata.name
 
     @property
     def uid(self) -> str:
-        """What it is called for ever: a second object of the same name has another."""
+        """The object's UID. Another object that is made later with the same name has another UID."""
         return self.metadata.uid
 
     def owner_reference(self) -> dict[str, Any]:
-        """What a child says of this object, its controller."""
+        """The owner reference that a child of this object gets. It names this object as its controller."""
         return {
             "apiVersion": f"{API_GROUP}/{API_VERSION}",
             "kind": self.KIND,
@@ -201,5 +201,5 @@ class Resource(Model):
         }
 
     def to_manifest(self) -> dict[str, Any]:
-        """The whole object, with its kind."""
+        """The whole object as a manifest, with API version and kind."""
         return {"apiVersion": f"{API_GROUP}/{API_VERSION}", "kind": self.KIND, **super().to_manifest()}

@@ -1,7 +1,7 @@
-"""Broker: one incarnation of a member: one pod name, one disk. Written by the operator only.
+"""Broker: one incarnation of a member, with one pod name and one disk. Only the operator writes it.
 
-A disk that is lost takes its Broker with it for good; the slot gets another Broker, with another `uid`, that says which
-incarnation it replaces. So nothing that was said of the old disk can be taken for the new one.
+If the disk is lost, its Broker is lost too, for good. The slot gets another Broker with another `uid`, which names the
+incarnation that it replaces. So no statement about the old disk can be applied to the new one by mistake.
 """
 
 from __future__ import annotations
@@ -23,66 +23,66 @@ BrokerPhase = Literal["Pending", "Running", "Stopped", "DiskLost", "Released"]
 
 
 class BrokerSpec(Model):
-    """Which member it is, and of what disk; nothing of it ever changes."""
+    """Which member it is and which disk it has. No field of it ever changes."""
 
     cluster: ClusterName
     """The BrokerCluster that it belongs to."""
     group: BrokerGroupName
-    """Its broker group, as the brokers call it."""
+    """The name of its broker group among the brokers."""
     slot: Annotated[int, Field(ge=0, le=15), immutable("a Broker keeps its slot")]
-    """Its place in the group."""
+    """Its place in the broker group, from 0."""
     uid: Annotated[
         str,
         Field(min_length=UID_LENGTH, max_length=UID_LENGTH),
         matches(UID_PATTERN, "four small letters or digits"),
         immutable("another disk is another Broker"),
     ]
-    """Tells this disk from others that held the slot; part of the names of pod and volume claim."""
-    replaces: (
-        Annotated[str, Field(max_length=64), immutable("what a disk replaces is decided when it is made")] | None
-    ) = None
-    """The incarnation whose disk is lost, and whose place this one takes."""
+    """Distinguishes this disk from other disks that had the slot. It is part of the names of the pod and the volume
+    claim."""
+    replaces: Annotated[str, Field(max_length=64), immutable("it is decided when the Broker is made")] | None = None
+    """The incarnation whose disk is lost and whose slot this Broker takes."""
 
 
 class DiskLost(Model):
-    """Why the disk is given up."""
+    """Why the operator gives up the disk."""
 
     at: datetime
-    """When it was marked; nothing is deleted in the same pass."""
+    """When the operator marked the disk as lost. It deletes nothing in the same pass."""
     proof: Annotated[str, Field(max_length=2048)]
-    """What proved it."""
+    """What proved that the disk is lost."""
     incarnation: Annotated[str, Field(max_length=64)] = ""
-    """The identity of the disk that was given up; empty if it never joined."""
+    """The identity of the lost disk. Empty if the disk never joined."""
     run: int | None = None
-    """The newest run of its process, noted with the proof and while its pod was there: the one that is certified."""
+    """The newest member run on the disk, noted with the proof and while the pod was there. The death certificate names
+    this member run."""
 
 
 class Released(Model):
-    """When what belonged to the disk was seen to be gone."""
+    """When the operator saw that the pod and the claim of the lost disk are gone."""
 
     at: datetime
-    """When."""
+    """When the operator saw it."""
 
 
 class BrokerStatus(Status):
-    """What is true of it."""
+    """The observed state of one incarnation."""
 
     CONDITIONS: ClassVar = ("Ready", "Scheduled", "StorageBound", "DiskHealthy")
 
     phase: BrokerPhase = "Pending"
-    """In one word: `DiskLost` and `Released` are final."""
+    """The state in one word. `DiskLost` is followed only by `Released`, and `Released` is final."""
     node: Annotated[str, Field(max_length=253)] = ""
-    """The node that it runs on, or ran on last."""
+    """The node on which it runs, or ran last."""
     incarnation: Annotated[str, Field(max_length=64)] = ""
-    """The identity that its disk bears."""
+    """The identity that is on its disk."""
     run: int | None = None
-    """The newest run of the process that is known."""
+    """The newest member run that the operator knows."""
     disk: Annotated[str, Field(max_length=512)] = ""
-    """Its claim and its volume."""
+    """The names of its claim and its volume."""
     disk_lost: DiskLost | None = None
-    """Set once, when the disk is given up."""
+    """Set once, when the operator marks the disk as lost."""
     released: Released | None = None
-    """Set once, when pod and claim are seen to be gone."""
+    """Set once, when the pod and the claim of a lost disk are gone."""
 
 
 class Broker(Resource):
@@ -106,7 +106,8 @@ class Broker(Resource):
 
     RULES: ClassVar = (
         Rule(
-            # Not simply one comparison: the length of a text made of a number is not known beforehand, nor its cost.
+            # Not one comparison with the whole name: the API server cannot know how long a number is as text. So it
+            # could not estimate what the rule costs, and would refuse it.
             "self.metadata.name.startsWith(self.spec.cluster + '-' + self.spec.group + '-') && "
             "self.metadata.name.endsWith('-' + self.spec.uid)",
             "metadata.name is <cluster>-<group>-<slot>-<uid>: leave Broker objects to the operator",

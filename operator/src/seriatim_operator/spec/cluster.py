@@ -1,4 +1,4 @@
-"""BrokerCluster: a cluster of broker groups, and all that they have in common."""
+"""BrokerCluster: a cluster of broker groups, and the settings that they share."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ GROUPS_MAX: Final = 1000
 MEMBERS_MAX: Final = 5
 
 STORAGE_SIZE_MIN: Final = "4Gi"
-"""A broker keeps 2 GiB or 5 % of its disk free: a smaller disk would hold next to nothing."""
+"""A broker keeps 2 GiB or 5 % of its disk free, so a smaller disk would hold almost no messages."""
 
 ChangeApproval = Literal["Automatic", "Manual"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 _RESERVED_LABEL = Rule(
     "self.all(key, !key.startsWith('seriatim.dev/') && !key.startsWith('app.kubernetes.io/'))",
-    "labels below seriatim.dev/ and app.kubernetes.io/ are the operator's: choose another prefix",
+    "labels below seriatim.dev/ and app.kubernetes.io/ belong to the operator: choose another prefix",
 )
 _RESERVED_ANNOTATION = Rule(
     "self.all(key, !key.startsWith('seriatim.dev/'))",
-    "annotations below seriatim.dev/ are the operator's: choose another prefix",
+    "annotations below seriatim.dev/ belong to the operator: choose another prefix",
 )
 
 
 class Etcd(Model):
-    """Where the cluster's metadata lives."""
+    """The etcd in which the brokers of the cluster keep their metadata."""
 
     RULES: ClassVar = (
         Rule(
             "has(self.tlsSecret) == has(oldSelf.tlsSecret)",
-            "tlsSecret can be pointed at another Secret, but neither added nor taken away: "
-            "brokers with and without TLS to etcd would live side by side",
+            "tlsSecret can name another Secret, but it cannot be added or removed: "
+            "some brokers would use TLS to etcd and others would not",
         ),
     )
 
@@ -72,14 +72,15 @@ class Etcd(Model):
     ]
     """`host:port` of each member of etcd."""
     tls_secret: ObjectName | None = None
-    """A Secret with `ca.crt`, `tls.crt` and `tls.key` for the connection to etcd; left out, it is not encrypted."""
+    """A Secret with `ca.crt`, `tls.crt` and `tls.key` for the connection to etcd. Without it, the connection is not
+    encrypted."""
 
 
 class Storage(Model):
     """The disk that each broker gets."""
 
     storage_class_name: Annotated[ObjectName, immutable("disks cannot change their class; make a new cluster")]
-    """A StorageClass with `volumeBindingMode: WaitForFirstConsumer`, best of disks local to a node."""
+    """A StorageClass with `volumeBindingMode: WaitForFirstConsumer`. Disks local to a node are best."""
     size: Annotated[
         Quantity,
         Rule(
@@ -91,7 +92,7 @@ class Storage(Model):
             "a disk can grow, not shrink: keep at least the size it has",
         ),
     ]
-    """Size of each broker's volume; grows in place where the class allows it."""
+    """Size of each broker's volume. A larger size grows the volumes in place, if the class allows it."""
 
 
 class Tls(Model):
@@ -100,40 +101,41 @@ class Tls(Model):
     enabled: Annotated[
         bool, immutable("brokers with and without TLS do not understand each other; make a new cluster")
     ] = True
-    """Whether all ports speak TLS, and brokers and clients show certificates."""
+    """Whether all ports use TLS, and brokers and clients show certificates."""
     ca_secret: ObjectName | None = None
-    """A Secret with your own authority (`tls.crt`, `tls.key`); left out, the operator makes one."""
+    """A Secret with your own certificate authority (`tls.crt`, `tls.key`). Without it, the operator makes one."""
     certificate_days: Annotated[int, Field(ge=1, le=3650)] = 90
-    """How long a certificate is valid; it is renewed after two thirds of that, without a restart."""
+    """Days for which a certificate is valid. The operator renews it after two thirds of them, without a restart."""
 
 
 class ResourceAmounts(Model):
-    """What the container asks for, and what it gets at most."""
+    """What the container requests, and the most that it gets."""
 
     RULES: ClassVar = (
         Rule(
             "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
             "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
             "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
-            "no request exceeds its limit: lower the one or raise the other",
+            "a request is at most its limit: lower the request or raise the limit",
         ),
     )
 
     requests: Annotated[dict[str, Amount], Field(max_length=16), QUALIFIED_KEYS] = Field(default_factory=dict)
-    """Amounts reserved on the node, by resource: `cpu`, `memory`, ..."""
+    """Amounts that the node reserves, by resource: `cpu`, `memory`, ..."""
     limits: Annotated[dict[str, Amount], Field(max_length=16), QUALIFIED_KEYS] = Field(default_factory=dict)
-    """Amounts never exceeded, by resource."""
+    """Amounts that the container never exceeds, by resource."""
 
 
 class Toleration(Model):
-    """A taint that brokers bear."""
+    """A taint that brokers tolerate."""
 
     RULES: ClassVar = (
         Rule(
             "self.operator != 'Exists' || !has(self.value) || self.value == ''", "with operator Exists leave value out"
         ),
         Rule(
-            "has(self.key) || self.operator == 'Exists'", "without a key say operator: Exists, which bears every taint"
+            "has(self.key) || self.operator == 'Exists'",
+            "without a key write operator: Exists, which tolerates every taint",
         ),
         Rule(
             "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
@@ -142,15 +144,15 @@ class Toleration(Model):
     )
 
     key: LabelKey | None = None
-    """The taint's key; left out with `operator: Exists`, all."""
+    """The taint's key. Without it and with `operator: Exists`, brokers tolerate every key."""
     operator: Literal["Equal", "Exists"] = "Equal"
     """How `value` is compared."""
     value: LabelValue | None = None
     """The taint's value."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """The taint's effect; left out, all."""
+    """The taint's effect. Without it, brokers tolerate every effect."""
     toleration_seconds: int | None = None
-    """How long a `NoExecute` taint is borne; left out, for ever."""
+    """Seconds for which brokers tolerate a `NoExecute` taint. Without it, they tolerate it for ever."""
 
 
 class EnvironmentVariable(Model):
@@ -160,47 +162,47 @@ class EnvironmentVariable(Model):
         str,
         Field(min_length=1, max_length=128),
         matches("^[A-Za-z_][A-Za-z0-9_]*$", "a variable's name has letters, digits and _, and begins with no digit"),
-        Rule("!self.startsWith('SERIATIM_')", "what a broker is told stands in spec.settings, not in its environment"),
+        Rule("!self.startsWith('SERIATIM_')", "write a broker's settings into spec.settings, not into its environment"),
     ]
-    """Its name."""
+    """The variable's name."""
     value: Annotated[str, Field(max_length=4096)] = ""
-    """Its value, as it is."""
+    """The variable's value."""
 
 
 class LocalReference(Model):
     """An object in the same namespace."""
 
     name: ObjectName
-    """Its name."""
+    """The object's name."""
 
 
 class PodTemplate(Model):
-    """What may be said about the brokers' pods: a choice, not a whole pod."""
+    """Settings for the brokers' pods: a selection of fields, not a whole pod."""
 
     labels: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_LABEL] = Field(
         default_factory=dict
     )
-    """More labels; changed in place."""
+    """More labels. A change needs no restart."""
     annotations: Annotated[
         dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32), QUALIFIED_KEYS, _RESERVED_ANNOTATION
     ] = Field(default_factory=dict)
-    """More annotations; changed in place."""
+    """More annotations. A change needs no restart."""
     resources: ResourceAmounts = ResourceAmounts()
-    """What the broker's container asks for and gets."""
+    """What the broker's container requests, and the most that it gets."""
     node_selector: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS] = Field(default_factory=dict)
-    """Labels that a broker's node has."""
+    """Labels that the node of a broker must have."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
-    """Taints that brokers bear."""
+    """Taints that brokers tolerate."""
     priority_class_name: ObjectName | None = None
     """A PriorityClass for brokers."""
     env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64), ListKeys(("name",))] = ()
     """More environment variables, for instance for the allocator."""
     image_pull_policy: PullPolicy = "IfNotPresent"
-    """When the image is pulled."""
+    """When the kubelet pulls the image."""
     image_pull_secrets: Annotated[tuple[LocalReference, ...], Field(max_length=16), ListKeys(("name",))] = ()
-    """Secrets for the registry."""
+    """Secrets with which the kubelet pulls the image from its registry."""
     zone_key: LabelKey = "topology.kubernetes.io/zone"
-    """The node label over whose values the members of a group are spread, where that is possible."""
+    """A node label. If possible, the members of a broker group run on nodes with different values of it."""
 
 
 class LabelRequirement(Model):
@@ -209,47 +211,51 @@ class LabelRequirement(Model):
     RULES: ClassVar = (
         Rule(
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
-            "In and NotIn need values, Exists and DoesNotExist take none",
+            "In and NotIn need values; with Exists and DoesNotExist leave values out",
         ),
     )
 
     key: LabelKey
     """The label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How its value is compared."""
+    """How the label's value is compared with `values`."""
     values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
-    """With what."""
+    """The values for `In` and `NotIn`."""
 
 
 class LabelSelector(Model):
-    """Which pods are meant; an empty one means all."""
+    """Selects pods. An empty selector selects all."""
 
     match_labels: Annotated[dict[str, LabelValue], Field(max_length=32), QUALIFIED_KEYS] = Field(default_factory=dict)
-    """Labels that they have."""
+    """Labels that the pods have."""
     match_expressions: Annotated[tuple[LabelRequirement, ...], Field(max_length=32)] = ()
-    """Conditions on labels."""
+    """Conditions on the pods' labels."""
 
 
 class NetworkPolicy(Model):
-    """Who may reach the brokers."""
+    """Which pods may connect to the brokers."""
 
     enabled: bool = True
-    """Whether a NetworkPolicy is made: brokers, operator and monitoring, and the clients that are chosen."""
+    """Whether the operator makes a NetworkPolicy. It admits brokers, the operator, monitoring, and the clients of
+    `clientSelector`."""
     client_selector: LabelSelector | None = None
-    """Pods of this namespace that may connect as clients; left out, all pods of all namespaces may."""
+    """Pods of this namespace that may connect as clients. Without it, all pods of all namespaces may."""
 
 
 class BrokerClusterSpec(Model):
-    """What is wanted of a cluster."""
+    """The desired state of a cluster."""
 
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)]
-    """How many broker groups there are. More are added at once; fewer leave when nothing lies on them any more."""
+    """How many broker groups the cluster has. The operator adds broker groups at once. It removes one only when the
+    broker group holds no segment any more."""
     members_per_group: Annotated[
         int,
         Field(ge=2, le=MEMBERS_MAX),
-        immutable("the copies of a segment are decided when its group is made; make a new cluster and move its topics"),
+        immutable(
+            "the number of members is decided when a broker group is made; make a new cluster and move the topics to it"
+        ),
     ] = 2
-    """Members of each group: how many disks have each message."""
+    """Members of each broker group. Each message is on the disks of that many members."""
     image: (
         Annotated[
             str,
@@ -258,9 +264,9 @@ class BrokerClusterSpec(Model):
         ]
         | None
     ) = None
-    """The brokers' image; left out, the one that belongs to the operator."""
+    """The brokers' image. Without it, the operator uses the image of its own version."""
     etcd: Etcd
-    """Where the cluster's metadata lives."""
+    """The etcd in which the brokers of the cluster keep their metadata."""
     storage: Storage
     """The disk that each broker gets."""
     tls: Tls = Tls()
@@ -270,69 +276,71 @@ class BrokerClusterSpec(Model):
         Field(max_length=64),
         Rule(
             "self.all(key, key.matches('^[a-z][a-z0-9_]{0,63}$'))",
-            "settings are called as in broker.toml, such as heal_after_s",
+            "write the names of settings as in broker.toml, such as heal_after_s",
         ),
     ] = Field(default_factory=dict)
-    """Settings of the brokers by name, such as `heal_after_s`; a change rolls them, one at a time."""
+    """Settings of the brokers by name, such as `heal_after_s`. After a change the operator restarts the brokers, one at
+    a time."""
     change_approval: ChangeApproval = "Automatic"
-    """`Manual`: what disrupts waits in `status.plannedChanges` until somebody approves it."""
+    """`Manual`: restarts that a change needs wait in `status.plannedChanges` until a person approves them."""
     paused: bool = False
-    """The operator leaves everything as it is; brokers go on, and fail over, by themselves."""
+    """`true`: the operator changes nothing in this cluster. The brokers go on, and switch by themselves if one dies."""
     pod_template: PodTemplate = PodTemplate()
-    """What may be said about the brokers' pods."""
+    """Settings for the brokers' pods."""
     node_loss_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = 60
-    """How long a node must be proved gone before its disks are given up."""
+    """Seconds for which a node must be gone before the operator gives up its disks."""
     deletion_policy: DeletionPolicy = "Retain"
-    """What becomes of the brokers' volumes when the cluster is deleted."""
+    """What happens to the brokers' volume claims when this object is deleted: `Retain` keeps them, `Delete` deletes
+    them."""
     network_policy: NetworkPolicy = NetworkPolicy()
-    """Who may reach the brokers."""
+    """Which pods may connect to the brokers."""
 
 
 class PlannedChange(Model):
-    """Something that the operator would do."""
+    """A step that the operator takes when its plan is approved and it is this step's turn."""
 
     action: Annotated[str, Field(max_length=64)]
-    """What."""
+    """The step, in one word."""
     object: Annotated[str, Field(max_length=300)]
-    """To what."""
+    """The object that the step changes."""
     reason: Annotated[str, Field(max_length=1024)]
-    """Why."""
+    """Why the step is needed."""
     hash: Annotated[str, Field(max_length=64)]
-    """Names this plan: the annotation that approves it repeats it."""
+    """Names the plan. To approve it, write this value into the annotation `seriatim.dev/approve`."""
 
 
 class Operation(Model):
-    """The one disruptive thing that is going on."""
+    """The one disruptive operation that is under way."""
 
     kind: Annotated[str, Field(max_length=64)]
-    """What."""
+    """The kind of operation."""
     object: Annotated[str, Field(max_length=300)]
-    """To what."""
+    """The object that the operation changes."""
     started_at: datetime
-    """Since when."""
+    """When it began."""
     expires_at: datetime
-    """When it no longer holds up others."""
+    """From this time on it does not hold up other operations any more."""
 
 
 class BrokerClusterStatus(Status):
-    """What is true of a cluster."""
+    """The observed state of a cluster."""
 
     CONDITIONS: ClassVar = ("Ready", "Progressing", "Degraded", "Quiesced", "Stable")
 
     groups: int = 0
-    """Broker groups that there are."""
+    """How many broker groups have Broker objects."""
     ready_groups: int = 0
-    """Of these, the ones all of whose members serve."""
+    """How many of the broker groups in `spec.groups` have all their members serving."""
     selector: Annotated[str, Field(max_length=512)] = ""
-    """Labels of the brokers' pods, for autoscalers."""
+    """A label selector for the brokers' pods. Autoscalers read it."""
     cluster_id: Annotated[str, Field(max_length=64)] = ""
-    """The identity that the brokers' disks bear."""
+    """The identity of the cluster, which is on each broker's disk."""
     bootstrap: Annotated[str, Field(max_length=300)] = ""
-    """What clients connect to first."""
+    """The `host:port` to which clients connect first."""
     planned_changes: Annotated[tuple[PlannedChange, ...], Field(max_length=100)] = ()
-    """What waits for approval, in order."""
+    """The restarts that are still to do, in order. With `changeApproval: Manual` they wait for approval."""
     operation: Operation | None = None
-    """The one disruptive operation that is going on."""
+    """The one disruptive operation that is under way."""
     blocked_by: Annotated[str, Field(max_length=1024)] = ""
     """What the next step waits for."""
 
@@ -360,7 +368,7 @@ class BrokerCluster(Resource):
             f"self.metadata.name.size() <= {CLUSTER_NAME_LENGTH_MAX} && "
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             f"metadata.name: a cluster's name has at most {CLUSTER_NAME_LENGTH_MAX} small letters, digits and -, and "
-            "begins with a letter, for Services and pods are named after it",
+            "begins with a letter, because Services and pods are named after it",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""What `kubectl get` shows of an object."""
+"""The columns that `kubectl get` shows of an object."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Column:
     """One column.
 
     Attributes:
-        name: Its head.
-        path: Where its value stands. One value: of a path that leads to several, the API server shows the first only.
-        type: How it is shown.
+        name: The heading of the column.
+        path: The path of the value. If it leads to several values, the API server shows only the first.
+        type: The type of the value, which decides how `kubectl` shows it.
         is_wide: Shown with `-o wide` only.
     """
 
@@ -24,10 +24,10 @@ class Column:
 
 
 def condition_columns(kind: str = "Ready", message_head: str = "Status") -> tuple[Column, Column]:
-    """Whether the condition holds, and its message: the column that people read when it does not."""
+    """Two columns: whether the condition is true, and (with `-o wide`) its message, which says why not."""
     at = f'.status.conditions[?(@.type=="{kind}")]'
     return Column(kind, f"{at}.status"), Column(message_head, f"{at}.message", is_wide=True)
 
 
 AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
-"""Kubernetes shows it by itself only where a kind has no columns of its own."""
+"""Kubernetes shows the age by itself only if a kind defines no columns."""

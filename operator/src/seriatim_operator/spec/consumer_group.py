@@ -1,4 +1,4 @@
-"""ConsumerGroup: the place of a group of consumers in a topic, made before the first of them joins."""
+"""ConsumerGroup: a consumer group's place in a topic, which is made before the first consumer joins."""
 
 from __future__ import annotations
 
@@ -21,67 +21,74 @@ ConsumerGroupState = Literal["Idle", "Active", "Behind", "Unknown"]
 
 
 class RewindSpec(Model):
-    """A rewind, or a skip, of the group on all partitions. It is carried out once."""
+    """A rewind or a skip of the consumer group on all partitions. The operator carries it out once."""
 
     to: Place
     """`Earliest`, `Latest`, or a time like `2026-01-31T08:00:00Z`: the first message that was appended then or later.
     """
     request_id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    """Chosen by you. To have it done again, choose another one."""
+    """A text that you choose. To have the rewind carried out again, choose another one."""
 
 
 class RewindStatus(Model):
-    """The last rewind that was asked for, and what became of it."""
+    """The last rewind that was requested, and its result."""
 
     request_id: Annotated[str, Field(max_length=64)] = ""
-    """Of `spec.rewind`."""
+    """The `requestId` of `spec.rewind`."""
     state: RewindState = "Done"
-    """`Done`: the group went there. `Refused`: there is no such place, and the group is where it was."""
+    """`Done`: the consumer group is at the new place. `Refused`: there is no such place, and the consumer group is
+    where it was."""
     message: Annotated[str, Field(max_length=1024)] = ""
-    """On how many partitions, or why not."""
+    """On how many partitions it was done, or why it was refused."""
 
 
 class ConsumerGroupSpec(Model):
-    """What is wanted of a consumer group."""
+    """The desired state of a consumer group."""
 
     cluster: ClusterName
     """The BrokerCluster, in the same namespace."""
-    topic: Annotated[LegalName, immutable("a group's place is a place in one topic; make another object")]
-    """The topic, as the brokers call it."""
-    group: Annotated[LegalName, immutable("a group keeps its name; make another object")] | None = None
-    """What the brokers call the group, where that is no name for Kubernetes; left out, as the object."""
+    topic: Annotated[LegalName, immutable("a consumer group's place is in one topic; make another object")]
+    """The topic's name among the brokers."""
+    group: Annotated[LegalName, immutable("a consumer group keeps its name; make another object")] | None = None
+    """The consumer group's name among the brokers. Use this field if the name is not valid for a Kubernetes object.
+    Without it, the consumer group has the object's name."""
     start: Annotated[Place, immutable("a group starts once; make another one to start elsewhere")] = "Earliest"
-    """Where a group that is new begins: `Earliest`, `Latest`, or a time like `2026-01-31T08:00:00Z`. A time is looked
+    """Where a new consumer group begins: `Earliest`, `Latest`, or a time like `2026-01-31T08:00:00Z`. A time is looked
     up once."""
     paused: bool | None = None
-    """Whether the group is given nothing. Left out: as people have it (`seriatim group pause`, `resume`)."""
+    """`true`: brokers give the consumer group no messages. `false`: they do. Without it, the operator leaves the choice
+    to `seriatim group pause` and `resume`."""
     rewind: RewindSpec | None = None
-    """Have the group begin anew elsewhere. Consumers that run go on from there, and are told."""
-    mode: Annotated[GroupMode, immutable("the place of a group is kept in its mode; make another object")] = "Exclusive"
-    """`Exclusive`: one consumer at a time has a partition, in its order."""
+    """Moves the consumer group to another place. Consumers that run go on from there and get an event about it."""
+    mode: Annotated[GroupMode, immutable("the place of a consumer group belongs to its mode; make another object")] = (
+        "Exclusive"
+    )
+    """`Exclusive`: one consumer at a time gets the messages of a partition, in their order."""
     deletion_policy: DeletionPolicy = "Retain"
-    """What becomes of the group's place when this object is deleted."""
+    """What happens to the consumer group's place when this object is deleted: `Retain` keeps it, `Delete` deletes
+    it."""
 
 
 class ConsumerGroupStatus(Status):
-    """What is true of a consumer group. The lag is told in steps, so that it is written rarely."""
+    """The observed state of a consumer group. The lag is given in wide steps, so that the status is seldom written."""
 
     CONDITIONS: ClassVar = ("Ready",)
 
     group_name: Annotated[str, Field(max_length=BROKER_NAME_LENGTH_MAX)] = ""
-    """What the brokers call it."""
+    """The consumer group's name among the brokers."""
     state: ConsumerGroupState = "Unknown"
-    """`Active`: somebody consumes. `Behind`: and has more than 10,000 messages before it. `Idle`: nobody does."""
+    """`Active`: a consumer is connected. `Behind`: a consumer is connected, and more than 10,000 messages are not
+    acknowledged. `Idle`: no consumer is connected."""
     lag_bucket: Annotated[str, Field(max_length=32)] = ""
-    """About how many messages are not acknowledged yet."""
+    """Roughly how many messages are not acknowledged yet."""
     paused: bool = False
-    """Whether the group is given nothing, on some partition at least."""
+    """Whether the consumer group is paused on at least one partition."""
     rewind: RewindStatus | None = None
-    """The last rewind that was asked for, and what became of it."""
+    """The last rewind that was requested, and its result."""
 
 
 class ConsumerGroup(Resource):
-    """The place of a group of consumers in a topic."""
+    """A consumer group's place in a topic."""
 
     KIND: ClassVar = "ConsumerGroup"
     PLURAL: ClassVar = "consumergroups"
@@ -99,8 +106,8 @@ class ConsumerGroup(Resource):
     RULES: ClassVar = (
         Rule(
             f"has(self.spec.group) || self.metadata.name.size() <= {BROKER_NAME_LENGTH_MAX}",
-            f"metadata.name: brokers take names of at most {BROKER_NAME_LENGTH_MAX} characters; say a shorter one in "
-            "spec.group",
+            f"metadata.name: brokers take names of at most {BROKER_NAME_LENGTH_MAX} characters; write a "
+            "shorter one into spec.group",
         ),
     )
 
@@ -109,5 +116,5 @@ class ConsumerGroup(Resource):
 
     @property
     def group_name(self) -> str:
-        """What the brokers call it."""
+        """The consumer group's name among the brokers."""
         return self.spec.group or self.metadata.name

@@ -1,19 +1,19 @@
-"""What can be wrong with an object that was read, and with the text of a value.
+"""Errors of an object that the operator read, and of the text of a value.
 
     SpecError
     ├── InvalidManifestError      the object does not have the shape of its kind
     ├── InvalidQuantityError      not a Kubernetes quantity
     └── InvalidDurationError      not a duration
 
-The API server refuses nearly all of it before the operator sees it; what is left are objects that an older definition
-of the kind let in. They become a condition of that object, never the end of the operator.
+The API server refuses nearly all such objects before the operator sees them. It keeps those that it accepted under an
+older definition of the kind. Such an object gets the condition `Ready=False` (InvalidSpec); the operator goes on.
 """
 
 from __future__ import annotations
 
 
 class SpecError(Exception):
-    """Somebody wrote what this version cannot read."""
+    """An object or a text cannot be read by this version of the operator."""
 
 
 class InvalidManifestError(SpecError):
@@ -21,8 +21,8 @@ class InvalidManifestError(SpecError):
 
     Attributes:
         kind: The kind that was expected.
-        namespace: Of the object, as far as it says.
-        name: Of the object, as far as it says.
+        namespace: The object's namespace; empty if the object has none.
+        name: The object's name; empty if the object has none.
         problems: One line for each field, with its path.
     """
 
@@ -35,16 +35,16 @@ class InvalidManifestError(SpecError):
 
 
 class InvalidQuantityError(SpecError, ValueError):
-    """The text is no quantity such as `100Gi`."""
+    """The text is not a quantity such as `100Gi`."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"{text!r} is no quantity: write a number with a unit, such as 100Gi or 500G")
+        super().__init__(f"{text!r} is not a quantity: write a number with a unit, such as 100Gi or 500G")
         self.text = text
 
 
 class InvalidDurationError(SpecError, ValueError):
-    """The text is no duration such as `72h`."""
+    """The text is not a duration such as `72h`."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"{text!r} is no duration: write numbers with units d, h, m or s, such as 72h or 1d12h")
+        super().__init__(f"{text!r} is not a duration: write numbers with units d, h, m or s, such as 72h or 1d12h")
         self.text = text

@@ -1,4 +1,4 @@
-"""Types of fields that several kinds use, with their bounds and rules."""
+"""Types of fields that several kinds use, with their limits and rules."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import BeforeValidator, Field
 from .rules import IntegerOrText, Rule, immutable, matches
 
 OBJECT_NAME_LENGTH_MAX: Final = 253
-"""Of a Kubernetes object."""
+"""The longest name of a Kubernetes object."""
 
 CLUSTER_NAME_LENGTH_MAX: Final = 40
-"""So that `<cluster>-g999-4-x7k2` and `<cluster>-operator-tls` stay labels (63 characters) with room to spare."""
+"""With it, `<cluster>-g999-4-x7k2` and `<cluster>-operator-tls` are short enough for a label (63 characters)."""
 
 BROKER_NAME_LENGTH_MAX: Final = 200
-"""Of what the brokers name: `seriatim_api.ids.NAME_LENGTH_MAX`."""
+"""The longest name among the brokers: the same number as `seriatim_api.ids.NAME_LENGTH_MAX`."""
 
 DeletionPolicy = Literal["Retain", "Delete"]
 
@@ -41,7 +41,7 @@ LegalName = Annotated[
         "a name has letters, digits, dots, _ and -, and begins with a letter or digit",
     ),
 ]
-"""What the brokers accept as the name of a topic or a consumer group."""
+"""A name that the brokers accept for a topic or a consumer group."""
 
 ObjectName = Annotated[
     str,
@@ -50,7 +50,7 @@ ObjectName = Annotated[
 ]
 
 QUALIFIED_NAME: Final = "([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
-"""What Kubernetes takes as the key of a label, an annotation, a taint or a resource."""
+"""A key that Kubernetes accepts for a label, an annotation, a taint or a resource."""
 
 LabelKey = Annotated[
     str,
@@ -87,4 +87,4 @@ Amount = Annotated[
         "write a number, or one with a unit, such as 2, 500m or 1Gi",
     ),
 ]
-"""A quantity of a resource; `cpu: 2` is a number in YAML, and as good as a text."""
+"""A quantity of a resource. `cpu: 2` is a number in YAML, so numbers are accepted as well as texts."""

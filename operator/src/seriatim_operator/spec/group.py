@@ -1,4 +1,4 @@
-"""BrokerGroup: one group of brokers that hold the same messages, and what is wanted of it."""
+"""BrokerGroup: one group of brokers that hold the same messages, and its desired state."""
 
 from __future__ import annotations
 
@@ -15,50 +15,52 @@ GroupState = Literal["Active", "Cordoned", "Draining"]
 
 
 class BrokerGroupSpec(Model):
-    """What is wanted of a group."""
+    """The desired state of a broker group."""
 
     cluster: ClusterName
-    """The BrokerCluster that the group belongs to."""
+    """The BrokerCluster that the broker group belongs to."""
     group: BrokerGroupName
-    """The group's name among the brokers."""
+    """The broker group's name among the brokers."""
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Its share of the load, against the other groups."""
+    """Its share of the load, relative to the weights of the other broker groups."""
     state: GroupState = "Active"
-    """`Cordoned`: it takes no new segments. `Draining`: what it holds is copied elsewhere, before it is removed."""
+    """`Cordoned`: open segments leave the broker group and no new ones come, while another whole broker group can take
+    them; its copies stay. `Draining`: in addition, its copies are made on other broker groups, so that it can be
+    removed."""
 
 
 class MemberStatus(Model):
-    """One member of the group."""
+    """One member of the broker group."""
 
     slot: Annotated[int, Field(ge=0)]
-    """Its place in the group."""
+    """Its place in the broker group, from 0."""
     broker: Annotated[str, Field(max_length=300)] = ""
-    """The Broker object that holds the place."""
+    """The Broker object that has the slot."""
     node: Annotated[str, Field(max_length=253)] = ""
-    """The node that it runs on."""
+    """The node on which it runs."""
     role: Annotated[str, Field(max_length=32)] = ""
     """Whether it is master of any open segment: `Master` or `Slave`."""
     ready: bool = False
-    """Whether it serves."""
+    """Whether its pod is ready."""
     incarnation: Annotated[str, Field(max_length=64)] = ""
     """The identity of its disk."""
 
 
 class BrokerGroupStatus(Status):
-    """What is true of a group."""
+    """The observed state of a broker group."""
 
     CONDITIONS: ClassVar = ("Ready", "Whole", "Drained")
 
     members: Annotated[tuple[MemberStatus, ...], Field(max_length=16), ListKeys(("slot",))] = ()
-    """Its members, by slot."""
+    """Its members, ordered by slot."""
     brokers: Annotated[str, Field(max_length=4096)] = ""
-    """The Broker objects of all members, by slot, in one text for lists."""
+    """The Broker objects of all members, ordered by slot, as one text for `kubectl get`."""
     nodes: Annotated[str, Field(max_length=4096)] = ""
-    """The nodes of all members, by slot, in one text for lists; `-` for one that has none."""
+    """The nodes of all members, ordered by slot, as one text for `kubectl get`; `-` if a member has no node."""
     heads: int | None = None
-    """Open segments on it; left out while nobody has counted."""
+    """How many open segments it has. Left out until the brokers have counted them."""
     segments: int | None = None
-    """Segments of which it holds a copy; left out while nobody has counted."""
+    """How many segments it has copies of. Left out until the brokers have counted them."""
 
 
 class BrokerGroup(Resource):

@@ -1,7 +1,7 @@
 """What the API server checks beyond types: rules in its expression language, each with a message that says what to do.
 
-A rule stands beside the field in the model (`Annotated[str, immutable("...")]`) or, where it compares fields, in the
-class that holds them (`RULES`). `crd.schema` carries both into the definitions.
+A rule about one field is beside the field in the model (`Annotated[str, immutable("...")]`). A rule that compares
+fields is in the class that has them (`RULES`). `crd.schema` copies both into the definitions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ LIST_TYPE: Final = "x-kubernetes-list-type"
 LIST_MAP_KEYS: Final = "x-kubernetes-list-map-keys"
 
 KEEPS_PRESENCE: Final = "keeps-presence"
-"""Our own mark, with the message: taken out again where the holder's rules are made."""
+"""Our own key in a field's schema, with the message. `crd.schema` removes it and gives a rule to the object that has
+the field."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Rule:
     """One rule, in the Common Expression Language.
 
     Attributes:
-        cel: True for what is right; `self` is the value, `oldSelf` what it was.
-        message: Shown to whoever is refused: what is expected, and what to do.
-        keeps_presence: An optional field may neither be added nor taken away later.
+        cel: The expression, true for a valid value. `self` is the new value, `oldSelf` the value before.
+        message: The API server shows it with its refusal. It says what is expected and what to do.
+        keeps_presence: If the field is optional, it may neither be added nor removed later.
     """
 
     cel: str
@@ -37,12 +38,12 @@ class Rule:
     keeps_presence: bool = False
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The field's schema, with this rule."""
+        """Give pydantic the field's schema with this rule."""
         return with_rules(handler(schema), (self,))
 
 
 def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...]) -> JsonSchemaValue:
-    """The schema, with more rules; `KEEPS_PRESENCE` marks those that the holder has to keep as well."""
+    """The schema with more rules. `KEEPS_PRESENCE` is set if the object that has the field needs a rule too."""
     if not rules:
         return schema
     entries = [{"rule": rule.cel, "message": rule.message} for rule in rules]
@@ -53,12 +54,12 @@ def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...]) -> JsonSchemaVa
 
 @dataclass(frozen=True)
 class ListKeys:
-    """A list whose entries are told apart by these fields, so that several writers can own entries of it."""
+    """A list whose entries are distinguished by these fields, so that several writers can each own entries of it."""
 
     keys: tuple[str, ...]
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The list's schema, as a map."""
+        """Give pydantic the list's schema, marked as a map with these keys."""
         return {**handler(schema), LIST_TYPE: "map", LIST_MAP_KEYS: list(self.keys)}
 
 
@@ -67,13 +68,13 @@ class IntegerOrText:
     """A value that may be written as a number or as a text.
 
     Attributes:
-        length_max: Of the text.
+        length_max: The longest text, in characters.
     """
 
     length_max: int
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The schema that Kubernetes has for this."""
+        """Give pydantic the schema that Kubernetes defines for such a value."""
         return {
             INTEGER_OR_TEXT: True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -82,11 +83,14 @@ class IntegerOrText:
 
 
 def immutable(remedy: str) -> Rule:
-    """The field never changes, and is neither added nor taken away later."""
+    """The rule for a field that never changes and is neither added nor removed later. `remedy` says what to do."""
     return Rule("self == oldSelf", f"cannot be changed: {remedy}", keeps_presence=True)
 
 
 def matches(pattern: str, message: str) -> Rule:
-    """A text of that form; instead of `pattern`, whose refusal shows the pattern and no advice."""
+    """The rule for a text that matches `pattern`.
+
+    pydantic's own `pattern` is not used, because the API server's refusal would show the pattern and no advice.
+    """
     assert "'" not in pattern
     return Rule(f"self.matches('{pattern}')", message)

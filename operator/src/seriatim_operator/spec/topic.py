@@ -1,4 +1,4 @@
-"""Topic: a topic of a cluster. The brokers' topic follows the object, not the other way round."""
+"""Topic: a topic of a cluster. The operator makes the brokers' topic as the object says, never the reverse."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .values import DURATION_PATTERN, FOREVER, parse_quantity, parse_retention_m
 
 PARTITIONS_MAX: Final = 20_000
 BYTES_MAX: Final = 1 << 20
-"""Of a batch and of a message, in every broker."""
+"""The largest batch and the largest message that any broker takes: 1 MiB."""
 
 RETENTION_SIZE_MIN: Final = "1Mi"
-"""Of a partition: a batch has up to 1 MiB, and the brokers keep at least one."""
+"""The smallest size of a partition that can be set: a batch has up to 1 MiB, and brokers keep at least one batch."""
 
 CHAINS_SHOWN_MAX: Final = 64
-"""Partitions of which the status tells the chain; with more, the command shows them."""
+"""Partitions whose chains the status shows. For the others use `seriatim chain`."""
 
 Durability = Literal["Flushed", "Replicated"]
 TopicState = Literal["Healthy", "OneCopy", "Unsettled", "Lost", "Unknown"]
@@ -33,131 +33,136 @@ RetentionTime = Annotated[
         f"self == '{FOREVER}' || self.matches('{DURATION_PATTERN}')",
         f"write a duration with units d, h, m or s, such as 72h or 7d, or {FOREVER}",
     ),
-    Rule(f"self == '{FOREVER}' || self.matches('[1-9]')", "keep messages for at least a second"),
+    Rule(f"self == '{FOREVER}' || self.matches('[1-9]')", "keep messages for at least 1s"),
 ]
-"""How long messages stay."""
+"""How long brokers keep messages."""
 
 RetentionSize = Annotated[
     Quantity,
     Rule(
         f"!isQuantity(self) || quantity(self).compareTo(quantity('{RETENTION_SIZE_MIN}')) >= 0",
-        f"keep at least {RETENTION_SIZE_MIN} of a partition, or leave it out: no limit",
+        f"keep at least {RETENTION_SIZE_MIN} of a partition, or leave the field out for no limit",
     ),
 ]
-"""How much of a partition stays."""
+"""How much of a partition brokers keep."""
 
 
 class TopicSpec(Model):
-    """What is wanted of a topic."""
+    """The desired state of a topic."""
 
     RULES: ClassVar = (
         Rule(
             "self.retainUnread || (!has(self.unreadMax) && !has(self.unreadSizeMax))",
-            "unreadMax and unreadSizeMax limit what retainUnread keeps: say retainUnread: true, or leave them out",
+            "unreadMax and unreadSizeMax limit what retainUnread keeps: write retainUnread: true, or leave them out",
         ),
         Rule(
             "!has(self.retentionSize) || !has(self.unreadSizeMax) || !isQuantity(self.retentionSize) || "
             "!isQuantity(self.unreadSizeMax) || "
             "quantity(self.unreadSizeMax).compareTo(quantity(self.retentionSize)) >= 0",
-            "what is not read stays at least as long as what is read: unreadSizeMax is at least retentionSize",
+            "brokers keep unread messages at least as long as read ones: unreadSizeMax is at least retentionSize",
         ),
     )
 
     cluster: ClusterName
     """The BrokerCluster, in the same namespace."""
     name: Annotated[LegalName, immutable("a topic keeps its name; make a new one and move its messages")] | None = None
-    """What the brokers call it, where that is no name for Kubernetes; left out, as the object."""
+    """The topic's name among the brokers. Use this field if the name is not valid for a Kubernetes object. Without it,
+    the topic has the object's name."""
     partitions: Annotated[
         int,
         Field(ge=1, le=PARTITIONS_MAX),
-        Rule("self >= oldSelf", "partitions can be added, not taken away: keep at least as many as there are"),
+        Rule("self >= oldSelf", "partitions can be added but not removed: keep at least as many as there are"),
     ] = 1
-    """Rows of messages, each in one order."""
+    """How many partitions the topic has. Each partition keeps its messages in one order."""
     durability: Annotated[
-        Durability, immutable("what a message that was acknowledged rests on is decided once; make a new topic")
+        Durability, immutable("the durability is decided when the topic is made; make a new topic")
     ] = "Flushed"
-    """When a message counts as stored: `Flushed` on every member's disk, or `Replicated` to every member's memory."""
+    """When a message counts as stored: `Flushed` to the disk of every member of the broker group, or `Replicated` to
+    the memory of every member."""
     retention: RetentionTime = "72h"
-    """Messages older than this are dropped; `Forever`: they stay, however old they are."""
+    """Brokers drop messages that are older than this. `Forever`: they drop no message because of its age."""
     retention_size: RetentionSize | None = None
-    """The oldest messages of a partition above this size on one disk are dropped; left out: no limit."""
+    """If a partition has more than this on one disk, brokers drop its oldest messages. Without it there is no limit."""
     retain_unread: bool = False
-    """Whether messages that a consumer group has not read are kept beyond these two limits."""
+    """Whether brokers keep messages beyond these two limits until every consumer group has read them."""
     unread_max: RetentionTime | None = None
-    """With `retainUnread`: messages older than this are dropped although a group has not read them."""
+    """With `retainUnread`: brokers drop messages that are older than this, although a consumer group has not read
+    them."""
     unread_size_max: RetentionSize | None = None
-    """With `retainUnread`: likewise, the oldest messages of a partition above this size."""
+    """With `retainUnread`: if a partition has more than this on one disk, brokers drop its oldest messages, although a
+    consumer group has not read them."""
     batch_size_bytes_max: Annotated[int, Field(ge=1024, le=BYTES_MAX)] = BYTES_MAX
-    """Largest batch."""
+    """The largest batch that brokers take, in bytes."""
     message_size_bytes_max: Annotated[int, Field(ge=1, le=BYTES_MAX)] = BYTES_MAX
-    """Largest message."""
+    """The largest message that brokers take, in bytes."""
     chain_width: Annotated[int, Field(ge=1, le=16)] = 5
     """How many broker groups a partition's send chain names."""
     deletion_policy: DeletionPolicy = "Retain"
-    """What becomes of the topic and its messages when this object is deleted."""
+    """What happens to the topic when this object is deleted: `Retain` keeps the topic and its messages, `Delete`
+    deletes them."""
 
     @property
     def retention_ms(self) -> int:
-        """The retention as the brokers say it: 0 keeps for ever."""
+        """The retention in the brokers' unit, milliseconds; 0 means for ever."""
         return parse_retention_ms(self.retention)
 
     @property
     def retention_bytes(self) -> int:
-        """The size of a partition as the brokers say it: 0 is no limit."""
+        """The size limit of a partition in bytes; 0 means no limit."""
         return int(parse_quantity(self.retention_size)) if self.retention_size is not None else 0
 
     @property
     def unread_ms_max(self) -> int:
-        """How old unread messages may become: 0 is no limit."""
+        """The age limit of unread messages in milliseconds; 0 means no limit."""
         return parse_retention_ms(self.unread_max) if self.unread_max is not None else 0
 
     @property
     def unread_bytes_max(self) -> int:
-        """The size of a partition with unread messages: 0 is no limit."""
+        """The size limit of a partition with unread messages, in bytes; 0 means no limit."""
         return int(parse_quantity(self.unread_size_max)) if self.unread_size_max is not None else 0
 
 
 class ChainStatus(Model):
-    """Where the chain of one partition stands."""
+    """The chain of one partition, in short."""
 
     partition: Annotated[int, Field(ge=0)]
     """The partition's number."""
     segment: int
     """The number of its open segment."""
     group: Annotated[str, Field(max_length=200)]
-    """The broker group that has it."""
+    """The broker group that has the open segment."""
     master: Annotated[str, Field(max_length=220)]
-    """The broker that appends."""
+    """The broker that is master of the open segment."""
     kept_from: Annotated[str, Field(max_length=40)] = ""
-    """The offset (segment:index) of the first message that is kept, as of the last change of the status."""
+    """The offset (segment:index) of the first message that brokers keep, as of the last change of the status."""
     dropped_messages: int | None = None
-    """Messages before it since the partition was made; left out if it is not known."""
+    """Messages that the partition had before `keptFrom`. Left out if the number is not known."""
 
 
 class TopicStatus(Status):
-    """What is true of a topic. Written when something changes, never to show a number that moves."""
+    """The observed state of a topic. The operator does not write it for a number alone that moves with the traffic."""
 
     CONDITIONS: ClassVar = ("Ready", "ChainHealthy")
 
     topic_name: Annotated[str, Field(max_length=BROKER_NAME_LENGTH_MAX)] = ""
-    """What the brokers call it."""
+    """The topic's name among the brokers."""
     incarnation: Annotated[str, Field(max_length=64)] = ""
-    """The identity of the topic: one that is deleted and made again has another."""
+    """The identity of the topic. A topic that is deleted and made again has another one."""
     partitions: int | None = None
-    """Partitions that there are; left out while there is no topic."""
+    """How many partitions the topic has. Left out while there is no topic."""
     state: TopicState = "Unknown"
     """The worst of its chains, in one word."""
     segments: int | None = None
-    """Segments of all its chains."""
+    """How many segments all its chains have."""
     sealed_messages: int | None = None
-    """Messages in closed segments, those that retention dropped too, as of the last change of a chain."""
+    """Messages in sealed segments, dropped ones included, as of the last change of a chain."""
     retention_acts: bool | None = None
-    """Whether brokers drop what is beyond the retention. False: a version before retention made the topic, and nothing
-    of it is dropped until a field of its retention is changed."""
+    """Whether brokers drop messages beyond the retention. False: a version of Seriatim without retention made the
+    topic. Brokers drop nothing of it until a field of its retention is changed."""
     groups: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=1000)] = ()
-    """Broker groups that have open segments of it."""
+    """Broker groups that have open segments of the topic."""
     chains: Annotated[tuple[ChainStatus, ...], Field(max_length=CHAINS_SHOWN_MAX), ListKeys(("partition",))] = ()
-    """The chains of its first partitions."""
+    """The chains of its first partitions, at most 64."""
 
 
 class Topic(Resource):
@@ -184,8 +189,8 @@ class Topic(Resource):
     RULES: ClassVar = (
         Rule(
             f"has(self.spec.name) || self.metadata.name.size() <= {BROKER_NAME_LENGTH_MAX}",
-            f"metadata.name: brokers take names of at most {BROKER_NAME_LENGTH_MAX} characters; say a shorter one in "
-            "spec.name",
+            f"metadata.name: brokers take names of at most {BROKER_NAME_LENGTH_MAX} characters; write a "
+            "shorter one into spec.name",
         ),
     )
 
@@ -194,5 +199,5 @@ class Topic(Resource):
 
     @property
     def topic_name(self) -> str:
-        """What the brokers call it."""
+        """The topic's name among the brokers."""
         return self.spec.name or self.metadata.name

@@ -1,4 +1,4 @@
-"""Texts with a unit: quantities as Kubernetes writes them, durations as people do."""
+"""Texts with a unit: quantities such as `100Gi`, as Kubernetes writes them, and durations such as `72h`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 from .errors import InvalidDurationError, InvalidQuantityError
 
 FOREVER: Final = "Forever"
-"""A retention that drops nothing."""
+"""The retention with which brokers drop nothing because of its age."""
 
 DURATION_PATTERN: Final = r"^([0-9]{1,9}(d|h|m|s)){1,4}$"
-"""What the API server lets through; units may come in any order, and add up."""
+"""A duration that the API server accepts. Units may come in any order; they are added."""
 
 _QUANTITY: Final = re.compile(r"^([+-]?[0-9]+(?:\.[0-9]*)?|[+-]?\.[0-9]+)(|[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)$")
 _FACTORS: Final = {
@@ -28,10 +28,10 @@ _DURATION: Final = re.compile(DURATION_PATTERN)
 
 
 def parse_quantity(text: str) -> Decimal:
-    """The number that a Kubernetes quantity stands for; bytes for storage, cores for processors.
+    """The number in a Kubernetes quantity: bytes for storage, cores for processors.
 
     Raises:
-        InvalidQuantityError: It stands for none.
+        InvalidQuantityError: The text is not a quantity.
     """
     found = _QUANTITY.match(text)
     if found is None:
@@ -43,10 +43,10 @@ def parse_quantity(text: str) -> Decimal:
 
 
 def parse_duration_s(text: str) -> int:
-    """The seconds of a duration such as `72h` or `1d12h`.
+    """The seconds in a duration such as `72h` or `1d12h`.
 
     Raises:
-        InvalidDurationError: It is none.
+        InvalidDurationError: The text is not a duration.
     """
     if _DURATION.match(text) is None:
         raise InvalidDurationError(text)
@@ -54,9 +54,9 @@ def parse_duration_s(text: str) -> int:
 
 
 def parse_retention_ms(text: str) -> int:
-    """The milliseconds of a retention; 0, as the brokers say it, for `Forever`.
+    """The milliseconds in a retention. `Forever` gives 0, which means no limit to the brokers.
 
     Raises:
-        InvalidDurationError: It is neither a duration nor `Forever`.
+        InvalidDurationError: The text is neither a duration nor `Forever`.
     """
     return 0 if text == FOREVER else parse_duration_s(text) * 1000

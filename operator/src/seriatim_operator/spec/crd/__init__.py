@@ -1,1 +1,1 @@
-"""From the models to what Kubernetes and people read: definitions of the kinds, and the page about them."""
+"""Makes the definitions of our kinds from the models."""

@@ -1,4 +1,4 @@
-"""A kind's CustomResourceDefinition."""
+"""Makes the CustomResourceDefinition of a kind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from ..columns import Column
 from .schema import Schema, structural_schema
 
 SCHEMA_HASH: Final = "seriatim.dev/schema-hash"
-"""Annotation of a definition: an operator that finds another one than its own says `CRDOutdated`, and goes on."""
+"""An annotation of a definition. If an operator finds another value than its own, it reports `DefinitionOutdated` and
+goes on."""
 
 SIZE_BYTES_MAX: Final = 100_000
-"""`kubectl apply` keeps a copy in an annotation, which has 262,144 bytes at most; far below, it always works."""
+"""`kubectl apply` keeps a copy of the definition in an annotation, which has at most 262,144 bytes. This limit is far
+below that."""
 
 _NEVER: Final = "1970-01-01T00:00:00Z"
 
@@ -25,7 +27,7 @@ _KIND_TEXT: Final = "The kind of this object."
 
 
 def definition(kind: type[Resource]) -> dict[str, Any]:
-    """The definition, ready to be applied."""
+    """The definition of a kind as a manifest."""
     body = _body(kind)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -40,7 +42,7 @@ def definition(kind: type[Resource]) -> dict[str, Any]:
 
 
 def schema_hash(kind: type[Resource]) -> str:
-    """Names the definition as this version has it."""
+    """A hash of the definition as this version of the operator has it, without the descriptions."""
     return _hash_of(_body(kind))
 
 
@@ -49,12 +51,12 @@ def _hash_of(body: dict[str, Any]) -> str:
 
 
 def _without_words(node: Any) -> Any:
-    """Descriptions aside, which are better worded in every release: nothing depends on them."""
+    """The node without descriptions. Their wording changes between releases, and no code depends on it."""
     if isinstance(node, list):
         return [_without_words(item) for item in node]
     if not isinstance(node, dict):
         return node
-    # A field may be called so, too; then its schema stands there, not a text.
+    # A field may also be called "description". Then the value is its schema and not a text, and it stays.
     return {
         name: _without_words(value)
         for name, value in node.items()
@@ -88,17 +90,17 @@ def _body(kind: type[Resource]) -> dict[str, Any]:
 
 
 def definition_name(kind: type[Resource]) -> str:
-    """What the definition is called."""
+    """The name of the definition, such as `topics.seriatim.dev`."""
     return f"{kind.PLURAL}.{API_GROUP}"
 
 
 def file_name(kind: type[Resource]) -> str:
-    """Where the definition is kept."""
+    """The name of the file that has the definition."""
     return f"{API_GROUP}_{kind.PLURAL}.yaml"
 
 
 def definition_text(kind: type[Resource]) -> str:
-    """The definition as YAML, the same for the same models."""
+    """The definition as YAML. The same models always give the same text."""
     text = yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
     assert len(text.encode()) < SIZE_BYTES_MAX, f"the definition of {kind.KIND} has {len(text.encode())} bytes"
     return f"# Made by `make crds` from the models in operator/src/seriatim_operator/spec. Change those.\n{text}"
@@ -123,7 +125,7 @@ def _status_of(kind: type[Resource]) -> type[Status]:
 
 
 def _conditions(status: type[Status]) -> list[dict[str, Any]]:
-    """So that `kubectl wait` and tools that read conditions work from the first second."""
+    """The conditions of a new object, so that `kubectl wait` works before the operator has seen the object."""
     return [
         {
             "type": condition,

@@ -1,4 +1,4 @@
-"""The definitions as files: written, and compared with what is committed."""
+"""Writes the definitions as files, and compares the files with the models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def definitions() -> dict[str, str]:
 
 
 def write_definitions(directory: Path) -> list[Path]:
-    """Write all of them; the directory is made if need be."""
+    """Write all definitions into the directory, which is made if it is missing. Returns the paths."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in definitions().items():
@@ -24,7 +24,7 @@ def write_definitions(directory: Path) -> list[Path]:
 
 
 def stale_definitions(directory: Path) -> list[str]:
-    """Names of files that are missing, differ from the models, or belong to no kind."""
+    """The names of files that are missing, that differ from the models, or that belong to no kind."""
     wanted = definitions()
     found = {path.name: path.read_text(encoding="utf-8") for path in directory.glob("*.yaml")}
     return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))

@@ -1,7 +1,7 @@
-"""From a model to the schema that Kubernetes takes.
+"""Converts a model to the schema that Kubernetes accepts.
 
-pydantic describes a model in JSON Schema; Kubernetes wants a *structural* schema of OpenAPI v3, which has no
-references, no unions with null and no titles. What is between the two is done here, and nothing else.
+pydantic describes a model in JSON Schema. Kubernetes needs a *structural* schema of OpenAPI v3, which has no
+references, no unions with null and no titles. This module makes the second from the first.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _ORDER: Final = (
     "properties",
     "required",
 )
-"""How a schema reads best; what is not named here follows."""
+"""The order of the keys in a schema. Keys that are not in this list come after them."""
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
     """The schema of a model's manifests.
 
     Raises:
-        ValueError: The model has something that no structural schema can say.
+        ValueError: A structural schema cannot express a field of the model.
     """
     whole = model.model_json_schema(by_alias=True)
     return _convert(whole, whole.get("$defs", {}))
 
 
 def _convert(node: Schema, definitions: Schema) -> Schema:
-    """One node and all below it."""
+    """Convert one node of the schema and all nodes below it."""
     node = _without_references(node, definitions)
     node = _without_null(node, definitions)
     converted = {name: value for name, value in node.items() if name not in _DROPPED}
@@ -57,9 +57,9 @@ def _convert(node: Schema, definitions: Schema) -> Schema:
         converted["items"] = _convert(converted["items"], definitions)
         converted.setdefault(LIST_TYPE, "atomic")
     if "type" not in converted and INTEGER_OR_TEXT not in converted:
-        raise ValueError(f"no structural schema can say {node}")
+        raise ValueError(f"a structural schema cannot express {node}")
     if converted.get("default") in ("", []):
-        del converted["default"]  # the same as leaving it out, and noise in every object
+        del converted["default"]  # the same as without a default, which would be in every object
     return {name: converted[name] for name in sorted(converted, key=_rank)}
 
 
@@ -68,7 +68,7 @@ def _rank(name: str) -> int:
 
 
 def _without_references(node: Schema, definitions: Schema) -> Schema:
-    """The node with what it refers to; what stands beside the reference (a description, a default) wins."""
+    """The node with its reference resolved. A key beside the reference, such as a default, replaces the target's."""
     while "$ref" in node:
         target = definitions[node["$ref"].rpartition("/")[2]]
         node = {**target, **{name: value for name, value in node.items() if name != "$ref"}}
@@ -76,7 +76,7 @@ def _without_references(node: Schema, definitions: Schema) -> Schema:
 
 
 def _without_null(node: Schema, definitions: Schema) -> Schema:
-    """A field that may be left out is said by leaving it out: null is not a value of ours."""
+    """The node without its choice of null: an optional field is left out and never written as null."""
     if "anyOf" not in node or node.get(INTEGER_OR_TEXT):
         return node
     (choice,) = (choice for choice in node["anyOf"] if choice.get("type") != "null")
@@ -85,9 +85,9 @@ def _without_null(node: Schema, definitions: Schema) -> Schema:
 
 
 def _convert_object(node: Schema, definitions: Schema) -> None:
-    """The fields of an object, their defaults, and the rules about which of them are there."""
+    """Convert the fields of an object, and add the rules that keep a field present or absent."""
     if isinstance(node.get("default"), dict):
-        node["default"] = {}  # its fields have defaults of their own, and are said once
+        node["default"] = {}  # the fields of the object have the defaults: each default is written once
     if isinstance(node.get("additionalProperties"), dict):
         node["additionalProperties"] = _convert(node["additionalProperties"], definitions)
         return
@@ -102,7 +102,10 @@ def _convert_object(node: Schema, definitions: Schema) -> None:
 
 
 def _presence_rule(name: str, message: str) -> Schema:
-    """Without it a field that never changes could be taken out and put in again with another value."""
+    """The rule that keeps an optional field present or absent.
+
+    Without it, a user could remove a field that never changes and add it again with another value.
+    """
     return {
         "rule": f"has(self.{name}) == has(oldSelf.{name})",
         "message": f"{message} (and neither adding nor removing it is possible)",
