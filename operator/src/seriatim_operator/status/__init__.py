@@ -1,1 +1,1 @@
-"""What is reported: one function for each condition, with closed reasons."""
+"""Makes the reports: statuses and their conditions, each with a reason from a closed list."""

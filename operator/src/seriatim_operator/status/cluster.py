@@ -1,4 +1,4 @@
-"""What is reported of a cluster, its groups and its brokers: pure functions of what was observed and planned."""
+"""The statuses of a cluster, its broker groups and its brokers: pure functions of what was observed and planned."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ DISK_REASONS = {
     "NewerFormatError": "NewerFormat",
     "CorruptionError": "Corrupt",
 }
-"""What a broker says in its status file when it refuses its disk, and the condition's reason."""
+"""The condition's reason for each error that a broker writes into its status file when it refuses its disk."""
 
 
 def time_of(now_s: float) -> datetime:
-    """A time of the API, to the second."""
+    """Unix time in seconds as a time of the API, which has no fractions of a second."""
     return datetime.fromtimestamp(int(now_s), UTC)
 
 
 WAITS_FOR_COORDINATOR = "waits for the coordinator"
-"""How a broker says that it cannot reach etcd (`Broker.not_ready`)."""
+"""The words with which a broker says that it cannot reach etcd (`Broker.not_ready`)."""
 
 
 # ---- brokers --------------------------------------------------------------------------------------------
 
 
 def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatus:
-    """What is true of one incarnation; what was latched stays."""
+    """The status of one incarnation. A lost disk and its release, once reported, stay in it."""
     before, pod, claim = broker.status, observed.pods.get(broker.name), observed.claims.get(broker.name)
     member = observed.member(f"{broker.spec.group}-{broker.spec.slot}")
     incarnation, run = before.incarnation, before.run
     for end in pod.ended if pod is not None else ():
         incarnation, run = end.incarnation or incarnation, end.run or run
     if member is not None and pod is not None and pod.is_ready and before.disk_lost is None:
-        incarnation, run = member.incarnation, member.run  # it serves, so the slot is its disk's
+        # Its pod is ready, so the brokers accept this disk in the slot.
+        incarnation, run = member.incarnation, member.run
     lost = before.disk_lost
     for action in plan.actions:
         if isinstance(action, MarkLost) and action.broker_object == broker.name and lost is None:
@@ -80,7 +81,10 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
 
 
 def _last_run(member: MemberView | None, incarnation: str, known: int | None) -> int | None:
-    """The newest run on a disk that is given up, as long as its pod is there: no other process may have the disk."""
+    """The newest member run on a lost disk. `known` stays unless the brokers name this disk with a newer one.
+
+    The caller asks only while the pod is there, because then no other process can have the disk.
+    """
     if member is None or not incarnation or member.incarnation != incarnation:
         return known
     return max(known or 0, member.run)
@@ -98,7 +102,7 @@ def _broker_facts(
     claim = observed.claims.get(broker.name)
     refusal = _refusal(pod)
     if is_lost:
-        ready = Fact("Ready", "False", "DiskLost", "its disk is given up; another one takes its slot")
+        ready = Fact("Ready", "False", "DiskLost", "its disk is given up; another disk takes its slot")
     elif pod is not None and pod.is_ready:
         ready = Fact("Ready", "True", "Serving")
     elif refusal is not None:
@@ -113,7 +117,10 @@ def _broker_facts(
         else Fact("Scheduled", "True", "OnNode", pod.node)
         if pod.is_scheduled
         else Fact(
-            "Scheduled", "False", "NoNode", "no node takes it: kubectl describe pod says which rule each node breaks"
+            "Scheduled",
+            "False",
+            "NoNode",
+            "no node takes its pod: kubectl describe pod says which rule each node breaks",
         )
     )
     bound = (
@@ -121,13 +128,15 @@ def _broker_facts(
         if claim is None
         else Fact("StorageBound", "True", "Bound", claim.volume)
         if claim.volume
-        else Fact("StorageBound", "False", "Unbound", "the class has no volume for it on a node that takes it")
+        else Fact(
+            "StorageBound", "False", "Unbound", "the storage class has no volume for it on a node that takes its pod"
+        )
     )
     return [ready, scheduled, bound, _disk_fact(observed, broker, pod, refusal, incarnation, is_lost=is_lost)]
 
 
 def _kubelet_says(pod: PodView) -> str:
-    """What keeps a container from starting; empty if the kubelet names nothing."""
+    """Why the container does not start; empty if the kubelet gives no reason."""
     if pod.lacks_image:
         return f"its image cannot be pulled: kubectl describe pod {pod.name} says why"
     return f"the kubelet says {pod.waiting}" if pod.waiting else ""
@@ -142,7 +151,10 @@ def _disk_fact(
         hosts = ", ".join(sorted(observed.hosts_of(broker)))
         timeout_s = observed.cluster.spec.node_loss_timeout_seconds
         return Fact(
-            "DiskHealthy", "False", "NodeGone", f"no Node bears the host name {hosts}; given up after {timeout_s} s"
+            "DiskHealthy",
+            "False",
+            "NodeGone",
+            f"no Node has the host name {hosts}; the disk is given up after {timeout_s} s",
         )
     if refusal is not None and refusal.error in DISK_REASONS:
         return Fact("DiskHealthy", "False", DISK_REASONS[refusal.error], _with_remedy(broker, refusal))
@@ -152,7 +164,7 @@ def _disk_fact(
 
 
 def _with_remedy(broker: Broker, refusal: Ended) -> str:
-    """The broker's words, with what to do on Kubernetes in place of what to do on a machine of one's own."""
+    """The broker's message, with the remedy for Kubernetes in place of the broker's own remedy."""
     problem = refusal.text.partition(" Remedy:")[0]
     value = f"{ANNOTATION_LOST}={lost_value(broker)}"
     lost = f"if that is lost for good, kubectl -n {broker.namespace} annotate broker {broker.name} {value}"
@@ -160,7 +172,7 @@ def _with_remedy(broker: Broker, refusal: Ended) -> str:
 
 
 def _refusal(pod: PodView | None) -> Ended | None:
-    """Why the container does not serve, in its own words; nothing once it runs for good."""
+    """The end of the container in which the broker refused to run; None if the pod is ready or gave no error."""
     if pod is None or pod.is_ready or not pod.ended or not pod.ended[-1].error:
         return None
     return pod.ended[-1]
@@ -170,7 +182,7 @@ def _refusal(pod: PodView | None) -> Ended | None:
 
 
 def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
-    """What is true of one group."""
+    """The status of one broker group."""
     group, before = item.spec.group, item.status
     holders = observed.holders(group)
     members = tuple(_member_status(observed, broker) for broker in holders)
@@ -189,7 +201,7 @@ def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
         )
         alone = [member for member in view.members if member.unlinked] if view is not None else []
         if is_whole and alone:
-            note = f"{alone[0].broker} has no link to {', '.join(alone[0].unlinked)}: see whether they reach each other"
+            note = f"{alone[0].broker} has no link to {', '.join(alone[0].unlinked)}: check the network between them"
             whole = Fact("Whole", "False", "NotLinked", note)
         else:
             whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
@@ -215,7 +227,7 @@ def _drained(heads: int | None, segments: int | None, waits_for: str) -> Fact:
 
 
 def _waits_for(item: BrokerGroup, view: GroupView | None) -> str:
-    """What holds up a drain: as it was counted now, or else, like the counts, as it was known before."""
+    """What holds up a drain. Without a count in this pass the last count's answer stays, as the counts do."""
     if view is not None and (view.heads is not None or view.intent == "ACTIVE"):
         return view.waits_for
     known = item.status.condition("Drained")
@@ -239,7 +251,7 @@ def _member_status(observed: Observed, broker: Broker) -> MemberStatus:
 
 
 def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) -> BrokerClusterStatus:
-    """What is true of the cluster, with the operation as the plan leaves it."""
+    """The status of the cluster. Its operation is the one that is under way after the plan's steps."""
     cluster, before = observed.cluster, observed.cluster.status
     ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_groups)
     facts = _cluster_facts(observed, plan, ready_groups)
@@ -261,7 +273,7 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
 
 
 def operation_after(observed: Observed, plan: Plan) -> Operation | None:
-    """The operation as the plan leaves it."""
+    """The operation that is under way after the plan's steps, or None."""
     operation = observed.cluster.status.operation
     for action in plan.actions:
         if isinstance(action, EndOperation):
@@ -330,7 +342,7 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
     started = observed.cluster.status.is_true("Ready") or observed.cluster.status.cluster_id
     waiting = [pod.says for pod in observed.pods.values() if WAITS_FOR_COORDINATOR in pod.says]
     if waiting and not all_ready:
-        remedy = "see whether etcd runs, whether spec.etcd.endpoints are right, and who may reach it"
+        remedy = "check that etcd runs, that spec.etcd.endpoints are right, and that the network lets brokers reach it"
         return Fact("Degraded", "True", "EtcdUnreachable", f"{waiting[0]}: {remedy}")
     if not all_ready and started:
         away = [b.name for b in observed.all_holders() if not ((p := observed.pods.get(b.name)) and p.is_ready)]
@@ -339,13 +351,13 @@ def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
         return Fact("Degraded", "True", "MembersAway", note)
     alone = _machine_that_holds_all(observed)
     if alone:
-        note = f"the loss of {alone} would leave no whole group: add groups, or nodes to spread them over"
+        note = f"the loss of {alone} would leave no whole broker group: add broker groups, or nodes for them"
         return Fact("Degraded", "False", "OneMachineHoldsAll", note)
     return Fact("Degraded", "False", "Healthy")
 
 
 def _machine_that_holds_all(observed: Observed) -> str:
-    """A node whose loss would take a member of every group; empty if there is none."""
+    """A node on which every broker group has a member; empty if there is none."""
     groups_on: dict[str, set[str]] = {}
     for pod in observed.pods.values():
         if pod.node:

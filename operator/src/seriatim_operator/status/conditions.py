@@ -1,4 +1,4 @@
-"""Conditions: how a list of facts becomes what stands in a status, and changes only when something did."""
+"""Makes the conditions of a status from a list of facts. A condition changes only when its fact changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MESSAGE_LENGTH_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One condition as it is now; `reason` is a word of the kind's closed list."""
+    """One condition as it is now. `reason` is a word of the kind's closed list."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -23,17 +23,23 @@ class Fact:
 
     @classmethod
     def of(cls, type_: str, is_true: bool, reason: str, message: str = "") -> Fact:
-        """A fact that is true or false."""
+        """Make a fact that is True or False, never Unknown."""
         return cls(type_, "True" if is_true else "False", reason, message)
 
 
 def settle(
     before: Iterable[Condition], facts: Iterable[Fact], *, generation: int, now_s: float
 ) -> tuple[Condition, ...]:
-    """The conditions to report: the facts, each with the time since when it stands.
+    """Make the conditions to report: each fact, with the time of its last change.
 
-    The time is kept while status and reason are the same (the API's convention asks for the status only; a reason that
-    a decision waits for, such as a node that is gone, must not inherit the time of another one).
+    The time stays while status and reason stay. The API's convention looks at the status only. But decisions measure
+    how long a reason has lasted, such as a node that is gone, so another reason must not pass its time on.
+
+    Args:
+        before: The conditions that were reported last.
+        facts: What is true now.
+        generation: The generation of the object's spec for which the facts were decided.
+        now_s: Unix time in seconds.
     """
     known = {condition.type: condition for condition in before}
     now = datetime.fromtimestamp(int(now_s), UTC)

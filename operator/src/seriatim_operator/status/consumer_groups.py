@@ -1,4 +1,4 @@
-"""What is reported of a consumer group: whether it has its place, and how far behind it is, in steps."""
+"""The status of a consumer group: whether it has its place, and its lag in wide steps."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..spec.consumer_group import ConsumerGroup, ConsumerGroupState, ConsumerGro
 from .conditions import Fact, settle
 
 LAG_STEPS: Final = (100, 10_000, 1_000_000)
-"""Wide steps: a lag is written when it is of another kind, not when it is another number."""
+"""Upper limits of the lag's steps, in messages. The steps are wide, so that a moving lag is seldom written."""
 
 LAG_BUCKETS: Final = (*(f"<={step}" for step in LAG_STEPS), f">{LAG_STEPS[-1]}")
 BEHIND: Final = LAG_BUCKETS[2:]
-"""A group that consumes, with so much before it, is behind: more than 10,000 messages."""
+"""With a lag in these steps (more than 10,000 messages) a consumer group that consumes is `Behind`."""
 
 _UNKNOWN_REASONS: Final = frozenset({"BrokersSilent", "Paused"})
 
 
 def consumer_group_status(item: ConsumerGroup, finding: GroupFinding, now_s: float) -> ConsumerGroupStatus:
-    """What is true of the group, as far as is known now."""
+    """The status of the consumer group, from what the operator knows now."""
     before, view = item.status, finding.view
     conditions = _settled(item, finding, now_s)
     if finding.keeps_status:
@@ -47,9 +47,14 @@ def consumer_group_status(item: ConsumerGroup, finding: GroupFinding, now_s: flo
 
 
 def lag_bucket(lag: int | None, before: str) -> str:
-    """The step that a lag lies on.
+    """The step of a lag.
 
-    A lag whose half or double still lies on the step before stays there, so that one near an edge does not flap.
+    The lag stays on its former step if half or double of it is still there. So a lag near an edge does not go to and
+    fro.
+
+    Args:
+        lag: In messages; None if it is not known, which keeps the former step.
+        before: The step that was reported last; empty if there is none.
     """
     if lag is None:
         return before

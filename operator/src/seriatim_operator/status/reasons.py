@@ -1,7 +1,7 @@
-"""The closed lists of reasons: what may stand in `reason` of each condition, and what it means.
+"""The closed lists of reasons: the words that may be in `reason` of each condition, and what each means.
 
-Alerts, scripts and people rely on these words; a new one is added here first. `docs/reference/crds.md` is made
-from this table.
+Alerts, scripts and people rely on these words. A new word is added here first. `docs/reference/crds.md` is made
+from these tables.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Final
 
 CLUSTER: Final = {
     "Ready": {
-        "AllServing": "every member of every group serves",
-        "SomeServing": "at least one whole group serves, others do not",
-        "NotServing": "no group is whole: nothing is accepted",
+        "AllServing": "every member of every broker group serves",
+        "SomeServing": "at least one broker group has all its members serving, and others have not",
+        "NotServing": "no broker group has all its members serving: no message is accepted",
         "InvalidSpec": "the object, or a BrokerGroup or Broker of it, has a field that this version cannot read",
     },
     "Progressing": {
-        "AsWanted": "nothing is left to do for this generation",
-        "Applying": "children are being made or changed",
+        "AsWanted": "nothing is left to do for this generation of the object",
+        "Applying": "the operator makes or changes pods and other children",
         "Operating": "the one disruptive operation is under way",
         "Waiting": "the next step waits; blockedBy says for what",
         "Paused": "spec.paused is set",
@@ -25,24 +25,24 @@ CLUSTER: Final = {
     "Degraded": {
         "Healthy": "nothing is wrong",
         "MembersAway": "some members do not serve",
-        "NodeGone": "a machine with a disk of the cluster is gone",
+        "NodeGone": "no Node has the host name of a machine that has a disk of the cluster",
         "StorageClassUnknown": "the storage class does not exist",
-        "StorageClassImmediate": "the storage class binds before scheduling",
-        "ClassCannotExpand": "larger volumes are wanted, and the class does not expand them",
+        "StorageClassImmediate": "the storage class binds a volume before its pod has a node",
+        "ClassCannotExpand": "spec.storage.size asks for larger volumes, and the storage class does not expand volumes",
         "SettingsInvalid": "spec.settings has a name or value that brokers do not know",
-        "TooFewNodes": "there are fewer nodes than members of a group",
-        "CertificateInvalid": "the authority or a certificate cannot be used",
-        "OneMachineHoldsAll": "the loss of one machine would leave no whole group",
-        "EtcdUnreachable": "brokers cannot start, for etcd does not answer them",
+        "TooFewNodes": "there are fewer usable nodes than members in a broker group",
+        "CertificateInvalid": "the certificate authority or a certificate cannot be used",
+        "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is whole",
+        "EtcdUnreachable": "brokers cannot start, because etcd does not answer them",
         "DefinitionOutdated": "the definitions of our kinds are of another version than the operator",
     },
     "Quiesced": {
-        "Done": "nothing happens until somebody changes something",
-        "Busy": "steps are under way or awaited",
+        "Done": "the operator takes no step until an object or the world changes",
+        "Busy": "a step is under way or waits",
     },
     "Stable": {
-        "Steady": "quiesced, ready and not degraded",
-        "Unsteady": "one of these is not so",
+        "Steady": "Quiesced and Ready are True, and Degraded is False",
+        "Unsteady": "Quiesced or Ready is not True, or Degraded is True",
     },
 }
 
@@ -54,109 +54,113 @@ GROUP: Final = {
     },
     "Whole": {
         "AllThere": "all members are admitted and live: segments can be opened here",
-        "Incomplete": "a member is missing: no segment is opened here while another group is whole",
-        "NotLinked": "all members are live, and two of them have no link: no segment is opened here",
+        "Incomplete": "a member is missing: no segment is opened here while another broker group is whole",
+        "NotLinked": "all members are live, but two of them have no link: no segment is opened here",
         "Unknown": "no broker answers",
     },
     "Drained": {
-        "Empty": "no head and no segment lies here",
-        "HoldsData": "heads or segments lie here",
-        "HeldUp": "they should leave, and some cannot: the message says what they wait for",
-        "NotCounted": "nobody asked",
+        "Empty": "the broker group has no segment, open or sealed",
+        "HoldsData": "the broker group has open segments or copies of segments",
+        "HeldUp": "segments should leave, and some cannot: the message says what they wait for",
+        "NotCounted": "the brokers have not counted yet",
     },
 }
 
 BROKER: Final = {
     "Ready": {
-        "Serving": "admitted and serving",
-        "Starting": "its container runs and does not serve yet",
+        "Serving": "its pod is ready: it is admitted and serves",
+        "Starting": "its container runs but does not serve yet",
         "NotRunning": "its container does not run",
-        "Refused": "it refuses to start; DiskHealthy or the message says why",
-        "DiskLost": "its disk is given up",
+        "Refused": "it refuses to start: DiskHealthy or the message says why",
+        "DiskLost": "the operator gives up its disk",
         "InvalidSpec": "the object has a field that this version cannot read",
     },
-    "Scheduled": {"OnNode": "it has a node", "NoNode": "no node was found for it", "NoPod": "it has no pod"},
+    "Scheduled": {
+        "OnNode": "it has a node",
+        "NoNode": "Kubernetes found no node for its pod",
+        "NoPod": "it has no pod",
+    },
     "StorageBound": {
         "Bound": "its claim has a volume",
-        "Unbound": "its claim has none yet",
+        "Unbound": "its claim has no volume yet",
         "NoClaim": "it has no claim",
     },
     "DiskHealthy": {
         "Accepted": "the brokers know the disk by its passport",
-        "NotJoined": "it has not joined yet",
-        "NodeGone": "no node bears the host name that the volume is bound to",
-        "ForeignDisk": "the disk is another member's or another cluster's",
-        "WipedDisk": "the directory is empty, and the slot's disk was not",
+        "NotJoined": "the disk has not joined the cluster yet",
+        "NodeGone": "no Node has the host name that the volume is bound to",
+        "ForeignDisk": "the disk belongs to another member or another cluster",
+        "WipedDisk": "the directory is empty, but the slot had a disk before",
         "OldDisk": "the directory is an older copy of the disk",
         "ClonedDisk": "the disk is in use by another process",
         "LostDisk": "the disk was declared lost and must not come back",
         "NewerFormat": "the disk was written by a newer version",
         "Corrupt": "the disk's passport or log cannot be read",
-        "GivenUp": "the disk is proved lost, and replaced",
+        "GivenUp": "the disk is proved lost, and another disk takes the slot",
     },
 }
 
 TOPIC: Final = {
     "Ready": {
-        "Accepting": "all partitions take messages, and the settings are as the object says",
-        "Creating": "the brokers are making it",
-        "Updating": "partitions or settings are being changed",
+        "Accepting": "all partitions take messages, and the topic's settings are those of the object",
+        "Creating": "the brokers are making the topic",
+        "Updating": "the brokers are adding partitions or changing settings",
         "Deleting": "the object is being deleted, and the topic with it if its deletionPolicy says so",
-        "ResourceConflict": "an older object stands for the same topic; the message names it",
-        "RenameRefused": "the object stood for a topic of another name, and a topic keeps its name",
-        "OtherDurability": "there is such a topic with another durability, which is never changed",
-        "MorePartitions": "there is such a topic with more partitions, and none is ever taken away",
+        "ResourceConflict": "an older object has the same topic; the message names it",
+        "RenameRefused": "the object had a topic of another name, and a topic keeps its name",
+        "OtherDurability": "the topic was there with another durability, which never changes",
+        "MorePartitions": "the topic has more partitions than the object says, and partitions are never removed",
         "ClusterNotFound": "there is no such BrokerCluster in the namespace, or it is being deleted",
         "BrokersSilent": "no broker of the cluster answers",
         "Paused": "the cluster's spec.paused is set",
-        "Refused": "the brokers refuse it; the message says why",
+        "Refused": "the brokers refuse the topic; the message says why",
         "InvalidSpec": "the object has a field that this version cannot read",
     },
     "ChainHealthy": {
-        "TwoCopies": "every closed segment is listed on two disks or more",
-        "OneCopy": "a closed segment has one copy left",
+        "TwoCopies": "every sealed segment is listed on two disks or more",
+        "OneCopy": "a sealed segment has one copy left",
         "Unsettled": "no member of a segment answers: consumers wait there",
-        "Lost": "a segment was declared lost",
-        "NotTold": "the brokers have not told all chains yet",
+        "Lost": "a person declared a segment lost",
+        "NotTold": "the brokers have not answered with all chains yet",
     },
 }
 
 CONSUMER_GROUP: Final = {
     "Ready": {
-        "Placed": "the group has its place in the topic",
+        "Placed": "the consumer group has its place in the topic",
         "TopicNotFound": "the brokers have no such topic",
-        "ResourceConflict": "an older object stands for the same group of the same topic; the message names it",
+        "ResourceConflict": "an older object has the same consumer group of the same topic; the message names it",
         "ClusterNotFound": "there is no such BrokerCluster in the namespace, or it is being deleted",
         "BrokersSilent": "no broker of the cluster answers",
         "Paused": "the cluster's spec.paused is set",
-        "Refused": "the brokers refuse it; the message says why",
+        "Refused": "the brokers refuse the consumer group; the message says why",
         "InvalidSpec": "the object has a field that this version cannot read",
     },
 }
 
 TOPIC_EVENTS: Final = {
-    "TopicCreated": "the topic was made",
-    "TopicAdopted": "a topic of that name was there, and the object has it from now on",
-    "TopicUpdated": "partitions or settings were changed as the object says",
-    "DriftReverted": "somebody changed them behind the operator, and they were changed back",
-    "TopicRecreated": "the topic was deleted behind the operator, and made again without its messages",
-    "TopicReplaced": "the topic was deleted and made anew behind the operator; the new one was taken over",
-    "TopicDeleted": "the topic was deleted with its messages, by deletionPolicy Delete",
-    "TopicKept": "the object goes and the topic stays: another object has it, or it never was this one's",
-    "ResourceConflict": "an older object stands for the same topic",
+    "TopicCreated": "the operator made the topic",
+    "TopicAdopted": "a topic of that name was there before the object, and the object has it from now on",
+    "TopicUpdated": "the operator changed partitions or settings to those of the object",
+    "DriftReverted": "partitions or settings were not changed by the operator, and it changed them back",
+    "TopicRecreated": "the topic was not deleted by the operator, and it made the topic again, without the messages",
+    "TopicReplaced": "the topic was deleted and made anew, not by the operator; the object has the new topic",
+    "TopicDeleted": "the operator deleted the topic with its messages, because of deletionPolicy Delete",
+    "TopicKept": "the object is deleted and the topic stays: another object has it, or this object never had it",
+    "ResourceConflict": "an older object has the same topic",
 }
 """Reasons of the Events on a Topic."""
 
 CLUSTER_TOPIC_EVENTS: Final = {
-    "TopicUnclaimed": "topics that an operator made for an object are there, and no object stands for them any more",
+    "TopicUnclaimed": "an operator made topics for objects that are gone: no object has these topics now",
 }
-"""Reasons of the Events on a BrokerCluster that speak of its topics."""
+"""Reasons of the Events on a BrokerCluster that are about its topics."""
 
 CONSUMER_GROUP_EVENTS: Final = {
-    "GroupCreated": "the group got its place",
-    "GroupPaused": "the group is given nothing until it is resumed",
-    "GroupResumed": "the group is given messages again",
-    "GroupRewound": "the group began anew elsewhere, as spec.rewind asks; the status has the request",
-    "GroupRecreated": "the group was deleted behind the operator, and got a new place",
+    "GroupCreated": "the consumer group got its place in the topic",
+    "GroupPaused": "brokers give the consumer group nothing until it is resumed",
+    "GroupResumed": "brokers give the consumer group messages again",
+    "GroupRewound": "the consumer group is at another place, as spec.rewind asks; the status has the request",
+    "GroupRecreated": "the consumer group was not deleted by the operator, and got a new place",
 }
 """Reasons of the Events on a ConsumerGroup."""

@@ -1,8 +1,8 @@
-"""What is reported of a topic: pure functions of the object, of what was found, and of what the brokers have.
+"""The status of a topic: pure functions of the object, of what was found, and of what the brokers have.
 
-A status is written when something changed that people wait for or act on: a segment was opened, a group or a master
-took over, copies are missing. Numbers that move with the traffic are carried along, never a reason to write: they are
-the brokers' metrics.
+The operator writes a status when something changed that people wait for or act on: a segment was opened, a broker group
+or a master took over, copies are missing. A change of numbers that move with the traffic is no reason to write, because
+the brokers' metrics have them. They are written together with other changes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .conditions import Fact, settle
 GROUPS_SHOWN_MAX: Final = 1000
 
 _UNKNOWN_REASONS: Final = frozenset({"BrokersSilent", "Paused"})
-"""Nobody can say whether the topic accepts messages now."""
+"""With these reasons the operator cannot know whether the topic accepts messages now."""
 
 
 def topic_status(topic: Topic, finding: Finding, now_s: float) -> TopicStatus:
-    """What is true of the topic, as far as is known now."""
+    """The status of the topic, from what the operator knows now."""
     before, view = topic.status, finding.view
     if finding.keeps_status:
         kept = [fact for fact in _as_facts(before) if fact.type != "Ready"]
         facts = [_ready(finding), *(kept or [_chain_fact("Unknown")])]
-        # The generation stays as well: nothing was done for a newer one.
+        # The observed generation stays as well, because the operator has not acted on a newer one.
         return before.model_copy(update={"conditions": _settled(topic, facts, now_s)})
     generation = topic.metadata.generation
     state = state_of(view) if view is not None else "Unknown"
@@ -53,7 +53,7 @@ def topic_status(topic: Topic, finding: Finding, now_s: float) -> TopicStatus:
 
 
 def is_news(before: TopicStatus, after: TopicStatus) -> bool:
-    """Whether the status has to be written: anything but counts of messages, and what retention moves, differs."""
+    """Whether the status has to be written: it differs in more than counts of messages and what retention moves."""
     return _without_figures(after) != _without_figures(before)
 
 
@@ -64,7 +64,7 @@ def _without_figures(status: TopicStatus) -> TopicStatus:
 
 
 def state_of(view: TopicView) -> TopicState:
-    """The worst of the chains: what stops consumers first, then what is lost, then what could be lost next."""
+    """The state of the worst chain. Worst is what stops consumers, then a loss, then a segment with one copy."""
     if not view.is_whole:
         return "Unknown"
     chains = view.chains.values()
@@ -90,18 +90,18 @@ def _ready(finding: Finding) -> Fact:
 
 
 def _chain_fact(state: TopicState) -> Fact:
-    """The messages have no numbers: each would be a reason to write again."""
+    """The condition of the chains. Its messages have no numbers, because a changed number would cause another write."""
     match state:
         case "Healthy":
             return Fact("ChainHealthy", "True", "TwoCopies")
         case "OneCopy":
-            text = "a closed segment has one copy left; the brokers make the second when its member stays away"
+            text = "a sealed segment has one copy left; brokers make the second if its member stays away (heal_after_s)"
             return Fact("ChainHealthy", "False", "OneCopy", text)
         case "Unsettled":
-            text = "no member of a segment answers: consumers wait there until one comes back (seriatim chain shows it)"
+            text = "no member of a segment answers: consumers wait there until one returns (seriatim chain show has it)"
             return Fact("ChainHealthy", "False", "Unsettled", text)
         case "Lost":
-            text = "a segment was declared lost: consumers were told of the gap and went on"
+            text = "a person declared a segment lost: consumers get an event about the gap and go on"
             return Fact("ChainHealthy", "False", "Lost", text)
         case _:
             return Fact("ChainHealthy", "Unknown", "NotTold")
