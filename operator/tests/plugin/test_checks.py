@@ -58,7 +58,7 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         lambda: healthy(operator_pods=(operator_pod(False),)),
         Level.BAD,
         "operator",
-        "no pod of it is",
+        "none of its pods is",
     ),
     "etcd without an image": (
         lambda: healthy(etcd_pods=(etcd_pod(), etcd_pod(1, ready=False, waiting="ImagePullBackOff"))),
@@ -99,7 +99,7 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "operator",
         "generation 0 of 1",
     ),
-    "no class": (lambda: healthy(storage_class=None), Level.BAD, "StorageClass", "there is none"),
+    "no class": (lambda: healthy(storage_class=None), Level.BAD, "StorageClass", "there is no class of that name"),
     "immediate class": (
         lambda: healthy(storage_class=ClassView("local-nvme", waits_for_consumer=False, can_expand=False)),
         Level.BAD,
@@ -191,11 +191,11 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "Secret orders-broker-tls",
         "does not trust the certificate in orders-client-tls",
     ),
-    "plain text": (
+    "does not use TLS": (
         lambda: healthy(cluster=cluster(tls={"enabled": False})),
         Level.WARNING,
         "certificates",
-        "plain text",
+        "does not use TLS",
     ),
     "pod missing": (lambda: healthy(pods={}), Level.BAD, "pod orders-g0-0-aaaa", "not there"),
     "pod does not serve": (
@@ -248,7 +248,7 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         lambda: healthy(groups=(group("g0"), group("g2"))),
         Level.WARNING,
         "nodes",
-        "every group has a member on n1",
+        "every broker group has a member on n1",
     ),
 }
 
@@ -353,7 +353,7 @@ def test_members_that_all_know_are_well() -> None:
     [
         ({"live": False}, "do not hear from it"),
         ({"admitted": False}, "not admitted"),
-        ({"incarnation": "other"}, "the slot belongs to the disk other"),
+        ({"incarnation": "other"}, "its slot belongs to the disk other"),
     ],
 )
 def test_members_that_differ_are_told(changes: dict[str, Any], text: str) -> None:
@@ -366,7 +366,7 @@ def test_members_that_only_one_side_knows_are_told() -> None:
     assert told == ["the brokers do not know it"] * 2
     fewer = healthy(brokers=healthy().brokers[2:])
     told = [finding.text for finding in member_checks.check_members(fewer, descriptions())]
-    assert told == ["the brokers know it, and no Broker object stands for it"] * 2
+    assert told == ["the brokers know it, but it has no Broker object"] * 2
 
 
 def test_versions_with_nothing_in_common_are_told() -> None:

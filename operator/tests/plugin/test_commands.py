@@ -151,7 +151,7 @@ def test_written_fields_bear_the_commands_name(run: Run, server: ApiServer) -> N
 def test_doctor_ends_with_what_it_found(run: Run) -> None:
     result = run("doctor", "--offline")
     assert result.exit_code == 1
-    assert "✘ StorageClass local-nvme: there is none of that name" in result.output
+    assert "✘ StorageClass local-nvme: there is no class of that name" in result.output
     assert "remedy:" in result.output
 
 
@@ -171,7 +171,7 @@ def test_what_a_person_may_not_read_is_left_out(run: Run, server: ApiServer, tmp
     assert result.exit_code == 0, result.output
     assert "you may not read it: ConsumerGroup, " in result.output
     told = run("doctor", "--offline", kubeconfig=mine).output
-    assert "? StorageClass local-nvme: it may not be read" in told
+    assert "? StorageClass local-nvme: you may not read it" in told
     refused = run("drain", "g0", "--cordon", kubeconfig=mine)
     assert refused.exit_code == 2
     assert "forbidden" in refused.output

@@ -83,7 +83,7 @@ def test_with_many_machines_members_name_theirs() -> None:
 
 
 def test_what_may_not_be_read_is_named() -> None:
-    assert "not shown, for you may not read it: Node" in drawn(draw_status(healthy(unreadable=frozenset({"Node"}))))
+    assert "not shown, because you may not read it: Node" in drawn(draw_status(healthy(unreadable=frozenset({"Node"}))))
 
 
 def test_plan_names_each_change_and_how_to_approve() -> None:

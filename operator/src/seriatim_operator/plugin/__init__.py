@@ -1,1 +1,1 @@
-"""`kubectl seriatim`: pictures, plans and a doctor for people, where `kubectl get` says too little."""
+"""`kubectl seriatim`: shows a cluster, its plan and its chains, drains broker groups, and examines what is wrong."""

@@ -15,16 +15,16 @@ from .findings import Finding, bad, unknown, warning, well
 from .look import Look, secret_names
 
 SOON: Final = timedelta(days=14)
-"""Ours are renewed a month before they end (of 90 days): one with less left was not."""
+"""The operator renews a certificate of 90 days when 30 days are left. With fewer than 14 left, it was not renewed."""
 
 
 def check_certificates(look: Look) -> list[Finding]:
-    """All Secrets with certificates that the cluster uses."""
+    """Check all Secrets with certificates that the cluster uses, and whether they trust each other."""
     names = secret_names(look.cluster)
     if not names:
-        return [warning("certificates", "the cluster speaks plain text", "make a cluster with tls.enabled")]
+        return [warning("certificates", "the cluster does not use TLS", "make a new cluster with tls.enabled")]
     if "Secret" in look.unreadable:
-        return [unknown("certificates", "Secrets may not be read", "ask somebody who may")]
+        return [unknown("certificates", "you may not read Secrets", "ask a person who may")]
     findings = [finding for name in names for finding in _check_secret(look, name)]
     return findings + _check_trust(look)
 
@@ -42,7 +42,7 @@ def _check_secret(look: Look, name: str) -> list[Finding]:
         return [bad(about, str(exc), "write it anew" if given else "delete it; the operator makes it anew")]
     left = certificate.not_valid_after_utc - look.now
     ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
-    renew = "kubectl logs of the operator" if is_ours(secret) else "whoever wrote it has to renew it"
+    renew = "kubectl logs of the operator" if is_ours(secret) else "renew it where you made it"
     if left <= timedelta(0):
         return [bad(about, f"its certificate ended on {ends}", renew)]
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
@@ -52,7 +52,7 @@ def _check_secret(look: Look, name: str) -> list[Finding]:
 
 
 def _check_trust(look: Look) -> list[Finding]:
-    """Whether brokers trust who comes with our certificates, and are trusted."""
+    """Check that brokers, clients and the operator trust each other's certificates."""
     if not look.cluster.spec.tls.enabled:
         return []
     bundles: dict[str, tuple[x509.Certificate, ...]] = {}
@@ -63,7 +63,7 @@ def _check_trust(look: Look) -> list[Finding]:
             files = secret_files(look.secrets[name])
             bundles[name], leaves[name] = load_bundle(files, CA_FILE), load_identity(files).certificate
         except (KeyError, PkiError):
-            return []  # said of the Secret itself
+            return []  # `_check_secret` has a finding about this Secret
     broker = tls_secret_name(look.cluster.name, "broker")
     findings = [
         bad(f"Secret {mine}", f"its {CA_FILE} does not trust the certificate in {theirs}", _TRUST_REMEDY)
@@ -78,4 +78,4 @@ def _is_trusted(leaf: x509.Certificate, bundle: tuple[x509.Certificate, ...]) ->
     return any(is_issued_by(leaf, authority) for authority in bundle)
 
 
-_TRUST_REMEDY = "have all three Secrets come from one authority (spec.tls.caSecret, or one cert-manager issuer for all)"
+_TRUST_REMEDY = "let one certificate authority issue all three (spec.tls.caSecret, or one cert-manager issuer for all)"

@@ -1,4 +1,4 @@
-"""The chains of a topic, drawn: one row a partition, one piece a segment, the open one last."""
+"""Draws the chains of a topic: a row for each partition, a piece for each segment, the open segment last."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..spec.topic import Topic
 from .look import Look
 
 SEGMENTS_DRAWN_MAX = 8
-"""The newest of each chain; what is older is counted."""
+"""How many segments of each chain are drawn, the newest. Older segments are counted."""
 
 PAGE_SEGMENTS = 256
-"""Of each page of a long chain's older segments."""
+"""How many segments each page of a long chain's record has."""
 
 _STYLES = {
     records_pb2.SEGMENT_STATE_OPEN: "bold green",
@@ -39,7 +39,7 @@ def draw_topic(described: broker_pb2.DescribeTopicResponse) -> RenderableType:
 
 
 def draw_topic_status(topic: Topic) -> RenderableType:
-    """A topic as its object tells: where its first chains are open."""
+    """A topic as the Topic object has it: the open segments of its first partitions."""
     status = topic.status
     head = Text.assemble((topic.topic_name, "bold"), f"  {status.partitions or 0} partitions, {status.state}")
     if status.segments is not None:
@@ -55,7 +55,7 @@ def draw_topic_status(topic: Topic) -> RenderableType:
 
 
 def find_topic(look: Look, name: str) -> Topic | None:
-    """A topic by its object's name, or by what the brokers call it."""
+    """A topic, by the name of its object or by its name among the brokers; None if there is no such object."""
     return next((topic for topic in look.topics if name in (topic.name, topic.topic_name)), None)
 
 
@@ -81,6 +81,6 @@ def _piece(segment: records_pb2.SegmentRecord) -> Text:
 
 
 def _next_groups(chain: records_pb2.ChainRecord) -> list[str]:
-    """Where a switch would look first: the send chain without the group that has the open segment."""
+    """The broker groups that a switch would try first: the send chain without the one that has the open segment."""
     here = chain.segments[-1].group if chain.segments else ""
     return [group for group in chain.send_chain if group != here]

@@ -13,14 +13,14 @@ from .findings import Finding, bad, unknown, warning, well
 from .look import Look, etcd_hosts, etcd_services
 
 KUBERNETES_MINOR_MIN: Final = 30
-"""The first in which the rules of our definitions (CEL with quantities, and what they compare) are final."""
+"""The first minor version in which the rules of our definitions (CEL with quantities) are a stable feature."""
 
 LEASE_AGE_MAX: Final = timedelta(seconds=60)
-"""An operator renews its Lease every few seconds; one that is this old has none that acts."""
+"""An operator renews its Lease every few seconds. A Lease that is older than this belongs to no operator that acts."""
 
 
 def check_kubernetes(version: str) -> list[Finding]:
-    """Whether this Kubernetes is new enough."""
+    """Check that this Kubernetes is new enough."""
     found = re.match(r"v1\.(\d+)", version)
     if found is None or int(found.group(1)) >= KUBERNETES_MINOR_MIN:
         return [well("Kubernetes", version)]
@@ -28,16 +28,16 @@ def check_kubernetes(version: str) -> list[Finding]:
 
 
 def check_operator(look: Look) -> list[Finding]:
-    """Whether an operator acts. Without one brokers serve and fail over, but nothing changes."""
+    """Check that an operator acts. Without one, brokers serve and switch, but no change and no repair is made."""
     about = "operator"
     if "Pod" in look.unreadable:
-        return [unknown(about, "pods of other namespaces may not be read", "ask somebody who may")]
+        return [unknown(about, "you may not read pods of other namespaces", "ask a person who may")]
     ready = [pod for pod in look.operator_pods if _is_ready(pod)]
     if not look.operator_pods:
-        return [bad(about, "there is no pod of it in any namespace", "helm install the operator")]
+        return [bad(about, "it has no pod in any namespace", "helm install the operator")]
     if not ready:
         names = ", ".join(f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in look.operator_pods)
-        return [bad(about, f"no pod of it is ready ({names})", "kubectl logs of that pod")]
+        return [bad(about, f"none of its pods is ready ({names})", "kubectl logs of that pod")]
     findings = [well(about, f"{len(ready)} pods are ready")]
     leases = [lease for lease in look.leases.values() if "seriatim" in lease["metadata"]["name"]]
     for lease in leases:
@@ -54,14 +54,14 @@ def check_operator(look: Look) -> list[Finding]:
             warning(
                 about,
                 f"it has acted on generation {seen} of {generation}",
-                "wait a moment; then kubectl logs of its pod",
+                "wait a minute; then kubectl logs of its pod",
             )
         )
     return findings
 
 
 def check_etcd(look: Look) -> list[Finding]:
-    """Whether the members of the chart's etcd run."""
+    """Check that the members of the chart's etcd run."""
     if not look.etcd_pods:
         return []
     findings: list[Finding] = []
@@ -69,10 +69,10 @@ def check_etcd(look: Look) -> list[Finding]:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         about, container, waiting = f"etcd pod {namespace}/{name}", *_waiting(pod)
         if waiting in IMAGE_REASONS:
-            # Its StatefulSet changes one member at a time, and waits for each until it is ready: for ever where most
-            # have no image, for no member is ready without most of them.
+            # The StatefulSet changes one member at a time, and waits until that member is ready. If most members
+            # have no image, it waits for ever, because no member is ready without a majority.
             delete = f"kubectl -n {namespace} delete pod {name}"
-            remedy = f"give the chart the right image; if this pod still waits for the wrong one then, {delete}"
+            remedy = f"give the chart the right image; if this pod then still waits for the wrong one, {delete}"
             findings.append(bad(about, f"container {container} has no image ({waiting})", remedy))
         elif not _is_ready(pod):
             told = "it is not ready" + (f" ({waiting})" if waiting else "")
@@ -86,19 +86,19 @@ def check_etcd(look: Look) -> list[Finding]:
 
 
 def check_class(look: Look) -> list[Finding]:
-    """Whether the storage class puts a disk where its broker is."""
+    """Check that the storage class makes a broker's volume on the node that the broker gets."""
     name = look.cluster.spec.storage.storage_class_name
     about = f"StorageClass {name}"
     if "StorageClass" in look.unreadable:
-        return [unknown(about, "it may not be read", "ask somebody who may")]
+        return [unknown(about, "you may not read it", "ask a person who may")]
     if look.storage_class is None:
-        return [bad(about, "there is none of that name", "make it, or make the cluster anew with another class")]
+        return [bad(about, "there is no class of that name", "make it, or make a new cluster with another class")]
     if not look.storage_class.waits_for_consumer:
         return [
             bad(
                 about,
-                "it binds a volume before its pod has a node, which anti-affinity may then forbid to the pod",
-                "volumeBindingMode: WaitForFirstConsumer",
+                "it binds a volume before its pod has a node, and anti-affinity may forbid that node to the pod",
+                "use a class with volumeBindingMode: WaitForFirstConsumer",
             )
         ]
     grows = "" if look.storage_class.can_expand else "; its volumes do not grow"
@@ -106,10 +106,10 @@ def check_class(look: Look) -> list[Finding]:
 
 
 def check_nodes(look: Look) -> list[Finding]:
-    """Whether there are machines enough, and what the loss of one would take."""
+    """Check that there are enough machines, and that the loss of one leaves a whole broker group."""
     about = "nodes"
     if "Node" in look.unreadable:
-        return [unknown(about, "they may not be read", "ask somebody who may")]
+        return [unknown(about, "you may not read them", "ask a person who may")]
     ready = [node for node in look.nodes.values() if node.is_ready]
     members = look.cluster.spec.members_per_group
     findings = [
@@ -118,20 +118,22 @@ def check_nodes(look: Look) -> list[Finding]:
         if not node.is_ready and any(pod.node == node.name for pod in look.pods.values())
     ]
     if len(ready) < members:
-        findings.append(bad(about, f"{len(ready)} are ready, a group needs {members}", "add nodes with disks"))
+        findings.append(
+            bad(about, f"{len(ready)} are ready, and a broker group needs {members}", "add nodes with disks")
+        )
     for node, groups in _only_home(look).items():
         findings.append(
             warning(
                 about,
-                f"every group has a member on {node} ({', '.join(groups)}): its loss leaves no whole group",
-                "add a node with disks, and a group",
+                f"every broker group has a member on {node} ({', '.join(groups)}): its loss leaves none whole",
+                "add a node with disks, and a broker group",
             )
         )
     return findings or [well(about, f"{len(ready)} are ready")]
 
 
 def check_cluster(look: Look) -> list[Finding]:
-    """What the operator itself says, and whether something stands still."""
+    """Check what the operator reports, and whether an operation or a step does not go on."""
     status, name = look.cluster.status, look.cluster.name
     findings: list[Finding] = []
     degraded = status.condition("Degraded")
@@ -142,25 +144,29 @@ def check_cluster(look: Look) -> list[Finding]:
     if status.operation is not None and look.now > status.operation.expires_at:
         operation = status.operation
         findings.append(
-            warning("cluster", f"{operation.kind} of {operation.object} takes longer than it should", "see blockedBy")
+            warning(
+                "cluster", f"{operation.kind} of {operation.object} takes longer than it should", "see status.blockedBy"
+            )
         )
     if look.cluster.spec.paused:
-        findings.append(warning("cluster", "it is paused: nothing is changed or repaired", "take spec.paused away"))
+        findings.append(
+            warning("cluster", "it is paused: the operator changes and repairs nothing", "remove spec.paused")
+        )
     elif status.blocked_by:
         findings.append(warning("cluster", f"the next step waits: {status.blocked_by}", "kubectl seriatim plan"))
-    return findings or [well("cluster", "the operator has nothing to complain of")]
+    return findings or [well("cluster", "the operator reports no problem")]
 
 
 def check_drains(look: Look) -> list[Finding]:
-    """Whether groups that should be empty come to be so."""
-    advice = "bring that back, add groups, or undo the drain"
+    """Check that no drain is held up."""
+    advice = "bring that back, add broker groups, or undo the drain"
     return [bad(f"drain of {group}", waits_for, advice) for group, waits_for in look.held_up.items()]
 
 
 def check_budgets(look: Look) -> list[Finding]:
-    """Whether each group has its budget, and no other budget stands in the way."""
+    """Check that each broker group has its budget, and that no other budget covers brokers."""
     if "PodDisruptionBudget" in look.unreadable:
-        return [unknown("budgets", "they may not be read", "ask somebody who may")]
+        return [unknown("budgets", "you may not read them", "ask a person who may")]
     findings: list[Finding] = []
     ours = {group_object_name(look.cluster.name, group.spec.group) for group in look.groups}
     for name in sorted(ours):
@@ -180,30 +186,30 @@ def check_budgets(look: Look) -> list[Finding]:
             findings.append(
                 bad(
                     f"budget {name}",
-                    "it covers brokers as well: Kubernetes evicts no pod that has two budgets",
+                    "it covers brokers too, and Kubernetes evicts no pod that has two budgets",
                     "delete it, or choose other labels in it",
                 )
             )
-    return findings or [well("budgets", f"{len(ours)} groups have one")]
+    return findings or [well("budgets", f"{len(ours)} broker groups have one")]
 
 
 def check_network_policy(look: Look) -> list[Finding]:
-    """Whether the policy that is wanted is there."""
+    """Check that the NetworkPolicy exists, if the cluster wants one."""
     if not look.cluster.spec.network_policy.enabled or "NetworkPolicy" in look.unreadable:
         return []
     name = brokers_name(look.cluster.name)
     if name not in look.policies:
         return [bad(f"NetworkPolicy {name}", "it is not there", "kubectl logs of the operator")]
-    return [well(f"NetworkPolicy {name}", "it is there; whether it is enforced is the network plugin's matter")]
+    return [well(f"NetworkPolicy {name}", "it is there; check that your network plugin enforces policies")]
 
 
 def check_topics(look: Look) -> list[Finding]:
-    """Whether all topics have their copies."""
+    """Check that all topics have their copies."""
     states = Counter(topic.status.state for topic in look.topics)
     remedies = {
-        "OneCopy": "wait: the missing copy is made by itself once another member is there",
-        "Unsettled": "bring back a member of the segment: kubectl seriatim chains TOPIC shows which group",
-        "Lost": "messages are lost for good; consumers were told of the gap",
+        "OneCopy": "wait: brokers make the missing copy when another member is there",
+        "Unsettled": "bring back a member of the segment: kubectl seriatim chains TOPIC shows its broker group",
+        "Lost": "messages are lost for good; consumers got an event about the gap",
     }
     findings: list[Finding] = []
     for state, remedy in remedies.items():
@@ -216,7 +222,7 @@ def check_topics(look: Look) -> list[Finding]:
 
 
 def _only_home(look: Look) -> dict[str, list[str]]:
-    """Nodes on which every group has a member, if there is more than one group."""
+    """Nodes on which every broker group has a member; empty if there is only one broker group."""
     homes: dict[str, set[str]] = {}
     for pod in look.pods.values():
         if pod.node:
@@ -228,7 +234,7 @@ def _only_home(look: Look) -> dict[str, list[str]]:
 
 
 def _waiting(pod: dict[str, Any]) -> tuple[str, str]:
-    """The first container of it that does not run, and why; those that prepare the others come first."""
+    """The first container of the pod that waits, and why; init containers come first. Two empty texts if none waits."""
     status = pod.get("status") or {}
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (each.get("state") or {}).get("waiting")

@@ -1,4 +1,4 @@
-"""The examination of a cluster: every check of `checks`, on one look and on what the brokers say."""
+"""Examines a cluster: runs every check on one look at the API and on what the brokers answer."""
 
 from __future__ import annotations
 
@@ -35,11 +35,18 @@ CHECKS: Final[tuple[Callable[[Look], list[Finding]], ...]] = (
     member_checks.check_disks,
     member_checks.check_images,
 )
-"""Those that need nothing but a look."""
+"""The checks that need only a look at the API."""
 
 
 async def examine(connection: Connection, kube: Kube, look: Look, *, with_brokers: bool) -> list[Finding]:
-    """Everything that can be found out about a cluster."""
+    """Examine a cluster and return all findings. What cannot be reached becomes a finding, not an error.
+
+    Args:
+        connection: To the Kubernetes API, and for port-forwards.
+        kube: Client of the Kubernetes API.
+        look: The cluster's objects.
+        with_brokers: Also ask the brokers.
+    """
     findings = [*await _kubernetes(connection), *(finding for check in CHECKS for finding in check(look))]
     if with_brokers:
         findings += await examine_pages(connection, kube, look)
@@ -51,25 +58,23 @@ async def _kubernetes(connection: Connection) -> list[Finding]:
     try:
         version = await asyncio.to_thread(connection.server_version)
     except ConnectionFailedError as exc:
-        return [bad("Kubernetes", str(exc), "look after the API server first")]
+        return [bad("Kubernetes", str(exc), "first see why the API server does not answer")]
     return checks.check_kubernetes(version)
 
 
 async def _ask(connection: Connection, kube: Kube, look: Look) -> list[Finding]:
-    """What only brokers know; that they answer at all shows that they reach etcd."""
+    """Findings that only brokers can give. An answer also proves that the brokers reach etcd."""
     try:
         async with reach_brokers(connection, kube, look.cluster) as brokers:
             groups: Sequence[operations_pb2.BrokerGroupDescription] = await brokers.list_groups(with_counts=False)
             described: broker_pb2.DescribeClusterResponse = await brokers.describe_cluster()
     except PluginError as exc:
-        return [unknown("brokers", str(exc), "see what is said of pods and certificates above")]
+        return [unknown("brokers", str(exc), "see the findings about pods and certificates above")]
     except SeriatimError as exc:
-        remedy = f"see the log of a broker; it needs {', '.join(look.cluster.spec.etcd.endpoints)}"
-        return [
-            bad("etcd", f"the brokers do not answer, which mostly means that they do not reach etcd: {exc}", remedy)
-        ]
+        remedy = f"see the log of a broker, and whether it reaches {', '.join(look.cluster.spec.etcd.endpoints)}"
+        return [bad("etcd", f"the brokers do not answer, mostly because they do not reach etcd: {exc}", remedy)]
     return [
-        well("etcd", f"the brokers read it; {described.controller or 'nobody'} is the controller"),
+        well("etcd", f"the brokers read it; {described.controller or 'no broker'} is the controller"),
         *member_checks.check_controller(described),
         *member_checks.check_members(look, groups),
         *member_checks.check_protocol(groups),

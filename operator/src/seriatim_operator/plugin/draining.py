@@ -1,7 +1,7 @@
-"""Draining a group: what it would do, the word itself, and watching until nothing lies on it any more.
+"""Drains a broker group: checks whether it can be drained, writes the state, and watches until it holds nothing.
 
-The plugin only writes what is wanted into the BrokerGroup. The operator passes it on, and the brokers do it: heads move
-first, then copies of closed segments, never below two.
+The plugin only writes `spec.state` of the BrokerGroup. The operator tells the brokers, and the brokers move the
+segments: first the open ones, then copies of sealed ones. A segment never has fewer than two copies because of it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a drain is: what lies on the group still, and whether the brokers know of the drain and hold nothing.
+    """How far a drain is.
 
-    `waits_for`: what holds it up, in the brokers' words.
+    Attributes:
+        heads: Open segments that the broker group still has.
+        segments: Segments of which it still has copies.
+        is_drained: The brokers know of the drain, and the broker group holds no segment any more.
+        waits_for: What holds up the drain, in the brokers' words; empty if nothing does.
     """
 
     heads: int
@@ -37,10 +41,10 @@ class Progress:
 
 
 def find_group(look: Look, name: str) -> BrokerGroup:
-    """A group by its object's name or by its own.
+    """A broker group, by the name of its object or by its name among the brokers.
 
     Raises:
-        PluginError: There is none.
+        PluginError: There is no such broker group.
     """
     for group in look.groups:
         if name in (group.name, group.spec.group):
@@ -50,27 +54,27 @@ def find_group(look: Look, name: str) -> BrokerGroup:
 
 
 def check_drain(look: Look, group: BrokerGroup) -> None:
-    """Whether what lies on the group has anywhere to go.
+    """Check that another broker group can take the segments.
 
     Raises:
-        PluginError: No other group is active and whole.
+        PluginError: No other broker group is active and whole.
     """
     others = [other for other in look.groups if other.name != group.name]
     able = [other for other in others if other.spec.state == "Active" and other.status.is_true("Whole")]
     if not able:
         raise PluginError(
-            f"nothing can leave {group.spec.group}: no other group is active and whole. Remedy: raise spec.groups of "
-            f"{look.cluster.name}, or bring another group back, first"
+            f"nothing can leave {group.spec.group}: no other broker group is active and whole. Remedy: first raise "
+            f"spec.groups of {look.cluster.name}, or bring another broker group back"
         )
 
 
 async def set_state(kube: Kube, group: BrokerGroup, state: GroupState) -> None:
-    """Write what is wanted of a group.
+    """Write `spec.state` of a broker group.
 
     Raises:
-        PluginError: The API refuses it.
+        PluginError: The API refuses the write, for instance because the object has changed since it was read.
     """
-    # With the version that was looked at: of two people only one is right about what the group was.
+    # The patch has the version that was read. So of two people who change the object at once, the second is refused.
     patch = {"metadata": {"resourceVersion": group.metadata.resource_version}, "spec": {"state": state}}
     try:
         await kube.merge(BROKER_GROUP, group.namespace, group.name, patch)
@@ -79,10 +83,10 @@ async def set_state(kube: Kube, group: BrokerGroup, state: GroupState) -> None:
 
 
 async def read_progress(kube: Kube, brokers: Brokers, group: BrokerGroup) -> Progress:
-    """How far a drain is, in the brokers' own count.
+    """How far a drain is, as the brokers count it.
 
     Raises:
-        PluginError: The group has gone, or somebody wants something else of it by now.
+        PluginError: The BrokerGroup is gone, its `spec.state` is not Draining any more, or the API refuses the read.
         SeriatimError: No broker answers.
     """
     try:
@@ -90,15 +94,15 @@ async def read_progress(kube: Kube, brokers: Brokers, group: BrokerGroup) -> Pro
     except KubeError as exc:
         raise explain(exc) from exc
     if manifest is None:
-        raise PluginError(f"the object {group.name} has gone")
+        raise PluginError(f"BrokerGroup {group.name} is gone: the drain is not watched any more")
     wanted = BrokerGroup.from_manifest(manifest).spec.state
     if wanted != "Draining":
-        raise PluginError(f"somebody wants {group.spec.group} {wanted} by now")
+        raise PluginError(f"spec.state of {group.spec.group} is {wanted} now: the drain was called off")
     return await count(brokers, group.spec.group)
 
 
 async def count(brokers: Brokers, group: str) -> Progress:
-    """What lies on a group now; a group that the brokers do not know holds nothing.
+    """What a broker group holds now. One that the brokers do not know holds nothing.
 
     Raises:
         SeriatimError: No broker answers.
@@ -114,7 +118,16 @@ async def count(brokers: Brokers, group: str) -> Progress:
 async def watch_drain(
     look: Callable[[], Awaitable[Progress]], wait_s: float, show: Callable[[Progress], None], poll_s: float = POLL_S
 ) -> Progress:
-    """Show the progress until the group is drained, or `wait_s` is over; returns the last that was shown."""
+    """Show the progress until the broker group is drained or the time is over, and return the last progress shown.
+
+    Args:
+        look: Reads the progress.
+        wait_s: Seconds to watch at most; the progress is shown at least once.
+        show: Shows the progress.
+        poll_s: Seconds between two looks.
+
+    Cancelling it ends only the watching, not the drain.
+    """
     until = time.monotonic() + wait_s
     while True:
         progress = await look()

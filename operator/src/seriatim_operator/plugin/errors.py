@@ -1,7 +1,7 @@
-"""What ends a command with a sentence instead of a traceback."""
+"""The error that ends a command with a sentence instead of a traceback."""
 
 from __future__ import annotations
 
 
 class PluginError(Exception):
-    """The command cannot do what it was asked; the text says why, and what to do."""
+    """The command cannot do its work. The text says why and what to do."""

@@ -1,4 +1,4 @@
-"""What a doctor says: what was looked at, how it is, and what can be done."""
+"""The findings of `doctor`: what was examined, how it is, and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 
 class Level(enum.IntEnum):
-    """How bad it is."""
+    """How bad a finding is; a higher number is worse."""
 
     WELL = 0
     UNKNOWN = 1
@@ -21,12 +21,13 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence of the doctor's.
+    """One thing that `doctor` examined.
 
     Attributes:
-        about: What was examined, in a word or two.
-        text: How it is.
-        remedy: What to do; empty if it is well.
+        level: How bad it is.
+        about: What was examined, in one or two words.
+        text: How it is, in a sentence.
+        remedy: What to do; empty if nothing is wrong.
     """
 
     level: Level
@@ -44,27 +45,32 @@ _MARKS = {
 
 
 def well(about: str, text: str) -> Finding:
-    """It is as it should be."""
+    """Make a finding for something that is as it should be."""
     return Finding(Level.WELL, about, text)
 
 
 def unknown(about: str, text: str, remedy: str) -> Finding:
-    """It could not be examined."""
+    """Make a finding for something that could not be examined."""
     return Finding(Level.UNKNOWN, about, text, remedy)
 
 
 def warning(about: str, text: str, remedy: str) -> Finding:
-    """It works, and will not always."""
+    """Make a finding for something that works now but needs attention."""
     return Finding(Level.WARNING, about, text, remedy)
 
 
 def bad(about: str, text: str, remedy: str) -> Finding:
-    """It does not work."""
+    """Make a finding for something that does not work."""
     return Finding(Level.BAD, about, text, remedy)
 
 
 def draw_findings(findings: Iterable[Finding], *, verbose: bool) -> RenderableType:
-    """What is not well, worst first, and how much is."""
+    """The findings, worst first, and a count of those that found nothing wrong.
+
+    Args:
+        findings: All findings.
+        verbose: Draw also those of what is well.
+    """
     found = sorted(findings, key=lambda finding: -finding.level)
     lines: list[Text] = []
     for finding in found:

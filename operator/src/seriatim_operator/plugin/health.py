@@ -1,7 +1,7 @@
-"""What each broker says of itself at `/readyz`, read through a port-forward to each pod.
+"""Reads `/readyz` of each broker through a port-forward to its pod, and makes findings of its troubles.
 
 A broker that is not ready serves no client, but its admin port answers. The Kubernetes API knows only that the probe
-failed, and not why; nor does it know of what a broker says although it is ready.
+failed, not why. It also does not know of troubles that a ready broker reports.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Page:
     """The answer of one broker's `/readyz`.
 
     Attributes:
-        text: What it said; empty if it did not answer.
-        problem: Why it did not answer; empty if it did.
+        text: What the broker answered; empty if it did not answer.
+        problem: Why the broker did not answer; empty if it did.
     """
 
     text: str
@@ -44,10 +44,10 @@ class Page:
 
 
 async def read_pages(connection: Connection, kube: Kube, look: Look) -> dict[str, Page]:
-    """The page of each broker whose pod runs, by the pod's name.
+    """The page of each broker whose pod runs, by the pod's name. At most 8 are asked at once, each for at most 10 s.
 
     Raises:
-        PluginError: The certificates that prove who answers may not be read.
+        PluginError: The Secret with the client certificate cannot be read.
     """
     running = sorted(view.name for view in look.pods.values() if view.is_running and not view.is_deleting)
     if not running:
@@ -81,7 +81,7 @@ async def _read(connection: Connection, namespace: str, pod: str, credentials: C
 
 
 def check_pages(pages: Mapping[str, Page]) -> list[Finding]:
-    """A finding for each thing that a broker says a person has to act on."""
+    """A finding for each trouble that a broker reports, because a person has to act on it."""
     findings: list[Finding] = []
     for pod, page in pages.items():
         if page.problem:
@@ -93,15 +93,15 @@ def check_pages(pages: Mapping[str, Page]) -> list[Finding]:
 
 
 async def examine_pages(connection: Connection, kube: Kube, look: Look) -> list[Finding]:
-    """`read_pages` and `check_pages`; that nothing could be read is a finding as well."""
+    """Read the pages and make findings of them. If no page could be read, the only finding says why."""
     try:
         return check_pages(await read_pages(connection, kube, look))
     except PluginError as exc:
-        return [unknown("brokers", str(exc), "a role that may get this Secret, or --offline")]
+        return [unknown("brokers", str(exc), "give your account a role that may get this Secret, or use --offline")]
 
 
 def draw_troubles(findings: Sequence[Finding]) -> list[Text]:
-    """Lines for the picture of a cluster: only what is not well."""
+    """Lines for the picture of a cluster: only the findings that have a remedy."""
     return [
         Text.assemble((f"{finding.about}: ", "red"), f"{finding.text}\n    to do: {finding.remedy}")
         for finding in findings

@@ -1,4 +1,4 @@
-"""The brokers of a cluster, reached from outside: through a port-forward to one of their pods."""
+"""Reaches the brokers of a cluster from outside of Kubernetes, through a port-forward to one of their pods."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PODS_TRIED_MAX = 3
 
 @contextlib.asynccontextmanager
 async def reach_brokers(connection: Connection, kube: Kube, cluster: BrokerCluster) -> AsyncIterator[Brokers]:
-    """A client of the brokers, for as long as the block lasts. Any broker answers for all.
+    """A client of the brokers, open until the end of the block. It asks one broker, which answers for the cluster.
 
     Raises:
-        PluginError: No broker runs, or none is let through, or the client certificate may not be read.
+        PluginError: No broker runs, no port-forward to one opens, or the client certificate cannot be read.
     """
     pods = await _candidates(kube, cluster)
     credentials = await client_credentials(kube, cluster)
@@ -51,7 +51,11 @@ async def _first_way(
 
 
 async def _candidates(kube: Kube, cluster: BrokerCluster) -> list[PodView]:
-    """Pods that run, those that serve first."""
+    """Pods whose container runs, those that are ready first.
+
+    Raises:
+        PluginError: The pods cannot be read, or none runs.
+    """
     try:
         manifests = await kube.list(POD, cluster.namespace, selector_text(selector_labels(cluster.name)))
     except KubeError as exc:
@@ -63,10 +67,10 @@ async def _candidates(kube: Kube, cluster: BrokerCluster) -> list[PodView]:
 
 
 async def client_credentials(kube: Kube, cluster: BrokerCluster) -> Credentials | None:
-    """With which a client reaches the brokers; None: in plain text.
+    """The certificates with which a client reaches the brokers; None if the cluster does not use TLS.
 
     Raises:
-        PluginError: They may not be read, or are not there.
+        PluginError: The Secret cannot be read, does not exist, or lacks a file.
     """
     if not cluster.spec.tls.enabled:
         return None
@@ -75,7 +79,8 @@ async def client_credentials(kube: Kube, cluster: BrokerCluster) -> Credentials 
         secret = await kube.get(SECRET, cluster.namespace, name)
     except KubeError as exc:
         raise PluginError(
-            f"the client certificate in Secret {name} cannot be read: {exc}. Remedy: a role that may get this Secret"
+            f"the client certificate in Secret {name} cannot be read: {exc}. Remedy: give your account a role "
+            "that may get this Secret"
         ) from exc
     if secret is None:
         raise PluginError(f"there is no Secret {name}: the operator has not made the certificates yet")
@@ -83,10 +88,10 @@ async def client_credentials(kube: Kube, cluster: BrokerCluster) -> Credentials 
 
 
 def credentials_in(cluster: BrokerCluster, name: str, secret: Mapping[str, Any]) -> Credentials:
-    """A client's certificate, as the Secret has it.
+    """The certificates in a Secret.
 
     Raises:
-        PluginError: A file is missing.
+        PluginError: The Secret lacks `ca.crt`, `tls.crt` or `tls.key`.
     """
     files = secret_files(secret)
     missing = [file for file in ("ca.crt", "tls.crt", "tls.key") if not files.get(file)]

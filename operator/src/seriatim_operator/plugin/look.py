@@ -1,6 +1,6 @@
-"""One look at a cluster through the Kubernetes API: what all pictures and checks are made of.
+"""Reads all objects of a cluster from the Kubernetes API once. All pictures and checks use this one look.
 
-A person may be allowed to read less than the operator: what is refused is noted, and the rest is shown.
+A person may be allowed to read less than the operator. A kind that the API refuses is noted, and the rest is shown.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class Look:
-    """What there is of one cluster.
+    """The objects of one cluster.
 
     Attributes:
-        groups: By number.
-        brokers: Without those whose disk was given up and released.
+        groups: The broker groups, ordered by number.
+        brokers: The Brokers, without those whose disk was given up and released.
         claims, budgets, policies: Manifests of the namespace, by name.
-        etcd_pods: Of the chart's etcd that this cluster uses; none where it is somebody else's.
-        secrets: Those with certificates, by name, as far as they exist.
-        leases: Of the namespace of each operator, by `namespace/name`.
+        etcd_pods: Pods of the chart's etcd, if this cluster uses it; empty if it uses another etcd.
+        secrets: The Secrets with certificates that exist, by name.
+        leases: The Leases in the namespace of each operator, by `namespace/name`.
         unreadable: Kinds that this user may not read.
     """
 
@@ -88,16 +88,16 @@ class Look:
 
     @property
     def held_up(self) -> Mapping[str, str]:
-        """What a group that should come to be empty waits for, by the group's number."""
+        """What a drain that is held up waits for, by the name of the broker group."""
         found = {group.spec.group: group.status.condition("Drained") for group in self.groups}
         return {name: each.message for name, each in found.items() if each is not None and each.reason == "HeldUp"}
 
 
 async def find_cluster(kube: Kube, namespace: str, name: str | None) -> BrokerCluster:
-    """The cluster of that name, or the only one there is.
+    """The cluster of that name, or the only one of the namespace if `name` is None.
 
     Raises:
-        PluginError: There is none, or there are several, or they cannot be read.
+        PluginError: There is no such cluster, there are several and `name` is None, or the API cannot be read.
     """
     try:
         manifests = await kube.list(BROKER_CLUSTER, namespace)
@@ -179,7 +179,7 @@ async def look_at(kube: Kube, cluster: BrokerCluster) -> Look:
 
 
 def secret_names(cluster: BrokerCluster) -> list[str]:
-    """Secrets with certificates that the cluster uses."""
+    """The names of the Secrets with certificates that the cluster uses."""
     names: list[str] = []
     if cluster.spec.tls.enabled:
         names.append(cluster.spec.tls.ca_secret or authority_secret_name(cluster.name))
@@ -190,26 +190,26 @@ def secret_names(cluster: BrokerCluster) -> list[str]:
 
 
 def etcd_hosts(cluster: BrokerCluster) -> list[str]:
-    """Names of etcd's members inside of this Kubernetes, up to `.svc`; none of an etcd that is elsewhere."""
+    """The host names of etcd's endpoints in this Kubernetes, up to `.svc`. Endpoints elsewhere are left out."""
     hosts = (endpoint.rpartition(":")[0].partition(".svc") for endpoint in cluster.spec.etcd.endpoints)
     return [host for host, is_inside, _ in hosts if is_inside]
 
 
 def etcd_services(cluster: BrokerCluster) -> dict[str, str]:
-    """The Services through which etcd is reached, and the namespace of each."""
+    """The Services through which brokers reach etcd, each with its namespace."""
     parts = (host.split(".") for host in etcd_hosts(cluster))
     return {each[-2]: each[-1] for each in parts if len(each) > 1}
 
 
 def explain(exc: KubeError) -> PluginError:
-    """What an error of the API means to a person."""
+    """The error to show for an error of the API; it says so if the API did not answer at all."""
     if exc.status == 0:
         return PluginError(f"the Kubernetes API does not answer: {exc}")
     return PluginError(str(exc))
 
 
 class _Reader:
-    """Reads what may be read, and remembers what may not."""
+    """Reads objects from the API, and remembers the kinds that it refuses to show (403)."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube

@@ -34,12 +34,12 @@ FIELD_MANAGER = "kubectl-seriatim"
 ANNOTATION_APPROVE = "seriatim.dev/approve"
 WIDTH_PIPED = 160
 UNWELL, REFUSED = 1, 2
-"""Exit statuses: what was looked at is not well; the command could not do what it was asked."""
+"""Exit statuses: 1 if the command looked and found something wrong, 2 if it could not do its work."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the cluster is reached: the flags that all commands share."""
+    """How the command reaches the cluster: the flags that all commands share."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -48,7 +48,7 @@ class Way:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[Connection, Kube, str]]:
-        """The connection, the API, and the namespace."""
+        """The connection, the client of the API, and the namespace. The client is closed at the end of the block."""
         connection = connect(self.kubeconfig, self.context)
         kube = Kube(configuration=connection.configuration, field_manager=FIELD_MANAGER)
         try:
@@ -58,17 +58,17 @@ class Way:
 
 
 def _console(width: int | None) -> Console:
-    """As wide as the terminal; what goes into a file or a pipe is not broken at a terminal's usual width."""
+    """A console as wide as the terminal, or 160 columns wide if the output goes into a file or a pipe."""
     piped = None if sys.stdout.isatty() else WIDTH_PIPED
     return Console(width=width or piped, highlight=False)
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags that kubectl's own commands have, before the command's name and behind it."""
+    """Add the flags that kubectl's own commands have. They are accepted before and after the command's name."""
     for names, told in (
-        (("-n", "--namespace"), "As kubectl's."),
-        (("--context",), "As kubectl's."),
-        (("--kubeconfig",), "As kubectl's."),
+        (("-n", "--namespace"), "Namespace of the cluster, as for kubectl (default: the context's)."),
+        (("--context",), "Context of the kubeconfig, as for kubectl (default: the current one)."),
+        (("--kubeconfig",), "Path of the kubeconfig, as for kubectl."),
     ):
         command = click.option(*names, help=told, expose_value=False, callback=_take)(command)
     return command
@@ -82,17 +82,19 @@ def _take(ctx: click.Context, option: click.Parameter, value: str | None) -> Non
 
 
 @click.group()
-@click.option("--width", type=int, help="Columns to draw in, if not the terminal's.")
+@click.option(
+    "--width", type=int, help="Width of the output in columns (default: the terminal's, or 160 into a file or a pipe)."
+)
 @_shared
 @click.pass_context
 def main(ctx: click.Context, width: int | None) -> None:
-    """Seriatim, where a picture says more than `kubectl get`."""
+    """Show and examine Seriatim clusters, approve plans, and drain broker groups."""
     if width is not None:
         ctx.obj = replace(ctx.obj, console=_console(width))
 
 
 def _command(work: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., None]:
-    """Run it, and end with its exit status; an expected failure ends with its sentence."""
+    """Make a command of `work`: run it and end with its exit status. An expected error ends it with one sentence."""
 
     @wraps(work)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -113,12 +115,12 @@ def _command(work: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., Non
 
 @main.command()
 @click.argument("cluster", required=False)
-@click.option("--offline", is_flag=True, help="Only what Kubernetes tells; asks no broker.")
+@click.option("--offline", is_flag=True, help="Read only the Kubernetes API; ask no broker.")
 @_shared
 @click.pass_obj
 @_command
 async def status(way: Way, cluster: str | None, offline: bool) -> int:
-    """How a cluster is, what it does, where everything stands, and what brokers say that a person has to do."""
+    """Show a cluster on one screen, with what brokers say that a person has to do."""
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
         findings = [] if offline else await examine_pages(connection, kube, look)
@@ -133,18 +135,21 @@ async def status(way: Way, cluster: str | None, offline: bool) -> int:
 @main.command()
 @click.argument("topic")
 @click.option("--cluster", help="The cluster, if the namespace has several.")
-@click.option("--offline", is_flag=True, help="Only what the Topic object tells; asks no broker.")
+@click.option("--offline", is_flag=True, help="Read only the Topic object; ask no broker.")
 @_shared
 @click.pass_obj
 @_command
 async def chains(way: Way, topic: str, cluster: str | None, offline: bool) -> int:
-    """The chains of a topic: its segments, where they are, and whether they have their copies."""
+    """Show the chains of a topic: its segments, their broker groups, and whether they have all their copies."""
     async with way.open() as (connection, kube, namespace):
         found = await find_cluster(kube, namespace, cluster)
         known = find_topic(await look_at(kube, found), topic)
         if offline:
             if known is None:
-                raise PluginError(f"there is no Topic {topic} of {found.name} in namespace {namespace}")
+                raise PluginError(
+                    f"there is no Topic {topic} of {found.name} in namespace {namespace}. Remedy: leave out --offline "
+                    "to ask the brokers"
+                )
             way.console.print(draw_topic_status(known))
             return 0
         async with reach_brokers(connection, kube, found) as brokers:
@@ -155,19 +160,19 @@ async def chains(way: Way, topic: str, cluster: str | None, offline: bool) -> in
 
 @main.command()
 @click.argument("cluster", required=False)
-@click.option("--approve", metavar="HASH", help="Let the plan of that hash happen (changeApproval: Manual).")
+@click.option("--approve", metavar="HASH", help="Approve the plan with this hash (changeApproval: Manual).")
 @_shared
 @click.pass_obj
 @_command
 async def plan(way: Way, cluster: str | None, approve: str | None) -> int:
-    """What the operator is about to do, and what it waits for."""
+    """Show what the operator is about to do and what it waits for."""
     async with way.open() as (_, kube, namespace):
         found = await find_cluster(kube, namespace, cluster)
         if approve is not None:
             hashes = {change.hash for change in found.status.planned_changes}
             if approve not in hashes:
                 raise PluginError(
-                    f"the plan is another one by now: {', '.join(sorted(hashes)) or 'nothing is planned'}"
+                    f"not approved, the plan has changed: it is {', '.join(sorted(hashes)) or 'empty now'}"
                 )
             patch = {"metadata": {"annotations": {ANNOTATION_APPROVE: approve}}}
             await kube.merge(BROKER_CLUSTER, namespace, found.name, patch)
@@ -180,15 +185,24 @@ async def plan(way: Way, cluster: str | None, approve: str | None) -> int:
 @main.command()
 @click.argument("group")
 @click.option("--cluster", help="The cluster, if the namespace has several.")
-@click.option("--cordon", "wish", flag_value="Cordoned", help="Only take heads away; what lies on it stays.")
-@click.option("--undo", "wish", flag_value="Active", help="Let it take its share again.")
-@click.option("--wait", "wait_s", type=float, default=600.0, show_default=True, help="Seconds to watch; 0 for none.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--cordon", "wish", flag_value="Cordoned", help="Move only the open segments; the copies stay.")
+@click.option(
+    "--undo", "wish", flag_value="Active", help="End the cordon or drain: the broker group takes its share again."
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=float,
+    default=600.0,
+    show_default=True,
+    help="Seconds to watch the drain; 0: do not watch.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before the drain begins.")
 @_shared
 @click.pass_obj
 @_command
 async def drain(way: Way, group: str, cluster: str | None, wish: str | None, wait_s: float, yes: bool) -> int:
-    """Move everything off a broker group: heads first, then copies of what is closed, never below two."""
+    """Move all segments off a broker group: first the open ones, then copies of sealed ones. Two copies always stay."""
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
         found = find_group(look, group)
@@ -200,7 +214,7 @@ async def drain(way: Way, group: str, cluster: str | None, wish: str | None, wai
         check_drain(look, found)
         if wish == "Cordoned":
             await set_state(kube, found, "Cordoned")
-            way.console.print(f"heads leave {name}; what lies on it stays")
+            way.console.print(f"open segments leave {name}; its copies of sealed segments stay")
             return 0
         async with reach_brokers(connection, kube, look.cluster) as brokers:
             return await _drain(way, kube, brokers, found, wait_s, is_sure=yes)
@@ -208,7 +222,7 @@ async def drain(way: Way, group: str, cluster: str | None, wish: str | None, wai
 
 async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wait_s: float, *, is_sure: bool) -> int:
     name = group.spec.group
-    way.console.print(f"{name} is to be drained: {_left(await count(brokers, name))} will move to other groups")
+    way.console.print(f"{name} is to be drained: {_left(await count(brokers, name))} will move to other broker groups")
     if not is_sure and not await asyncio.to_thread(click.confirm, "go on?"):
         return REFUSED
     await set_state(kube, group, "Draining")
@@ -220,24 +234,25 @@ async def _drain(way: Way, kube: Kube, brokers: Brokers, group: BrokerGroup, wai
         )
     if at.is_drained:
         way.console.print(
-            f"{name} is drained: nothing lies on it. `kubectl seriatim drain {name} --undo` brings it back"
+            f"{name} is drained: it holds no segment. `kubectl seriatim drain {name} --undo` brings it back"
         )
         return 0
     way.console.print(
-        f"{name} is still being drained, {_left(at)} are left{_because(at)}; this command again shows how far it is"
+        f"{name} is still being drained, {_left(at)} are left{_because(at)}. It goes on: run this command again "
+        "to see how far it is"
     )
     return UNWELL
 
 
 @main.command()
 @click.argument("cluster", required=False)
-@click.option("--offline", is_flag=True, help="Only what Kubernetes tells; asks no broker.")
-@click.option("-v", "--verbose", is_flag=True, help="Name what is well, too.")
+@click.option("--offline", is_flag=True, help="Read only the Kubernetes API; ask no broker.")
+@click.option("-v", "--verbose", is_flag=True, help="Also name what is well.")
 @_shared
 @click.pass_obj
 @_command
 async def doctor(way: Way, cluster: str | None, offline: bool, verbose: bool) -> int:
-    """Examine a cluster, and say for everything that is wrong what can be done."""
+    """Examine a cluster, and say what is wrong and what to do about it."""
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
         findings = await examine(connection, kube, look, with_brokers=not offline)

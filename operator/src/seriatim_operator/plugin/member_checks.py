@@ -1,4 +1,4 @@
-"""Checks of the brokers themselves: pods, disks and their passports, images and what they speak."""
+"""Checks of the brokers themselves: pods, disks and their passports, images, protocol versions."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .look import Look
 
 RESTARTS_MANY = 5
 
-_ANNOTATE = "annotate the Broker with seriatim.dev/disk-lost, and as value its status.incarnation"
+_ANNOTATE = "annotate the Broker with seriatim.dev/disk-lost, with its status.incarnation as the value"
 
 _REMEDIES = {
-    "ForeignDisk": "the volume is another member's or cluster's: give it back; nothing on it was changed",
+    "ForeignDisk": "the volume belongs to another member or cluster: give it back; nothing on it was changed",
     "WipedDisk": f"if the disk is lost for good, {_ANNOTATE}",
-    "OldDisk": f"an older copy was restored: to have it replaced, {_ANNOTATE}",
-    "ClonedDisk": "end the other process that has the same volume",
+    "OldDisk": f"an older copy of the disk was restored: to have it replaced, {_ANNOTATE}",
+    "ClonedDisk": "end the other process that uses the same volume",
     "LostDisk": "the disk was given up before: remove its volume",
-    "NewerFormat": "run the newer image again: an older one cannot read this disk",
+    "NewerFormat": "run the newer image again: an older image cannot read this disk",
     "Corrupt": f"to have it replaced, {_ANNOTATE}",
-    "NodeGone": "bring the node back within the time-out, or do nothing: it will be replaced",
+    "NodeGone": "bring the node back within nodeLossTimeoutSeconds, or do nothing: the operator replaces the disk",
 }
 
 
 def check_pods(look: Look) -> list[Finding]:
-    """Whether every broker runs and serves, each member of a group on a machine of its own."""
+    """Check that every broker runs and serves, and that no two members of a broker group share a machine."""
     if "Pod" in look.unreadable:
         return [unknown("pods", "they may not be read", "ask somebody who may")]
     findings: list[Finding] = []
@@ -47,32 +47,38 @@ def check_pods(look: Look) -> list[Finding]:
 
 
 def check_disks(look: Look) -> list[Finding]:
-    """Passports: whether each disk is the one that its slot belongs to; and volumes that nobody has any more."""
+    """Check that brokers accept each disk by its passport, and that each claim belongs to a Broker."""
     findings: list[Finding] = []
     for broker in look.brokers:
         healthy = broker.status.condition("DiskHealthy")
         if broker.status.disk_lost is not None:
             proof = broker.status.disk_lost.proof
-            findings.append(warning(f"disk of {broker.name}", f"it is given up: {proof}", "it is being replaced"))
+            findings.append(
+                warning(f"disk of {broker.name}", f"it is given up: {proof}", "wait: the operator is replacing it")
+            )
         elif healthy is not None and healthy.status == "False":
             remedy = _REMEDIES.get(healthy.reason, f"kubectl describe broker {broker.name}")
             findings.append(bad(f"disk of {broker.name}", f"{healthy.reason}: {healthy.message}", remedy))
         else:
             findings += _check_host(look, broker)
         if "PersistentVolumeClaim" not in look.unreadable and broker.name not in look.claims:
-            findings.append(bad(f"disk of {broker.name}", "its claim is not there", "kubectl seriatim plan"))
+            findings.append(
+                bad(f"disk of {broker.name}", "its claim is not there", "kubectl seriatim plan shows what it waits for")
+            )
     held = {broker.name for broker in look.brokers}
     for name in sorted(set(look.claims) - held):
         findings.append(
             warning(
-                f"claim {name}", "no Broker has it: it is a disk from before", "delete it once its data is not needed"
+                f"claim {name}",
+                "it belongs to no Broker: it is a former disk",
+                "delete it when you do not need its data",
             )
         )
     return findings or [well("disks", f"{len(look.brokers)} passports are in order")]
 
 
 def _check_host(look: Look, broker: Broker) -> list[Finding]:
-    """Whether the machine that the disk is part of is there, by the host name in its volume."""
+    """Check that a Node has the host name that the disk's volume names."""
     claim = look.claims.get(broker.name)
     volume = look.volumes.get(str((claim or {}).get("spec", {}).get("volumeName") or ""))
     if volume is None or not volume.hostnames or "Node" in look.unreadable:
@@ -86,7 +92,7 @@ def _check_host(look: Look, broker: Broker) -> list[Finding]:
 
 
 def check_images(look: Look) -> list[Finding]:
-    """Whether all brokers run one image."""
+    """Check that all brokers run the same image."""
     images: dict[str, list[str]] = {}
     for name, pod in look.pod_manifests.items():
         for container in pod["spec"]["containers"]:
@@ -95,18 +101,20 @@ def check_images(look: Look) -> list[Finding]:
     if len(images) <= 1:
         return [well("images", next(iter(images), "no pods"))]
     told = "; ".join(f"{image}: {len(names)}" for image, names in sorted(images.items()))
-    return [warning("images", f"brokers run several ({told})", "kubectl seriatim plan shows the change that goes on")]
+    return [
+        warning("images", f"brokers run several ({told})", "kubectl seriatim plan shows the change that is under way")
+    ]
 
 
 def check_controller(described: broker_pb2.DescribeClusterResponse) -> list[Finding]:
-    """Whether the brokers have a controller: without one they fail over, but nothing is created or healed."""
+    """Check that the brokers have a controller. Without one they switch, but create and heal nothing."""
     if described.controller:
         return []
-    return [bad("controller", "the brokers have none", "see the brokers' logs; they elect one through etcd")]
+    return [bad("controller", "the brokers have none", "see the brokers' logs: they elect one through etcd")]
 
 
 def check_members(look: Look, groups: Sequence[operations_pb2.BrokerGroupDescription]) -> list[Finding]:
-    """Whether the brokers know the same disks as Kubernetes, and nobody is missing."""
+    """Check that the brokers know the same members and disks as Kubernetes, and hear from all of them."""
     findings: list[Finding] = []
     members = {member.record.member.broker: member for group in groups for member in group.members}
     for broker in look.brokers:
@@ -118,37 +126,43 @@ def check_members(look: Look, groups: Sequence[operations_pb2.BrokerGroupDescrip
             findings.append(bad(f"member {name}", "the brokers do not know it", f"kubectl logs {broker.name}"))
             continue
         if not member.record.admitted:
-            findings.append(warning(f"member {name}", "it is not admitted yet", "wait; the controller admits it"))
+            findings.append(warning(f"member {name}", "it is not admitted yet", "wait: the controller admits it"))
         if not member.live:
             findings.append(bad(f"member {name}", "the brokers do not hear from it", f"kubectl logs {broker.name}"))
         for other in member.unlinked:
-            remedy = "see whether a NetworkPolicy or DNS keeps them apart, and the logs of both"
-            findings.append(bad(f"member {name}", f"it is live and has no link to {other} of its group", remedy))
+            remedy = "check NetworkPolicies and DNS between them, and the logs of both"
+            findings.append(bad(f"member {name}", f"it is live and has no link to {other} of its broker group", remedy))
         known, here = member.record.member.incarnation, broker.status.incarnation
         if here and known != here:
             findings.append(
                 bad(
                     f"member {name}",
-                    f"the slot belongs to the disk {known}, the pod has {here}",
+                    f"its slot belongs to the disk {known}, but the pod has the disk {here}",
                     _REMEDIES["ForeignDisk"],
                 )
             )
     expected = {f"{broker.spec.group}-{broker.spec.slot}" for broker in look.brokers}
     for name in sorted(set(members) - expected):
         findings.append(
-            warning(f"member {name}", "the brokers know it, and no Broker object stands for it", "see its group")
+            warning(f"member {name}", "the brokers know it, but it has no Broker object", "see its BrokerGroup")
         )
     return findings or [well("members", f"the brokers know all {len(expected)}")]
 
 
 def check_protocol(groups: Sequence[operations_pb2.BrokerGroupDescription]) -> list[Finding]:
-    """Whether all brokers have a version of the protocol in common."""
+    """Check that all live brokers have a version of the protocol in common."""
     records = [member.record for group in groups for member in group.members if member.live]
     if not records:
         return []
     lowest, highest = max(r.protocol_min for r in records), min(r.protocol_max for r in records)
     if lowest > highest:
-        return [bad("versions", "not all brokers speak one protocol", "roll the older ones to the newer image")]
+        return [
+            bad(
+                "versions",
+                "the brokers have no protocol version in common",
+                "restart the older ones with the newer image",
+            )
+        ]
     return [well("versions", f"all brokers speak protocol {highest}")]
 
 
@@ -157,7 +171,7 @@ def _check_pod(pod: PodView) -> list[Finding]:
     findings: list[Finding] = []
     if not pod.is_scheduled:
         findings.append(
-            bad(about, "no node takes it", f"kubectl describe pod {pod.name}: the rule that each node breaks")
+            bad(about, "no node takes it", f"kubectl describe pod {pod.name} says which rule each node breaks")
         )
     elif not pod.is_ready and not pod.is_deleting:
         said = f": {pod.ended[-1].text}" if pod.ended and pod.ended[-1].text else ""

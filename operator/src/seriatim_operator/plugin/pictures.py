@@ -1,4 +1,4 @@
-"""Pictures for a terminal: pure, from a look (or from what the brokers said) to something that rich draws."""
+"""Draws a cluster and a plan for a terminal: pure functions from a look to objects that rich prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..spec.group import BrokerGroup
 from .look import Look
 
 NODES_DRAWN_MAX = 8
-"""As columns; with more machines a row names them instead."""
+"""The most machines that are drawn as columns. With more, each row names the machines of its members."""
 
 TOPICS_NAMED_MAX = 10
 
@@ -25,17 +25,17 @@ GOOD, BAD, UNKNOWN = "green", "red", "yellow"
 
 
 def draw_status(look: Look) -> RenderableType:
-    """The cluster in one screen: how it is, what it does, where everything stands."""
+    """The cluster on one screen: conditions, the operation under way, broker groups by machine, topics."""
     parts: list[RenderableType] = [_headline(look), _doing(look.cluster, look.now), Text(), _groups(look)]
     parts += [Text(f"{group} cannot leave: {waits_for}", style=BAD) for group, waits_for in look.held_up.items()]
     parts += [Text(), _topics(look), _consumer_groups(look)]
     if look.unreadable:
-        parts.append(Text(f"not shown, for you may not read it: {', '.join(sorted(look.unreadable))}", style="dim"))
+        parts.append(Text(f"not shown, because you may not read it: {', '.join(sorted(look.unreadable))}", style="dim"))
     return Group(*(part for part in parts if part is not None))
 
 
 def draw_plan(cluster: BrokerCluster, now: datetime) -> RenderableType:
-    """What the operator is about to do, what it waits for, and how to let it."""
+    """What the operator is about to do, what it waits for, and how to approve it."""
     status = cluster.status
     parts: list[RenderableType] = [_doing(cluster, now)]
     if not status.planned_changes:
@@ -54,7 +54,7 @@ def draw_plan(cluster: BrokerCluster, now: datetime) -> RenderableType:
 
 
 def ago(since: datetime, now: datetime) -> str:
-    """How long it has been, in one unit."""
+    """The time since `since`, in one unit."""
     seconds = max(0, int((now - since).total_seconds()))
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= 2 * size:
@@ -92,7 +92,7 @@ def _doing(cluster: BrokerCluster, now: datetime) -> Text:
     if cluster.status.blocked_by:
         text.append(f"waits for: {cluster.status.blocked_by}\n", style=UNKNOWN)
     if cluster.spec.paused:
-        text.append("paused: nothing is changed until spec.paused is taken away\n", style=UNKNOWN)
+        text.append("paused: the operator changes nothing until spec.paused is removed\n", style=UNKNOWN)
     if not text.plain:
         text.append("nothing is under way", style="dim")
     text.rstrip()
@@ -100,7 +100,7 @@ def _doing(cluster: BrokerCluster, now: datetime) -> Text:
 
 
 def _groups(look: Look) -> RenderableType:
-    """Groups as rows, machines as columns: one sees what the loss of a machine would take."""
+    """Broker groups as rows and machines as columns, so that a column shows what the loss of its machine takes."""
     nodes = sorted({pod.node for pod in look.pods.values() if pod.node} | set(look.nodes))
     as_matrix = 0 < len(nodes) <= NODES_DRAWN_MAX
     table = Table("group", "wanted", "weight", "heads", "segments", box=None, pad_edge=False)
