@@ -1,1 +1,1 @@
-"""The Kubernetes operator of Seriatim: observe, plan, apply, report."""
+"""The Kubernetes operator of Seriatim. Each pass observes, plans, applies and reports."""

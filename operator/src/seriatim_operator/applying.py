@@ -1,8 +1,9 @@
-"""`seriatim operator apply`: the chart's BrokerCluster, given to the API as the chart has it.
+"""`seriatim operator apply`: applies the chart's BrokerCluster.
 
-Helm cannot have it among its other objects: at the first install its kind is not known yet, and an object that was made
-otherwise is taken over by Helm without a look at what it says. So a hook applies it, on the server's side and under a
-name of its own: what the values say is set, what they no longer say is taken back, what others set is left alone.
+Helm cannot have it among its other objects, for two reasons. At the first install the API does not know its kind yet.
+And Helm adopts an object that was made otherwise without comparing its fields. So a hook applies it with server-side
+apply, under a field manager of its own. Fields in the values are set, fields that left the values are removed, and
+fields that others set stay.
 """
 
 from __future__ import annotations
@@ -21,21 +22,25 @@ from .cluster.kube import InvalidError, Kube, KubeError, UnknownKindError
 FIELD_MANAGER = "seriatim-chart"
 
 PATIENCE_S = 60.0
-"""A busy API server gets time."""
+"""Seconds for which an object is tried again, because an API server may be busy."""
 
 UNKNOWN_KIND_S = 10.0
-"""A definition that was made a moment ago is served after about a second; one that is not there, never."""
+"""Seconds for which an unknown kind is tried again. The API serves a new definition after about 1 s."""
 
 AGAIN_S = 1.0
 
 
 def apply_file(path: Path, patience_s: float = PATIENCE_S) -> None:
-    """Apply every object of a file of manifests.
+    """Apply every object in a file of manifests, in the order of the file.
+
+    Args:
+        path: The file, YAML with one or more documents.
+        patience_s: Seconds for which an object is tried again.
 
     Raises:
-        InvalidError: The API refuses one as it is.
-        UnknownKindError: It does not know the kind, ten seconds after it said so first.
-        KubeError: It could not be asked for so long.
+        InvalidError: The API refuses an object as invalid. Objects before it are applied.
+        UnknownKindError: The API still does not know a kind 10 s after it first said so.
+        KubeError: The API did not accept an object within `patience_s`.
     """
     asyncio.run(_apply_all([item for item in yaml.safe_load_all(path.read_text()) if item], patience_s))
 
@@ -80,14 +85,14 @@ MAPS = (
     ("podTemplate", "resources", "requests"),
     ("podTemplate", "resources", "limits"),
 )
-"""Of a BrokerCluster's spec."""
+"""Paths of the maps in a BrokerCluster's spec."""
 
 
 async def _take_back(kube: Kube, manifest: dict[str, Any]) -> bool:
-    """Take the keys out of maps that this manager set and no longer says; False if there are none.
+    """Remove keys of maps that this field manager set and that left the manifest. Returns False if there are none.
 
-    Server-side apply does it by itself, but where somebody else has written the map too, the last key leaves `null`
-    behind, which the definition refuses. A merge patch leaves an empty map.
+    Server-side apply removes them by itself, with one exception. If another field manager wrote the map too, the
+    removal of the last key leaves `null`, which the definition refuses. A merge patch leaves an empty map.
     """
     metadata = manifest["metadata"]
     found = await kube.get(kind_of(manifest), metadata.get("namespace"), metadata["name"])

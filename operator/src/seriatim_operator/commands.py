@@ -12,14 +12,16 @@ from .spec.crd.files import definitions, stale_definitions, write_definitions
 
 @click.group()
 def operator() -> None:
-    """The Kubernetes operator and what belongs to it."""
+    """Run the Kubernetes operator, write its definitions, and do what the chart's hooks need."""
 
 
 @operator.command()
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Write one file a kind there.")
-@click.option("--check", is_flag=True, help="Write nothing; exit status 1 if a file in --output is not current.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), help="Directory to write to, one file for each kind."
+)
+@click.option("--check", is_flag=True, help="Write nothing. Exit status 1 if a file in --output is not current.")
 def crds(output: Path | None, check: bool) -> None:
-    """The definitions of our kinds (CustomResourceDefinitions), for `kubectl apply -f -`."""
+    """Print the definitions of our kinds (CustomResourceDefinitions), for `kubectl apply -f -`."""
     if output is None:
         click.echo("---\n".join(definitions().values()), nl=False)
     elif check:
@@ -33,20 +35,20 @@ def crds(output: Path | None, check: bool) -> None:
 
 @operator.command()
 def run() -> None:
-    """Reconcile until stopped; told by SERIATIM_OPERATOR_* variables."""
-    with left_out("rich"):  # structlog would draw tracebacks with it: 4 MB
-        from .running import run_operator  # it imports every library, and help should not
+    """Run the operator until SIGTERM or SIGINT. Its settings are SERIATIM_OPERATOR_* variables."""
+    with left_out("rich"):  # structlog would import it for tracebacks, and it needs 4 MB
+        from .running import run_operator  # imported here, because it imports every library and `--help` needs none
 
     run_operator()
 
 
 @operator.command()
-@click.option("--force", is_flag=True, help="Let it go although clusters are there.")
-@click.option("--takes-etcd", is_flag=True, help="The release that goes has the clusters' etcd in it.")
-@click.option("--release", default="RELEASE", help="Its name, for the advice.")
-@click.option("--revision", default="REVISION", help="Of the release, likewise.")
+@click.option("--force", is_flag=True, help="Allow the uninstall although clusters are there.")
+@click.option("--takes-etcd", is_flag=True, help="The release contains the clusters' etcd.")
+@click.option("--release", default="RELEASE", help="Name of the release, for the advice.")
+@click.option("--revision", default="REVISION", help="Revision of the release, for the advice.")
 def before_uninstall(force: bool, takes_etcd: bool, release: str, revision: str) -> None:
-    """Whether the operator may be taken away; the chart's hook asks. Exit status 1 while clusters need it."""
+    """Check whether the operator may be uninstalled, for the chart's hook. Exit status 1 while clusters need it."""
     from .uninstalling import before_uninstall  # as above
 
     why_not = before_uninstall(force=force, takes_etcd=takes_etcd, release=release, revision=revision)
@@ -55,26 +57,48 @@ def before_uninstall(force: bool, takes_etcd: bool, release: str, revision: str)
 
 
 @operator.command()
-@click.option("--name", required=True, help="Of the member: its pod's.")
-@click.option("--namespace", required=True, help="Of the pod.")
-@click.option("--register", required=True, help="The ConfigMap in which members that have begun are written down.")
-@click.option("--settings", required=True, type=click.Path(path_type=Path, dir_okay=False), help="etcd's, as YAML.")
-@click.option("--volume", required=True, type=click.Path(path_type=Path, file_okay=False), help="The member's disk.")
-@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="What it starts with.")
-@click.option("--tls", type=click.Path(path_type=Path, file_okay=False), help="Certificate to ask the others with.")
+@click.option("--name", required=True, help="Name of the member, which is its pod's name.")
+@click.option("--namespace", required=True, help="Namespace of the pod.")
+@click.option("--register", required=True, help="Name of the ConfigMap that notes which members have begun.")
+@click.option(
+    "--settings",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with etcd's settings, as YAML.",
+)
+@click.option(
+    "--volume", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of the member's disk."
+)
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write the settings to with which the member starts.",
+)
+@click.option(
+    "--tls",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory with the certificate for calls to the other members.",
+)
 def etcd_member(
     name: str, namespace: str, register: str, settings: Path, volume: Path, output: Path, tls: Path | None
 ) -> None:
-    """Before a member of the chart's etcd starts: on its log, anew, or in the place of one whose disk is lost."""
+    """Prepare the start of a member of the chart's etcd: on its log, as a new member, or in place of a lost disk."""
     from .etcd.starting import Place, prepare_member  # as above
 
     prepare_member(Place(name, settings, volume, output, tls), namespace, register)
 
 
 @operator.command()
-@click.option("--file", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="YAML.")
+@click.option(
+    "--file",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with manifests, as YAML.",
+)
 def apply(path: Path) -> None:
-    """Apply manifests on the server's side; the chart's hook does so with its BrokerCluster."""
+    """Apply manifests with server-side apply; the chart's hook does so with its BrokerCluster."""
     from .applying import apply_file  # as above
     from .cluster.kube import KubeError
 

@@ -1,8 +1,8 @@
 """Metrics and health of the operator's process, over HTTP.
 
-`/healthz` fails when work stands still, not only when the process does: a pass that never ends, or a Lease that was not
-renewed. `/metrics` has, besides counts, for each pass under way the time at which it began, so that an alert can tell
-one that is stuck from many that are quick.
+`/healthz` also fails when the process runs but its work does not go on: a pass takes more than 300 s, or the Lease was
+not renewed in time. `/metrics` has counts, and the time at which each pass under way began. So an alert can distinguish
+one pass that is stuck from many that are quick.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .reconcile.cache import Cache
 from .reconcile.queue import WorkQueue
 
 PASS_S_MAX = 300.0
-"""A pass that takes longer stands still; one is a few calls of ten seconds at most."""
+"""A pass that takes longer counts as stuck. A pass makes a few calls of at most 10 s each."""
 
 
 class _Families(Collector):
@@ -30,7 +30,7 @@ class _Families(Collector):
         self._cache = cache
 
     def collect(self) -> list[GaugeMetricFamily]:
-        """The gauges, read now."""
+        """Read all gauges now."""
         leader = GaugeMetricFamily("seriatim_operator_leader", "Whether this process holds the Lease")
         leader.add_metric([], float(self._lease.is_held))
         epoch = GaugeMetricFamily("seriatim_operator_lease_epoch", "Epoch of the Lease when it was last acquired")
@@ -42,7 +42,7 @@ class _Families(Collector):
             objects.add_metric([kind.kind], float(self._cache.count(kind.kind)))
         began = GaugeMetricFamily(
             "seriatim_operator_reconcile_in_progress_start_time_seconds",
-            "When a pass that is under way began; absent when none is",
+            "When each pass that is under way began (Unix time); absent while no pass runs",
             labels=["part", "namespace", "name"],
         )
         offset_s = time.time() - time.monotonic()
@@ -56,7 +56,10 @@ class Probes:
     """The HTTP server of metrics and health.
 
     Args:
-        listen: `host:port`; empty for none.
+        listen: `host:port`; empty to start no server.
+        queue: Its passes and its depth are reported.
+        lease: Whether this process holds the Lease is reported.
+        cache: Its objects are counted.
     """
 
     def __init__(self, listen: str, queue: WorkQueue, lease: Leadership, cache: Cache) -> None:
@@ -68,7 +71,7 @@ class Probes:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen."""
+        """Begin to listen; do nothing if `listen` is empty."""
         if not self._listen:
             return
         app = web.Application()

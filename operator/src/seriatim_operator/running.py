@@ -1,4 +1,4 @@
-"""`seriatim operator run`: settings, logs, signals. Apart from the commands because it imports every library."""
+"""`seriatim operator run`: settings, logs, signals. A module of its own, because it imports every library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ EXIT_STATUS_REFUSED = 2
 
 
 def run_operator() -> None:
-    """Run until SIGTERM or SIGINT; ends the process with status 75 if the Lease is lost."""
+    """Run the operator until SIGTERM or SIGINT.
+
+    Otherwise it ends the process with an exit status: 75 if the Lease is lost, 2 if a setting is invalid, 1 if the
+    operator ended by itself.
+    """
     assert sys.flags.optimize == 0, "assertions are part of the design: run without -O"
     try:
         settings = OperatorSettings()

@@ -1,4 +1,4 @@
-"""What the operator's process is told: environment variables `SERIATIM_OPERATOR_*`, as the chart sets them."""
+"""The settings of the operator's process: environment variables `SERIATIM_OPERATOR_*`, as the chart sets them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from .cluster.pki import DEFAULT_DOMAIN
 
 _DOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-"""Lower-case labels with dots between, as Kubernetes has it (RFC 1123); the chart's schema says the same."""
+"""Lower-case labels with dots between them, as Kubernetes requires (RFC 1123). The chart's schema has the same rule."""
 
 
 class OperatorSettings(BaseSettings):
-    """Everything that can be said to the operator.
+    """The settings of the operator.
 
     Attributes:
-        namespace: Where it runs, and has its Lease.
-        watch_namespaces: Namespaces whose objects it reconciles; none for all, which needs a ClusterRole.
-        identity: Of this process, unique: the pod's name and UID.
-        broker_image: The brokers' image where a cluster names none.
-        lease_name: Of the Lease by which one operator at a time acts.
-        metrics_listen: `host:port` of metrics and health.
-        log_level: The least severe level that is written.
+        namespace: The namespace in which the operator runs and has its Lease.
+        watch_namespaces: Namespaces whose objects it reconciles. Empty for all namespaces, which needs a ClusterRole.
+        identity: A unique name of this process: the pod's name and UID.
+        broker_image: The brokers' image if a cluster names none.
+        lease_name: Name of the Lease that makes sure that only one operator acts.
+        metrics_listen: `host:port` of metrics and health; empty for none.
+        log_level: The least severe level that is logged.
         cluster_domain: The domain of the Kubernetes cluster's DNS, for the names in certificates.
     """
 

@@ -1,4 +1,4 @@
-"""`seriatim operator before-uninstall`, which the chart runs before it takes the operator away."""
+"""`seriatim operator before-uninstall`, which the chart runs before Helm removes the operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,20 @@ from .settings import OperatorSettings
 
 
 def before_uninstall(*, force: bool, takes_etcd: bool, release: str, revision: str) -> str:
-    """Say why the operator may not go, or empty and take its finalizers off; told where to look by the settings."""
+    """Check whether the operator may be removed, and if so remove its finalizers.
+
+    Args:
+        force: Allow the removal although clusters are there.
+        takes_etcd: The release contains the clusters' etcd.
+        release: Name of the release, for the advice.
+        revision: Revision of the release, for the advice.
+
+    Returns:
+        Why the operator must stay and what to do; empty if it may be removed.
+
+    Raises:
+        KubeError: The API cannot be asked.
+    """
     return asyncio.run(_before_uninstall(force, takes_etcd, release, revision))
 
 

@@ -191,7 +191,7 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "Secret orders-broker-tls",
         "does not trust the certificate in orders-client-tls",
     ),
-    "does not use TLS": (
+    "plain text": (
         lambda: healthy(cluster=cluster(tls={"enabled": False})),
         Level.WARNING,
         "certificates",

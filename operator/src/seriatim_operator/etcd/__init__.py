@@ -1,1 +1,1 @@
-"""How a member of the chart's etcd begins: on its disk, anew, or in the place of one whose disk is lost."""
+"""Starts a member of the chart's etcd: on its log, as a member of a new cluster, or in place of a lost disk."""

@@ -1,4 +1,4 @@
-"""Membership calls to etcd through its HTTP gateway: of its API the three that a starting member needs."""
+"""Calls to etcd's HTTP gateway: the three calls about membership that a starting member needs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ CALL_TIMEOUT_S = 5.0
 
 
 class GatewayError(Exception):
-    """No member answered as it should; the text says what each said."""
+    """No member gave a valid answer. The text has the answer or error of each."""
 
 
 class Gateway:
-    """The other members, asked one after another.
+    """The other members. A call asks one after another, at most 5 s each, until one answers.
+
+    Each call raises `GatewayError` if none of them gives a valid answer.
 
     Args:
-        urls: Client URLs.
-        tls: Directory with ca.crt, tls.crt and tls.key; None speaks plain HTTP.
+        urls: Client URLs of the other members.
+        tls: Directory with ca.crt, tls.crt and tls.key; None for plain HTTP.
     """
 
     def __init__(self, urls: Sequence[str], tls: Path | None) -> None:
@@ -35,7 +37,7 @@ class Gateway:
             self._context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
 
     def members(self) -> list[Member]:
-        """The members, as a majority knows them."""
+        """The members that a majority lists."""
         listing = self._call("list", {"linearizable": True})
         return [
             Member(str(item["ID"]), str(item.get("name", "")), tuple(item.get("peerURLs", ())))
@@ -43,11 +45,11 @@ class Gateway:
         ]
 
     def forget(self, member_id: str) -> None:
-        """Take a member out."""
+        """Remove a member from the cluster."""
         self._call("remove", {"ID": member_id})
 
     def take_in(self, peer_url: str) -> None:
-        """Take a new member in; it has to start then."""
+        """Add a new member to the cluster. It counts for the majority at once, so it must start now."""
         self._call("add", {"peerURLs": [peer_url]})
 
     def _call(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,15 @@
-"""What a member of etcd should do when it starts; pure.
+"""Decides what a member of etcd must do when it starts; pure.
 
-etcd itself trusts its flags. A member that comes back with an empty disk while the others cannot be reached would begin
-a new cluster under its old identity: its promises to the others are forgotten, and what they agreed on can be undone.
-So whether a member may begin anew is not read off its disk alone: it is written down, outside of that disk, before it
-begins for the first time. Afterwards an empty disk means a lost one, and the way back leads through the others: they
-forget the old member and take in a new one. With it stands which members the cluster began with: one that was not among
-them neither begins anything nor is taken in (beside a single member it would take the majority away before it starts).
+etcd itself trusts its flags. Suppose a member returns with an empty disk while the others cannot be reached. It would
+begin a new cluster under its old identity. Then its votes and log entries are forgotten, and what the members agreed on
+can be undone.
+
+So a member's disk alone does not decide whether the member may begin a new cluster. Before a member begins for the
+first time, it notes this in a register outside of its disk. After that, an empty disk means a lost disk. The way back
+is through the other members: they remove the old member and add a new one.
+
+The register also has the members with which the cluster began. A member that was not among them neither begins a
+cluster nor is added. Otherwise, beside a single member, it would take away the majority before it starts.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member as the cluster lists it; one that was taken in and has not started yet has no name."""
+    """A member as the cluster lists it. A member that was added and has not started yet has an empty name."""
 
     id: str
     name: str
@@ -29,12 +33,12 @@ class Situation:
     """What is known when a member starts.
 
     Attributes:
-        name: This member's.
-        configured: Peer URL of each member by name, as the chart has them.
+        name: The name of this member.
+        configured: The peer URL of each member by name, as the chart has them.
         has_data: There is a log on its disk.
-        has_decided: Its disk says that it may begin anew, and it has not come to a log yet.
-        begun: What is written down: each member that has begun, and the members of the cluster that it began.
-        listed: Members, by the word of a quorum of the others; None if none of them answers.
+        has_decided: There is a mark on its disk that it may begin a new cluster, and no log yet.
+        begun: The register: for each member that has begun, the peer URLs of the cluster that it began.
+        listed: The members that a quorum of the others lists; None if no other member answers.
     """
 
     name: str
@@ -46,23 +50,23 @@ class Situation:
 
     @property
     def peer_url(self) -> str:
-        """This member's."""
+        """The peer URL of this member."""
         return self.configured[self.name]
 
     @property
     def is_known(self) -> bool:
-        """Whether this member has begun before."""
+        """Whether the register says that this member has begun before."""
         return self.name in self.begun
 
     @property
     def is_left_out(self) -> bool:
-        """Whether a cluster has begun without it, which has grown since."""
+        """Whether a cluster began without this member, so that the chart's number of members was raised since."""
         return any(self.peer_url not in began.split(",") for began in self.begun.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start, with these settings; a member with a log ignores them."""
+    """Start etcd with these settings. A member with a log ignores them."""
 
     state: Literal["new", "existing"]
     initial_cluster: str
@@ -70,35 +74,35 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class BeginAnew:
-    """Write down that this member begins, then start as one of a new cluster."""
+    """Note in the register that this member begins, then start it as a member of a new cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Have the others forget a member whose disk is lost."""
+    """Have the others remove a member whose disk is lost."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TakeIn:
-    """Have the others take this member in."""
+    """Have the others add this member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is safe now."""
+    """No step is safe now. `why` says what is missing."""
 
     why: str
 
 
-LEFT_OUT = "the cluster has begun without this member: the number of members cannot be changed; set etcd.members back"
+LEFT_OUT = "the cluster began without this member, and the number of members cannot be changed: set etcd.members back"
 
 Step = Start | BeginAnew | Forget | TakeIn | Wait
 
 
 def next_step(now: Situation) -> Step:
-    """What to do; look again after everything but `Start`."""
+    """The next step. The caller looks again after every step except `Start`."""
     if now.has_data:
         return Start("existing", _written(now.configured))
     if now.has_decided:
@@ -108,11 +112,12 @@ def next_step(now: Situation) -> Step:
     if not now.is_known and not now.is_left_out:
         return BeginAnew()
     if not now.is_known:
-        # Two that were added to one would be a majority of their own, and begin a second cluster beside it.
+        # Without this rule: 1. etcd.members is raised from 1 to 3. 2. The two new members see no answer of the first
+        # one. 3. They are a majority of three, and begin a second cluster beside the first.
         return Wait(LEFT_OUT)
     if len(now.configured) == 1:
-        return Wait("the disk of the only member is lost, and the metadata with it: restore a snapshot")
-    return Wait("this member's disk is lost, and the others cannot be reached: it takes a majority to let it in again")
+        return Wait("the disk of the only member is lost, and all metadata with it: restore a snapshot of etcd")
+    return Wait("this member's disk is lost, and only a majority of the members can add it again: bring one back")
 
 
 def _beside_others(now: Situation, listed: Sequence[Member]) -> Step:
@@ -121,18 +126,18 @@ def _beside_others(now: Situation, listed: Sequence[Member]) -> Step:
         return TakeIn() if now.is_known else Wait(LEFT_OUT)
     if not mine.name:
         return Start("existing", _written(_names_of(now, listed)))
-    # Listed by name and never begun: the others of a new cluster were quicker.
+    # It is listed by name and has never begun: it is in a new cluster whose other members started before it.
     return Forget(mine.id) if now.is_known else BeginAnew()
 
 
 def _names_of(now: Situation, listed: Sequence[Member]) -> dict[str, str]:
-    """The members as they are; names of those that have not started are in the configuration."""
+    """The listed members by name. A member that has not started gets its name from the configuration."""
     by_url = {url: name for name, url in now.configured.items()}
     return {member.name or by_url.get(url, member.id): url for member in listed for url in member.peer_urls}
 
 
 def began(configured: Mapping[str, str]) -> str:
-    """What a member writes down of the cluster that it begins: the peer URLs of all."""
+    """What a member notes in the register about the cluster that it begins: the peer URLs of all members."""
     return ",".join(sorted(configured.values()))
 
 

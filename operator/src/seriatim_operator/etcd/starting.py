@@ -1,4 +1,4 @@
-"""`seriatim operator etcd-member`: runs before each member of the chart's etcd, and writes what it starts with."""
+"""`seriatim operator etcd-member`: runs before each member of the chart's etcd and writes its settings."""
 
 from __future__ import annotations
 
@@ -22,23 +22,31 @@ from .joining import BeginAnew, Forget, Situation, Start, TakeIn, Wait, began, n
 AGAIN_S = 2.0
 
 DECIDED_FILE = "begins-anew"
-"""On the volume, beside the data: this disk was empty when its member was allowed to begin."""
+"""A mark on the volume, beside the data: the disk was empty when its member was allowed to begin a cluster."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Register(Protocol):
-    """Where it is written down, outside of any member's disk, which members have begun."""
+    """The list of members that have begun, outside of any member's disk."""
 
     def begun(self) -> Mapping[str, str]:
-        """Each member that has begun, and the cluster that it began. Raises KubeError if that cannot be found out."""
+        """For each member that has begun, the peer URLs of the cluster that it began.
+
+        Raises:
+            KubeError: The register cannot be read.
+        """
 
     def write_down(self, name: str, began: str) -> None:
-        """It begins. Raises KubeError if that may not have been written."""
+        """Note that a member begins, and with which peer URLs.
+
+        Raises:
+            KubeError: The note may not have been written.
+        """
 
 
 class ConfigMapRegister:
-    """A ConfigMap with one key a member."""
+    """The register as a ConfigMap, with one key for each member."""
 
     def __init__(self, kube: Kube, namespace: str, name: str) -> None:
         self._kube = kube
@@ -46,29 +54,29 @@ class ConfigMapRegister:
         self._name = name
 
     def begun(self) -> Mapping[str, str]:
-        """Its keys, and what they say."""
+        """The keys of the ConfigMap with their values."""
         found = asyncio.run(self._kube.get(CONFIG_MAP, self._namespace, self._name))
         if found is None:
             raise KubeError(404, "NotFound", f"there is no ConfigMap {self._name}: `helm upgrade` makes it")
         return dict(found.get("data") or {})
 
     def write_down(self, name: str, began: str) -> None:
-        """Add the member's key."""
+        """Set the member's key."""
         patch = {"data": {name: began}}
         asyncio.run(self._kube.merge(CONFIG_MAP, self._namespace, self._name, patch))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A member, and where its things are.
+    """A member and its files.
 
     Attributes:
-        name: Of the member.
-        settings: etcd's settings as the chart has them; `initial-cluster` names all members.
-        volume: The root of its disk.
-        output: Where the settings that it starts with go.
-        tls: Directory with the certificate by which members may ask each other; None without TLS.
-        client_port: On which members answer clients.
+        name: The member's name.
+        settings: File with etcd's settings as the chart has them; `initial-cluster` names all members.
+        volume: The root directory of its disk.
+        output: File to which the settings for its start are written.
+        tls: Directory with the certificate for calls between members; None without TLS.
+        client_port: Port on which members answer clients.
     """
 
     name: str
@@ -80,7 +88,13 @@ class Place:
 
 
 def prepare(place: Place, register: Register, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Return once the settings for a safe start are written."""
+    """Wait until a start is safe, and write the settings for it. It looks again every 2 s, with no limit.
+
+    Args:
+        place: The member and its files.
+        register: Which members have begun.
+        sleep: Waits for a number of seconds.
+    """
     settings = yaml.safe_load(place.settings.read_text())
     configured = dict(part.split("=", 1) for part in settings["initial-cluster"].split(","))
     gateway = Gateway(_others(place, configured), place.tls)
@@ -105,7 +119,10 @@ def prepare(place: Place, register: Register, sleep: Callable[[float], None] = t
 
 
 def _look(place: Place, configured: dict[str, str], register: Register, gateway: Gateway) -> Situation:
-    """Where there is a log nobody is asked: a member must come back while everything else is down."""
+    """Find out what is known. With a log or the mark on its disk the member asks neither the API nor other members.
+
+    So a member can return while everything else is down.
+    """
     data = place.volume / "data" / "member" / "wal"
     has_data = data.is_dir() and any(data.iterdir())
     has_decided = (place.volume / DECIDED_FILE).exists()
@@ -121,10 +138,10 @@ def _look(place: Place, configured: dict[str, str], register: Register, gateway:
 
 
 def _remind(register: Register, name: str) -> None:
-    """A register that somebody lost learns again who has begun. No reason to hold up a member that has its log."""
+    """Note a member with a log in the register again, if a person deleted the register. A failure is only logged."""
     try:
         if name not in register.begun():
-            register.write_down(name, "")  # with whom is not known any more: nobody may begin beside it
+            register.write_down(name, "")  # its cluster's members are not known now: "" lets no other begin
     except KubeError as exc:
         _log.warning("not_registered", member=name, error=str(exc))
 
@@ -136,7 +153,7 @@ def _do(
     register: Register,
     gateway: Gateway,
 ) -> str:
-    """Take one step; returns what is waited for, if it is."""
+    """Take one step. Returns what the member waits for; empty if it does not wait."""
     if isinstance(step, Wait):
         return step.why
     _log.info("step", member=place.name, step=str(step))
@@ -145,8 +162,9 @@ def _do(
     elif isinstance(step, TakeIn):
         gateway.take_in(configured[place.name])
     else:
-        # Written down outside first, and on the disk only then: a crash between the two leaves a member that has to be
-        # let in by the others, never one that begins twice.
+        # First the register, then the mark on the disk. In the other order: 1. The member writes the mark and crashes.
+        # 2. It starts by the mark, and then loses its disk. 3. The register does not know it, so it begins a second
+        # cluster. In this order a crash between the two leaves a member that the others must add.
         register.write_down(place.name, began(configured))
         _put(place.volume / DECIDED_FILE, "")
     return ""
@@ -175,7 +193,7 @@ def _write(place: Place, settings: dict[str, Any], peer_url: str, start: Start) 
 
 
 def _put(path: Path, text: str) -> None:
-    """Write a file so that it is there whole, also after a power cut."""
+    """Write a file so that it is complete or absent, also after a loss of power."""
     partial = path.with_suffix(".partial")
     with partial.open("w") as file:
         file.write(text)
@@ -190,7 +208,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def prepare_member(place: Place, namespace: str, register: str) -> None:
-    """As the chart runs it."""
+    """Prepare a member with the register in ConfigMap `register` of the namespace."""
     kube = Kube()
     try:
         prepare(place, ConfigMapRegister(kube, namespace, register))

@@ -1,10 +1,11 @@
-"""What must hold before the operator is taken away: nobody needs it, and nothing waits for it for ever.
+"""What must be true before the operator is uninstalled: no cluster needs it, and no object waits for it for ever.
 
-A cluster without an operator goes on, but nothing replaces what it loses; a cluster whose etcd goes with the release
-cannot even switch. So clusters stand in the way of an uninstall unless somebody insists. Finalizers, by contrast, are
-taken off: an object that asks the operator for leave to go could not be deleted any more, nor could its namespace.
-Without its finalizer a Topic that is deleted leaves the topic in the brokers as it is. (In the operator's own namespace
-there are none: nothing is held there.)
+A cluster without an operator goes on, but its lost disks are not replaced. If its etcd is uninstalled with the release,
+it cannot even switch. So an uninstall is refused while there are clusters, unless a person forces it.
+
+Finalizers are removed in an uninstall. With a finalizer and without an operator, neither the object nor its namespace
+could be deleted. If a Topic without its finalizer is deleted, the brokers keep the topic as it is. In its own namespace
+the operator sets no finalizers.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ FINALIZER_PREFIX = "seriatim.dev/"
 
 
 class Lister(Protocol):
-    """What a look asks of the API."""
+    """The part of the API that `survey` uses."""
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
-        """All objects, page by page."""
+        """List all objects of a kind, in one namespace or (None) in all."""
 
 
 class Merger(Protocol):
-    """What taking finalizers off asks of it."""
+    """The part of the API that `take_finalizers_off` uses."""
 
     async def merge(self, kind: Kind, namespace: str | None, name: str, patch: dict[str, Any]) -> dict[str, Any]:
-        """A merge patch."""
+        """Send a merge patch, and return the object after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A cluster that is there."""
+    """A cluster that exists."""
 
     namespace: str
     name: str
@@ -51,11 +52,11 @@ class Standing:
 
 @dataclass(slots=True)
 class Survey:
-    """What was found.
+    """What the API has.
 
     Attributes:
-        clusters: That need the operator.
-        held: Objects that carry a finalizer of ours.
+        clusters: Clusters, which need the operator.
+        held: Objects that have a finalizer of the operator.
     """
 
     clusters: list[Standing] = field(default_factory=list)
@@ -63,10 +64,10 @@ class Survey:
 
 
 async def survey(api: Lister, namespaces: Sequence[str]) -> Survey:
-    """Look at all our objects, in some namespaces or (none named) in all.
+    """Find all objects of our kinds, in the named namespaces or, if none is named, in all.
 
     Raises:
-        KubeError: The API cannot be asked; a kind that it does not know has no objects.
+        KubeError: The API cannot be asked. A kind that it does not know is no error: it has no objects.
     """
     objects: dict[str, list[dict[str, Any]]] = {}
     for kind in OWN:
@@ -89,7 +90,11 @@ async def survey(api: Lister, namespaces: Sequence[str]) -> Survey:
 
 
 async def take_finalizers_off(api: Merger, found: Survey) -> int:
-    """Take our finalizers off; returns from how many objects."""
+    """Remove the operator's finalizers, and return from how many objects.
+
+    Raises:
+        KubeError: The API refuses a patch, for instance because the object has changed since the survey.
+    """
     for kind, item in found.held:
         metadata = item["metadata"]
         theirs = [name for name in metadata["finalizers"] if not name.startswith(FINALIZER_PREFIX)]
@@ -99,19 +104,26 @@ async def take_finalizers_off(api: Merger, found: Survey) -> int:
 
 
 def refusal(found: Survey, *, takes_etcd: bool, release: str, revision: str) -> str:
-    """Why the operator should stay, and what to do about it; empty if nothing is in the way."""
+    """Why the operator must stay, and what to do; empty if there are no clusters.
+
+    Args:
+        found: What the API has.
+        takes_etcd: The release contains the clusters' etcd.
+        release: Name of the release, for the advice.
+        revision: Revision of the release, for the advice.
+    """
     if not found.clusters:
         return ""
     lost = "the operator and the etcd of" if takes_etcd else "the operator of"
     return "\n".join(
         [
-            f"Not uninstalled: it would take away {lost} clusters that are there.",
+            f"Not uninstalled: it would remove {lost} clusters that are there.",
             *(f"  {cluster}" for cluster in found.clusters),
-            "Nothing has been changed, but Helm has marked the release. Set that right first:",
+            "Nothing has been changed, but Helm has marked the release as uninstalling. First undo that:",
             f"  helm rollback {release} {revision}",
             "Then either delete the clusters, and uninstall again:",
             *(f"  kubectl -n {cluster.namespace} delete brokercluster {cluster.name}" for cluster in found.clusters),
-            "or, if you mean it (brokers and volumes then stay, with nobody to look after them):",
+            "or uninstall all the same (brokers and volumes then stay, and no operator looks after them):",
             f"  helm upgrade {release} CHART --reuse-values --set uninstall.force=true, and uninstall again.",
         ]
     )
@@ -121,7 +133,7 @@ async def _list(api: Lister, kind: Kind, namespace: str | None) -> list[dict[str
     try:
         return await api.list(kind, namespace)
     except KubeError as exc:
-        if exc.status == 404:  # the definitions went first
+        if exc.status == 404:  # the definitions were deleted before
             return []
         raise
 
