@@ -1,1 +1,1 @@
-"""Decisions: desired and observed in, one list of actions out. Pure."""
+"""Decides what to do: pure functions from what is desired and observed to a list of actions."""

@@ -1,6 +1,6 @@
-"""What a plan asks for: one frozen class for each kind of step, with the reason it gives.
+"""The steps of a plan: one frozen class for each kind of step, with its reason.
 
-`is_disruptive` steps take something away that was serving; a plan holds at most one of them.
+A step with `is_disruptive` takes away something that was serving. A plan has at most one of them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Apply(Action):
-    """Make a child as its builder says, or make it so again."""
+    """Make a child as its builder says, or change it back to that."""
 
     manifest: Mapping[str, Any]
 
     @property
     def key(self) -> tuple[str, str]:
-        """Kind and name."""
+        """Kind and name of the child."""
         return str(self.manifest["kind"]), str(self.manifest["metadata"]["name"])
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePod(Action):
-    """End a broker in order; the object goes once its kubelet has confirmed the end.
+    """Delete a pod with its grace period. The object disappears when the kubelet has confirmed that its process ended.
 
-    `at_once`: the object goes without that. It proves nothing, so it is done only if the pod's node is gone or out of
-    service.
+    With `at_once` the object disappears without that. So its absence proves nothing about the process, and the plan
+    does it only if the pod's node is gone or out of service.
     """
 
     name: str
@@ -47,7 +47,7 @@ class DeletePod(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeleteClaim(Action):
-    """Give up a disk: it is lost, or drained and proved empty."""
+    """Delete a claim and so give up its disk: the disk is lost, or its broker group is drained and removed."""
 
     name: str
     uid: str
@@ -57,7 +57,7 @@ class DeleteClaim(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeleteObject(Action):
-    """Remove an object of ours that stands for nothing any more."""
+    """Delete an object of our kinds that describes nothing any more."""
 
     kind: str
     name: str
@@ -66,7 +66,7 @@ class DeleteObject(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeclareDead(Action):
-    """Have a death certificate written."""
+    """Have the brokers write a death certificate for a member run."""
 
     broker: str
     incarnation: str
@@ -76,7 +76,7 @@ class DeclareDead(Action):
 
 @dataclass(frozen=True, slots=True)
 class SetGroup(Action):
-    """Say to the brokers what is wanted of a group."""
+    """Tell the brokers the intent and the weight of a broker group."""
 
     group: str
     intent: str
@@ -86,7 +86,7 @@ class SetGroup(Action):
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup(Action):
-    """Have the brokers forget a drained group."""
+    """Have the brokers forget a drained broker group."""
 
     group: str
 
@@ -100,12 +100,12 @@ class AskGate(Action):
 
 @dataclass(frozen=True, slots=True)
 class AskCounts(Action):
-    """Ask how much still lies on the groups, and plan again with the answer."""
+    """Ask the brokers how many segments each broker group has, and plan again with the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkLost(Action):
-    """First step of a lost disk: write down that it is lost, and by which proof. Nothing else happens in that pass."""
+    """Mark a disk as lost, with the proof. A pass with this step takes nothing away."""
 
     broker_object: str
     proof: str
@@ -113,7 +113,7 @@ class MarkLost(Action):
 
 @dataclass(frozen=True, slots=True)
 class BeginOperation(Action):
-    """Take the cluster's one disruptive operation. Nothing else happens in that pass."""
+    """Take the cluster's one disruptive operation. A pass with this step takes nothing away."""
 
     kind: str
     object: str
@@ -122,14 +122,14 @@ class BeginOperation(Action):
 
 @dataclass(frozen=True, slots=True)
 class EndOperation(Action):
-    """Give it back."""
+    """End the cluster's disruptive operation, so that another one can be taken."""
 
     note: str
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A change that would be made, for `status.plannedChanges`."""
+    """A change that is still to do, for `status.plannedChanges`."""
 
     action: str
     object: str
@@ -138,12 +138,15 @@ class Planned:
 
 @dataclass(slots=True)
 class Plan:
-    """Steps in order, and what the report should say.
+    """Steps in order, and what to report.
 
     Attributes:
-        blocked_by: Why something that is wanted does not happen now; empty if nothing is held up.
-        held: By name of a Broker, why its disk is not given up although somebody says that it is lost.
-        again_s: When to look again without being told, in seconds; None to wait for a change.
+        actions: The steps, in order.
+        planned: Changes that are still to do, for `status.plannedChanges`.
+        blocked_by: Why a step does not happen now; empty if no step waits.
+        held: By name of a Broker, why its disk is not given up although a person or a node says that it is lost.
+        problems: Reason and message of what is wrong with the cluster, for the condition `Degraded`.
+        again_s: Seconds after which to look again without an event; None to wait for an event.
     """
 
     actions: list[Action] = field(default_factory=list)
@@ -154,16 +157,16 @@ class Plan:
     again_s: float | None = None
 
     def hold(self, broker_object: str, why: str) -> None:
-        """Say why a disk is not given up."""
+        """Note why a disk is not given up."""
         self.held[broker_object] = why
         self.blocked_by.append(why)
 
     def look_again(self, after_s: float) -> None:
-        """Look again no later than that."""
+        """Look again after at most `after_s` seconds."""
         self.again_s = after_s if self.again_s is None else min(self.again_s, after_s)
 
     def has_problem(self, *reasons: str) -> bool:
-        """Whether one of these was found."""
+        """Whether the plan has a problem with one of these reasons."""
         return any(reason in reasons for reason, _ in self.problems)
 
     @property

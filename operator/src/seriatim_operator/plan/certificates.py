@@ -1,14 +1,15 @@
-"""Death certificates: who can know that a run has ended says so, so that brokers need not wait for it.
+"""Plans death certificates. If the operator has proof that a member run ended, it tells the brokers, which then need
+not wait for this member run.
 
-Two proofs count here, and both speak of the process:
+Two proofs count here, and both are about the process:
 
-- The kubelet reports that a container has ended whose status file names the run.
-- The pod of a disk that was given up is gone from the API, after a deletion with grace or with its node: a kubelet
-  lets go of a pod when its containers have ended. A pod that was deleted by force proves nothing as long as its node is
-  there and its kubelet silent: the process may live for as long as that lasts.
+- The kubelet reports that a container ended, and the status file of this container names the member run.
+- The pod of a lost disk is gone from the API, after a deletion with grace or with its node. A kubelet releases a pod
+  only when its containers have ended. A pod that was deleted by force proves nothing while its node exists and its
+  kubelet is silent, because the process may still live.
 
-That a *disk* is lost says nothing about the process. If a living run is certified, another group may take messages
-behind it while it acknowledges (`docs/adr/0024-a-certificate-can-be-false.md`).
+A lost *disk* proves nothing about the process. If a living member run is certified, another broker group may take
+messages while this member run still acknowledges (`docs/adr/0024-a-certificate-can-be-false.md`).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from .actions import DeclareDead, Plan
 from .observed import MemberView, NodeView, Observed
 
 CONFIRM_S = 1.0
-"""Between two looks at a process whose end is not confirmed yet."""
+"""Seconds between two looks at a process whose end is not confirmed yet."""
 
 
 def certify(observed: Observed, plan: Plan) -> None:
-    """Certificates that are provable and not written yet; only a member's last run can lack one."""
+    """Plan the certificates that can be proved and are not written. Only a member's last member run can lack one."""
     for pod in observed.pods.values():
         member = observed.member(pod.broker)
         if member is None or member.is_certified:
@@ -37,9 +38,9 @@ def certify(observed: Observed, plan: Plan) -> None:
 
 
 def has_certificate(observed: Observed, broker: Broker) -> bool:
-    """Whether the last run on a disk that was given up needs no certificate any more.
+    """Whether the last member run on a lost disk is certified, or no broker answers.
 
-    If no broker answers, the disk that takes the slot certifies it when it joins.
+    In the second case the disk that takes the slot certifies it when it joins.
     """
     return observed.members is None or _uncertified(observed, broker) is None
 
@@ -47,21 +48,23 @@ def has_certificate(observed: Observed, broker: Broker) -> bool:
 def _certify_lost(observed: Observed, broker: Broker, plan: Plan) -> None:
     member = _uncertified(observed, broker)
     if member is None or observed.pods.get(broker.name) is not None:
-        return  # nothing to certify, or not before the pod is gone
+        return  # there is nothing to certify, or the pod is still there
     assert broker.status.disk_lost is not None
     noted = broker.status.disk_lost.run or broker.status.run or member.run
     problem = ""
     if member.run > noted:
-        problem = f"run {member.run} of {member.broker} began after its pod was gone: end that process"
+        problem = f"member run {member.run} of {member.broker} began after its pod was gone: end that process"
     elif member.is_live:
-        problem = f"pod {broker.name} is gone, but the brokers still hear from run {member.run} of {member.broker}"
+        problem = (
+            f"pod {broker.name} is gone, but the brokers still hear from member run {member.run} of {member.broker}"
+        )
     elif silent := _silent_node(observed, broker):
         problem = (
             f"pod {broker.name} is gone, but the kubelet of {silent.name} is silent and cannot have confirmed that its "
             f"process ended: {REMEDY_SILENT.format(node=silent.name)}"
         )
     if problem:
-        plan.blocked_by.append(f"run {member.run} of {member.broker} is not certified: {problem}")
+        plan.blocked_by.append(f"the end of member run {member.run} of {member.broker} is not certified: {problem}")
         plan.look_again(CONFIRM_S)
         return
     evidence = f"pod {broker.name} is gone from the API; {broker.status.disk_lost.proof}"
@@ -75,7 +78,7 @@ REMEDY_SILENT = (
 
 
 def _uncertified(observed: Observed, broker: Broker) -> MemberView | None:
-    """The slot's member as the brokers know it, if it is this disk and its last run is not certified."""
+    """The slot's member, if the brokers name this disk for the slot and its last member run is not certified."""
     assert broker.status.disk_lost is not None
     member = observed.member(f"{broker.spec.group}-{broker.spec.slot}")
     incarnation = broker.status.disk_lost.incarnation or broker.status.incarnation
@@ -85,6 +88,6 @@ def _uncertified(observed: Observed, broker: Broker) -> MemberView | None:
 
 
 def _silent_node(observed: Observed, broker: Broker) -> NodeView | None:
-    """The node that the broker ran on, if it is there and its kubelet silent, and it is not marked out of service."""
+    """The node on which the broker ran, if it exists with a silent kubelet and is not tainted out-of-service."""
     node = observed.nodes.get(broker.status.node)
     return node if node is not None and not node.is_ready and not node.is_out_of_service else None

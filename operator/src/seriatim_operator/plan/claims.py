@@ -1,4 +1,4 @@
-"""Two objects that claim the same thing among the brokers: one of them has it, and the other is told who."""
+"""Decides which of several objects has a topic or a consumer group that all of them name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def first_claimant(claimants: Sequence[_Claimant], has: Callable[[_Claimant], bool]) -> _Claimant | None:
-    """The one that has it: the oldest that is to stay, else the oldest; of two of one second, the first by UID.
+    """The object that has the topic or consumer group; None if there is no object.
 
-    An object that is being deleted gives way, so that nothing is deleted that somebody else still wants. Only one of
-    the same name does not want it: that was made after the deletion, to begin anew.
+    It is the oldest that is not being deleted, or else the oldest. Of two objects of the same second it is the first by
+    UID. An object that is being deleted comes last, so that no topic is deleted that another object names. There is one
+    exception: an object of the same name was made after the deletion, to begin anew. It waits for the deletion.
 
     Args:
-        claimants: All of them.
-        has: Whether one has been given the thing already; that is never taken from it.
+        claimants: All objects that name the topic or consumer group.
+        has: Whether an object has it already. Such an object does not wait.
     """
 
     def rank(claimant: _Claimant) -> tuple[int, datetime, str]:
@@ -32,7 +33,7 @@ def first_claimant(claimants: Sequence[_Claimant], has: Callable[[_Claimant], bo
 
 
 def succeeds(claimant: Resource, owner: Resource) -> bool:
-    """Whether the one was made after the other, which had its name, was deleted."""
+    """Whether `claimant` has the name of `owner`, whose deletion has begun, and is another object."""
     is_namesake = (claimant.namespace, claimant.name) == (owner.namespace, owner.name) and claimant.uid != owner.uid
     return is_namesake and owner.metadata.is_deleted and not claimant.metadata.is_deleted
 

@@ -1,8 +1,9 @@
-"""`plan(observed, make)`: what to do next for one cluster, from what is there. Pure, and level-based.
+"""`plan(observed, make)`: the next steps for one cluster, from what was observed. Pure, and level-based.
 
-It looks at what is, not at what changed, so it may run at any time and any number of times; run again and again over
-the world that its steps make, it comes to rest. At most one step of a plan takes something away, and none does in a
-pass that marks a loss or takes the operation: whoever reads the objects can see what is about to happen before it does.
+It reads the present state and not the changes, so it may run at any time and any number of times. If it runs repeatedly
+over the state that its steps make, it ends with no step. At most one step of a plan takes something away. A plan that
+marks a loss or takes the operation has no such step, so that people can see in the objects what comes before it
+happens.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from .observed import Observed
 from .rolling import SETTINGS_INVALID
 
 RESYNC_S = 30.0
-"""A look without being told, against whatever was missed."""
+"""Seconds between two passes if no event comes, in case an event was missed."""
 
 OPERATION_S = 900.0
-"""After this an operation no longer holds up others; the barriers of each still hold."""
+"""Seconds after which an operation does not hold up others any more. The conditions of each step still hold."""
 
 
 def plan(observed: Observed, make: ClusterChildren) -> Plan:
-    """The next steps for a cluster."""
+    """The next steps for a cluster, in order, with what to report."""
     result = Plan()
     result.look_again(RESYNC_S)
     if observed.cluster.metadata.is_deleted:
         return Plan()
     if observed.cluster.spec.paused:
-        result.blocked_by.append("spec.paused is set: everything stays as it is")
+        result.blocked_by.append("spec.paused is set: the operator changes nothing")
         return result
     check(observed, result)
     members.ensure_groups(observed, make, result)
@@ -49,7 +50,7 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
 
 
 def _disrupt(observed: Observed, make: ClusterChildren, result: Plan) -> None:
-    """What takes something away, most urgent first; at most one step of it."""
+    """Plan at most one step that takes something away, the most urgent first."""
     _end_overdue(observed, result)
     loss.mark_losses(observed, result)
     if any(isinstance(action, MarkLost | EndOperation) for action in result.actions):
@@ -72,7 +73,7 @@ def _end_overdue(observed: Observed, result: Plan) -> None:
 
 
 def _end_replacement(observed: Observed, result: Plan) -> None:
-    """A replaced disk's operation ends when the disk after it serves; a group that leaves gets none."""
+    """End the replacement of a disk when the next disk is ready, or when the broker group leaves and gets no disk."""
     operation = observed.cluster.status.operation
     if operation is None or operation.kind != loss.OPERATION:
         return
@@ -91,11 +92,11 @@ def _end_replacement(observed: Observed, result: Plan) -> None:
 # ---- problems -------------------------------------------------------------------------------------------
 
 NO_NEW_DISK = ("StorageClassUnknown", "StorageClassImmediate")
-"""Problems under which no disk is asked for: it would only have to be undone. Brokers that have one go on with it."""
+"""Problems with which no new disk is requested, because it could not be used. Brokers with a disk go on."""
 
 
 def check(observed: Observed, result: Plan) -> None:
-    """What no rule of the definition can see: each with what to do about it."""
+    """Find problems that no rule of the definition can find, each with its remedy."""
     spec = observed.cluster.spec
     try:
         parse_settings(spec.settings)
@@ -104,12 +105,14 @@ def check(observed: Observed, result: Plan) -> None:
         result.problems.append((SETTINGS_INVALID, text))
     name, found = spec.storage.storage_class_name, observed.storage_class
     if found is None:
-        result.problems.append(("StorageClassUnknown", f"there is no StorageClass {name}: make it, or name another"))
+        result.problems.append(
+            ("StorageClassUnknown", f"there is no StorageClass {name}: make it, or name another one")
+        )
     elif not found.waits_for_consumer:
         remedy = "use a class with volumeBindingMode WaitForFirstConsumer"
         text = f"StorageClass {name} binds volumes before a node is chosen: brokers may be left without one; {remedy}"
         result.problems.append(("StorageClassImmediate", text))
     usable = [node for node in observed.nodes.values() if node.is_ready and not node.is_leaving]
     if observed.nodes and len(usable) < spec.members_per_group:
-        text = f"{len(usable)} nodes are ready, and a group's members stand on {spec.members_per_group} different ones"
+        text = f"{len(usable)} nodes are usable, and a broker group needs {spec.members_per_group} different nodes"
         result.problems.append(("TooFewNodes", f"{text}: add nodes"))

@@ -1,4 +1,4 @@
-"""What is to be done about consumer groups: made before anybody joins, forgotten only on request."""
+"""Decides what to do about consumer groups: makes them before consumers join, and deletes them only on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .claims import first_claimant, succeeds
 from .topics import ConfirmObject, HoldObject, ReleaseObject, Surroundings, TellObject
 
 GROUP_FINALIZER: Final = "seriatim.dev/consumer-group"
-"""On a ConsumerGroup with `deletionPolicy: Delete` only."""
+"""A finalizer only for ConsumerGroups with `deletionPolicy: Delete`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class GroupView:
 
     Attributes:
         is_placed: It has cursors.
-        is_consumed: Somebody consumes.
-        lag: Messages that are not acknowledged; None where nobody could say.
-        partition_count: On how many partitions it has one.
+        is_consumed: A consumer is connected.
+        lag: Messages that are not acknowledged; None if no broker could tell.
+        partition_count: On how many partitions it has a cursor.
         paused_count: On how many of them it is paused.
     """
 
@@ -35,12 +35,12 @@ class GroupView:
 
 
 NO_GROUP: Final = GroupView(is_placed=False)
-"""The topic is there, the group is not."""
+"""The topic exists, but the consumer group has no cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateGroup(Action):
-    """Write the group's cursors."""
+    """Write the consumer group's cursors."""
 
     topic: str
     group: str
@@ -49,7 +49,7 @@ class CreateGroup(Action):
 
 @dataclass(frozen=True, slots=True)
 class HoldGroup(Action):
-    """Pause the group, or resume it."""
+    """Pause the consumer group, or resume it."""
 
     topic: str
     group: str
@@ -58,7 +58,7 @@ class HoldGroup(Action):
 
 @dataclass(frozen=True, slots=True)
 class RewindGroup(Action):
-    """Have the group begin anew elsewhere, once for each `name`, which no other request of any object has."""
+    """Move the consumer group to another place, once for each `name`. No other request has the same `name`."""
 
     topic: str
     group: str
@@ -69,7 +69,7 @@ class RewindGroup(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup(Action):
-    """Forget the group's place."""
+    """Delete the consumer group's cursors."""
 
     topic: str
     group: str
@@ -77,7 +77,7 @@ class DeleteGroup(Action):
 
 @dataclass(frozen=True, slots=True)
 class GroupFinding:
-    """What is to be reported of an object's readiness."""
+    """What to report about an object's readiness."""
 
     reason: str
     message: str = ""
@@ -98,13 +98,14 @@ class GroupPlan:
 def plan_consumer_groups(
     claimants: Sequence[ConsumerGroup], view: GroupView | None, surroundings: Surroundings, *, holds: bool
 ) -> list[GroupPlan]:
-    """What is to be done for the objects that claim one group of one topic.
+    """What to do for the objects that name one consumer group of one topic.
 
     Args:
-        claimants: At least one.
+        claimants: The objects, at least one.
         view: What the brokers have; None if there is no such topic.
-        surroundings: How the cluster is.
-        holds: Whether a finalizer is put on objects with `deletionPolicy: Delete`; else the watch tells their end.
+        surroundings: Whether the brokers can be asked and changed.
+        holds: Whether the operator sets a finalizer on objects with `deletionPolicy: Delete`. Without it, the watch
+            reports their deletion.
     """
     owner = first_claimant(claimants, lambda item: bool(item.status.group_name))
     assert owner is not None
@@ -123,7 +124,7 @@ def plan_consumer_groups(
 
 
 def _let_go(plan: GroupPlan) -> GroupPlan:
-    """Nothing is held where the operator itself lives."""
+    """The plan, with a step that removes the finalizer: the operator sets none in its own namespace."""
     steps = () if plan.item.metadata.is_deleted else _released(plan.item)
     return replace(plan, steps=(*steps, *plan.steps))
 
@@ -160,26 +161,26 @@ def _plan_owner(item: ConsumerGroup, view: GroupView | None, surroundings: Surro
 
 
 def _operations(item: ConsumerGroup, view: GroupView) -> tuple[Action, ...]:
-    """Rewind, then pause or resume. What the status says is done is not done again."""
+    """The steps to pause, rewind or resume, in this order. A rewind that the status reports is not done again."""
     spec, done = item.spec, item.status.rewind
     steps: list[Action] = []
     if spec.paused and view.paused_count < view.partition_count:
         steps.append(HoldGroup(spec.topic, item.group_name, paused=True))
-        steps.append(TellObject("GroupPaused", f"consumer group {item.group_name} is given nothing more"))
+        steps.append(TellObject("GroupPaused", f"brokers give consumer group {item.group_name} nothing more"))
     if spec.rewind is not None and (done is None or done.request_id != spec.rewind.request_id):
         asked = spec.rewind
         name = f"{item.uid}/{asked.request_id}"
         steps.append(RewindGroup(spec.topic, item.group_name, asked.to, asked.request_id, name))
     if spec.paused is False and view.paused_count:
         steps.append(HoldGroup(spec.topic, item.group_name, paused=False))
-        steps.append(TellObject("GroupResumed", f"consumer group {item.group_name} is given messages again"))
+        steps.append(TellObject("GroupResumed", f"brokers give consumer group {item.group_name} messages again"))
     return tuple(steps)
 
 
 def _tell(item: ConsumerGroup) -> TellObject:
     name = f"consumer group {item.group_name} of topic {item.spec.topic}"
     if item.status.group_name:
-        note = f"{name} was deleted behind the operator: it is made again, and begins at {item.spec.start}"
+        note = f"{name} was deleted by others: it is made again, and begins at {item.spec.start}"
         return TellObject("GroupRecreated", note, is_warning=True)
     return TellObject("GroupCreated", f"{name}, from {item.spec.start}")
 

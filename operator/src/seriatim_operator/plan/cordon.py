@@ -1,8 +1,8 @@
-"""What is wanted of each group, and when its members may be evicted.
+"""Plans the intent of each broker group, and when its members may be evicted.
 
-A member whose node is cordoned takes the heads away from its whole group first; then the budget of that group opens,
-if the brokers say that the member's data is whole elsewhere. Until then an eviction is refused, and whoever drains the
-node tries again. So heads have moved before anything is evicted, and nothing is evicted that is the last copy.
+If the node of a member is cordoned, all open segments leave the member's broker group first. Then the disruption budget
+of this broker group opens, if the brokers say that the other copies are whole. Until then Kubernetes refuses an
+eviction, and `kubectl drain` tries again. So no member is evicted that has open segments or the last copy of a segment.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ LOOK_S = 1.0
 
 COUNT_S = 2.0
 COUNT_STEADY_S = 30.0
-"""Between two counts of what lies on a group that people drain; each reads every chain."""
+"""Seconds between two counts of a broker group that a person cordoned or drained and from which nothing moves.
+
+Each count reads every chain.
+"""
 
 
 def set_intents(observed: Observed, plan: Plan) -> None:
-    """Tell the brokers what is wanted of each group."""
+    """Tell the brokers the intent and weight of each broker group whose record differs."""
     if observed.members is None:
         return
     for group in [*observed.wanted_groups, *observed.leaving_groups]:
@@ -34,7 +37,7 @@ def set_intents(observed: Observed, plan: Plan) -> None:
 
 
 def count_what_is_left(observed: Observed, plan: Plan) -> None:
-    """Have heads and segments counted while somebody wants a group to be left: that is how it is seen to be empty."""
+    """Have open segments and copies counted while a BrokerGroup is not Active, so that its status is current."""
     left_by_people = {item.spec.group for item in observed.groups.values() if item.spec.state != "Active"}
     views = [view for group, view in (observed.members or {}).items() if group in left_by_people]
     if not views:
@@ -47,14 +50,14 @@ def count_what_is_left(observed: Observed, plan: Plan) -> None:
 
 
 def open_budgets(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
-    """The budget of each group: one eviction where it is safe and wanted, none otherwise."""
+    """Apply the budget of each broker group: one eviction if it is wanted and safe, otherwise none."""
     evictable = _evictable(observed, plan)
     for group in [*observed.wanted_groups, *observed.leaving_groups]:
         plan.actions.append(Apply(make.budget(group, 1 if group in evictable else 0)))
 
 
 def leaving_members(observed: Observed) -> dict[str, list[Broker]]:
-    """Brokers whose node is cordoned or announced to go, by node."""
+    """Brokers whose node is cordoned or has a taint that announces its end, by node."""
     found: dict[str, list[Broker]] = {}
     for broker in observed.all_holders():
         pod = observed.pods.get(broker.name)
@@ -69,7 +72,7 @@ def _wanted(observed: Observed, group: str) -> tuple[str, float, str]:
     item = by_name.get(group)
     weight = item.spec.weight if item is not None else 1.0
     if group in observed.leaving_groups:
-        return "DRAINING", weight, f"the cluster has {observed.cluster.spec.groups} groups now"
+        return "DRAINING", weight, f"the cluster has {observed.cluster.spec.groups} broker groups now"
     state = item.spec.state if item is not None else "Active"
     cordoned = [b.name for brokers in leaving_members(observed).values() for b in brokers if b.spec.group == group]
     if state == "Active" and cordoned:
@@ -78,13 +81,13 @@ def _wanted(observed: Observed, group: str) -> tuple[str, float, str]:
 
 
 def _evictable(observed: Observed, plan: Plan) -> frozenset[str]:
-    """Groups that may lose a member now: those with a member on the one node whose turn it is."""
+    """Broker groups that may lose a member now: those with a member on the one node that is drained now."""
     leaving = leaving_members(observed)
     if not leaving:
         return frozenset()
     plan.look_again(LOOK_S)
     if observed.members is None:
-        plan.blocked_by.append("no broker answers: nothing is evicted")
+        plan.blocked_by.append("no broker answers: no broker is evicted")
         return frozenset()
     node, brokers = min(leaving.items())
     waiting = sorted(set(leaving) - {node})
@@ -104,7 +107,9 @@ def _may_be_evicted(observed: Observed, broker: Broker, plan: Plan) -> bool:
         return False
     if view.heads:
         because = f" ({view.waits_for})" if view.waits_for else ""
-        plan.blocked_by.append(f"{view.heads} heads stand on {group} still{because}: {broker.name} is not evicted")
+        plan.blocked_by.append(
+            f"{view.heads} open segments are on {group} still{because}: {broker.name} is not evicted"
+        )
         return False
     gate = observed.gates.get(name)
     if gate is None:

@@ -1,13 +1,17 @@
-"""A lost disk, in two latched steps: marked with its proof, then, in a later pass, given up.
+"""Plans what happens to a lost disk: it is marked with a proof and, in a later pass, given up.
 
-What proves a loss is a closed list: no Node bears the host name that the volume is bound to, for the whole of
-`nodeLossTimeoutSeconds`; every such Node is tainted out-of-service; or a person annotated the Broker with the identity
-of its disk. The text of an event or the state of a pod proves nothing. The disk's slot then gets another Broker with
-another disk: a lost disk is a lost member, for good.
+Only these three things prove a loss:
 
-No disk is marked while the brokers hear from its process. A disk that is marked is given up in this order, so that
-nothing is taken from a process that may live: the pod is deleted with grace, its end is confirmed, its run is certified
-(`certificates`), and then the claim goes.
+1. No Node has the host name to which the volume is bound, for the whole of `nodeLossTimeoutSeconds`.
+2. Every such Node is tainted out-of-service.
+3. A person annotated the Broker with the identity of its disk.
+
+The text of an event or the state of a pod proves nothing. A lost disk is a lost member, for good: its slot gets another
+Broker with another disk.
+
+No disk is marked while the brokers hear from its process. A marked disk is given up in this order, so that nothing is
+taken from a process that may live: the pod is deleted with grace, its end is confirmed, its member run is certified
+(`certificates`), and then the claim is deleted.
 """
 
 from __future__ import annotations
@@ -18,19 +22,19 @@ from .certificates import CONFIRM_S, REMEDY_SILENT, has_certificate
 from .observed import Observed, PodView
 
 ANNOTATION_LOST = "seriatim.dev/disk-lost"
-"""A person's word on a Broker: the identity of the disk that is lost (`lost_value`)."""
+"""With this annotation of a Broker a person says that its disk is lost. The value names the disk (`lost_value`)."""
 
 LAST_COPY = "last-copy"
-"""After the identity and a slash: the person knows that other members lack something that is on the disk."""
+"""After the identity and a slash: the person accepts that other members may lack what is on the disk."""
 
 COPIES_ELSEWHERE = ("SAFE", "NO_OTHER_GROUP")
-"""Answers of the brokers' gate by which other members have all that is on a disk."""
+"""Answers of the brokers' gate with which other members have everything that is on a disk."""
 
 OPERATION = "ReplaceDisk"
 
 
 def mark_losses(observed: Observed, plan: Plan) -> None:
-    """Mark what is proved lost; at most one disk's loss is on its way at a time."""
+    """Mark disks that are proved lost. Until a marked disk is released, only disks of the same machine are marked."""
     suspects = {broker.name: hosts for broker in _all_holders(observed) if (hosts := _gone_hosts(observed, broker))}
     hosts_gone = frozenset().union(*suspects.values()) if suspects else frozenset()
     pending = [b.name for b in observed.brokers.values() if b.status.disk_lost and not b.status.released]
@@ -40,9 +44,9 @@ def mark_losses(observed: Observed, plan: Plan) -> None:
             proof = _gone_for_long(observed, broker, plan)
             if proof is not None and len(hosts_gone) > 1:
                 plan.blocked_by.append(
-                    f"{len(hosts_gone)} machines are gone at once ({', '.join(sorted(hosts_gone))}), more than one "
-                    f"machine's loss: if their disks are lost, annotate each Broker with {ANNOTATION_LOST}, and the "
-                    "value of its status.incarnation"
+                    f"{len(hosts_gone)} machines are gone at once ({', '.join(sorted(hosts_gone))}), so the disks are "
+                    f"kept: if they are lost, annotate each Broker with {ANNOTATION_LOST} and the value of its "
+                    "status.incarnation"
                 )
                 continue
         if proof is None:
@@ -54,14 +58,14 @@ def mark_losses(observed: Observed, plan: Plan) -> None:
             plan.look_again(CONFIRM_S)
             continue
         if pending and not _same_machine(observed, broker, pending):
-            plan.blocked_by.append(f"the disk of {pending[0]} is being replaced: that of {broker.name} waits")
+            plan.blocked_by.append(f"the disk of {pending[0]} is being replaced: the disk of {broker.name} waits")
             continue
         plan.actions.append(MarkLost(broker.name, proof))
         pending.append(broker.name)
 
 
 def release_lost(observed: Observed, plan: Plan) -> None:
-    """Give up what is marked: pod, then claim; one disk at a time, under the cluster's operation."""
+    """Give up a marked disk: first its pod, then its claim. One disk at a time, under the cluster's operation."""
     operation = observed.cluster.status.operation
     for broker in sorted(observed.brokers.values(), key=lambda b: b.name):
         if broker.status.disk_lost is None or broker.status.released is not None:
@@ -87,7 +91,10 @@ def release_lost(observed: Observed, plan: Plan) -> None:
 
 
 def _end_pod(observed: Observed, broker: Broker, pod: PodView, plan: Plan) -> None:
-    """Delete the pod with grace, and wait for its kubelet; at once only if there is nothing to wait for."""
+    """Delete the pod with grace, and wait until its kubelet confirms its end.
+
+    The pod is deleted at once only if its Node is gone or out of service, because then no kubelet can confirm it.
+    """
     assert broker.status.disk_lost is not None
     note = f"the disk of {broker.name} is lost: {broker.status.disk_lost.proof}"
     node = observed.nodes.get(pod.node)
@@ -102,7 +109,7 @@ def _end_pod(observed: Observed, broker: Broker, pod: PodView, plan: Plan) -> No
 
 
 def is_gone(observed: Observed, broker: Broker) -> bool:
-    """Whether no Node bears a host name of the broker's local disk: noticed, and not proved before its time."""
+    """Whether no Node has a host name of the broker's local disk now. This alone is not yet a proof of a loss."""
     return bool(_gone_hosts(observed, broker))
 
 
@@ -113,16 +120,16 @@ def _all_holders(observed: Observed) -> list[Broker]:
 
 def _gone_hosts(observed: Observed, broker: Broker) -> frozenset[str]:
     if not observed.nodes:
-        return frozenset()  # they may not be read, or there is nobody to ask: that proves nothing
+        return frozenset()  # the operator may not read Nodes, or there are none: that proves nothing
     hosts = observed.hosts_of(broker)
     return hosts if hosts and not any(node.hostname in hosts for node in observed.nodes.values()) else frozenset()
 
 
 def _gone_for_long(observed: Observed, broker: Broker, plan: Plan) -> str | None:
-    """The proof, once the loss was noticed in an earlier pass and for long enough."""
+    """The proof, if an earlier pass noticed that the Node is gone and it has lasted for `nodeLossTimeoutSeconds`."""
     noticed = broker.status.condition("DiskHealthy")
     if noticed is None or noticed.reason != "NodeGone":
-        return None  # this pass notices it: the report writes the condition
+        return None  # this pass notices it, and its report writes the condition
     timeout_s = observed.cluster.spec.node_loss_timeout_seconds
     left_s = noticed.last_transition_time.timestamp() + timeout_s - observed.now_s
     if left_s > 0:
@@ -140,26 +147,28 @@ def _out_of_service(observed: Observed, broker: Broker) -> str | None:
 
 
 def waits_for_its_end(observed: Observed, broker: Broker) -> bool:
-    """Whether a person named this disk, and its process is heard for as long as its live key lasts: no pod meanwhile.
+    """Whether a person named this disk and the brokers still hear from its process. Then no pod is made for it.
 
-    1  a person annotates the Broker and deletes its pod, as the held word asks
-    2  the process has ended, and its live key stands for some seconds more, so the word is held
-    3  without this rule the pod is made again, its process serves, and the word is held for good
+    Without this rule:
+
+    1. A person annotates the Broker and deletes its pod, as the operator's message asks.
+    2. The process ends. Its live key in etcd lasts some seconds more, so the annotation is not followed yet.
+    3. The operator makes the pod again, and its process serves. Now the annotation is never followed.
     """
     disk, _, _ = broker.metadata.annotations.get(ANNOTATION_LOST, "").partition("/")
     return disk == lost_value(broker) and _is_heard(observed, broker)
 
 
 def lost_value(broker: Broker) -> str:
-    """What a person writes into the annotation: the identity of the disk, or the Broker's uid if it never joined."""
+    """The value of the annotation: the identity of the disk, or the Broker's uid if the disk never joined."""
     return broker.status.incarnation or broker.spec.uid
 
 
 def _word_of_a_person(observed: Observed, broker: Broker, plan: Plan) -> str | None:
-    """The proof, if a person named this disk, its process is not there, and other members have what is on it.
+    """The proof, if a person named this disk, no process on it is heard, and other members have what is on it.
 
-    `true` is not accepted: it would go on to be true of the disk that takes the slot of a Broker that is copied, and it
-    says nothing about which disk the person looked at.
+    The value `true` is not accepted, for two reasons. It does not say which disk the person looked at. And if the
+    Broker's manifest is copied, the annotation would also be true of the next disk.
     """
     said = broker.metadata.annotations.get(ANNOTATION_LOST, "")
     if not said:
@@ -169,11 +178,11 @@ def _word_of_a_person(observed: Observed, broker: Broker, plan: Plan) -> str | N
     pod = observed.pods.get(broker.name)
     if disk != wanted or word not in ("", LAST_COPY):
         plan.hold(
-            broker.name, f"{about} it must name the disk. If it is lost for good, write {ANNOTATION_LOST}={wanted}"
+            broker.name, f"{about} it must name the disk. If that is lost for good, write {ANNOTATION_LOST}={wanted}"
         )
         return None
     if pod is not None and pod.is_ready:
-        why = f"its pod is Ready. If the disk has to be replaced although it serves, delete pod {pod.name}"
+        why = f"its pod is Ready. If the disk must be replaced although it serves, delete pod {pod.name}"
         plan.hold(broker.name, f"{about} {why}")
         return None
     if _is_heard(observed, broker):
@@ -194,12 +203,12 @@ def _word_of_a_person(observed: Observed, broker: Broker, plan: Plan) -> str | N
 
 
 def _is_heard(observed: Observed, broker: Broker) -> bool:
-    """Whether the brokers say that the process on this disk is live."""
+    """Whether the brokers hear from the process on this disk."""
     member = observed.member(f"{broker.spec.group}-{broker.spec.slot}")
     return member is not None and member.is_live and member.incarnation == broker.status.incarnation
 
 
 def _same_machine(observed: Observed, broker: Broker, pending: list[str]) -> bool:
-    """Disks of one machine may be marked together: they are lost together."""
+    """Whether the broker's disk and the pending ones are on one machine. Such disks are lost together."""
     hosts = observed.hosts_of(broker)
     return bool(hosts) and all(observed.hosts_of(observed.brokers[name]) == hosts for name in pending)

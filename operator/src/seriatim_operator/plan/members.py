@@ -1,4 +1,4 @@
-"""Who should be there: a Broker for each slot, and for each Broker its claim and its pod."""
+"""Plans the members: a Broker for each slot, and a claim and a pod for each Broker."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .names import uid_of
 from .observed import Observed
 
 GONE_POD_GRACE_S = 5.0
-"""Between two looks at a pod that is on its way out."""
+"""Seconds between two looks at a pod that is being deleted."""
 
 
 def ensure_groups(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
-    """An object for each group."""
+    """Apply a BrokerGroup for each broker group."""
     for group in observed.wanted_groups:
         plan.actions.append(Apply(make.group(group)))
 
 
 def ensure_brokers(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
-    """A Broker for each slot of the wanted groups that nobody holds."""
+    """Make a Broker for each slot of the wanted broker groups that has none."""
     for group in observed.wanted_groups:
         held = {broker.spec.slot for broker in observed.holders(group)}
         for slot in range(observed.cluster.spec.members_per_group):
@@ -34,24 +34,26 @@ def _fill_slot(observed: Observed, make: ClusterChildren, plan: Plan, group: str
     before = [b for b in observed.brokers.values() if (b.spec.group, b.spec.slot) == (group, slot)]
     unreleased = [broker.name for broker in before if broker.status.released is None]
     if unreleased:
-        return  # the lost disk is given up first: one incarnation in a slot at a time
+        return  # first the lost disk is given up, because a slot has one incarnation at a time
     replaces: str | None = None
     if before:
         member = observed.member(f"{group}-{slot}")
         newest = max(before, key=lambda b: (b.status.disk_lost.at.timestamp() if b.status.disk_lost else 0.0, b.name))
         replaces = (member.incarnation if member is not None else "") or newest.status.incarnation or None
         if observed.members is None and not replaces:
-            plan.blocked_by.append(f"no broker answers, and nobody else knows which disk {group}-{slot} had")
+            plan.blocked_by.append(
+                f"{group}-{slot} gets no disk: no broker answers, and only the brokers know which disk it had"
+            )
             return
     uid = _kept_disk(observed, group, slot) or uid_of(observed.cluster.uid, group, slot, len(before))
     plan.actions.append(Apply(make.broker(group, slot, uid, replaces)))
 
 
 def _kept_disk(observed: Observed, group: str, slot: int) -> str | None:
-    """The disk that an earlier cluster object of this name left to its slot, if there is one.
+    """The uid of a disk that an earlier cluster object of this name left in the slot, or None.
 
-    Claims that are retained bear the labels of their Broker. With the same cluster in etcd the disk is taken back; with
-    another one the broker refuses it, and says so.
+    Retained claims have the labels of their Broker. If etcd has the same cluster as before, the disk is used again. If
+    it has another cluster, the broker refuses the disk and reports this.
     """
     kept = [
         claim
@@ -65,7 +67,7 @@ def _kept_disk(observed: Observed, group: str, slot: int) -> str | None:
 
 
 def ensure_claims(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
-    """A claim for each Broker; larger where the cluster says so and the class allows it."""
+    """Make a claim for each Broker, and enlarge claims if the cluster asks for it and the class allows it."""
     for broker in _staffed(observed):
         claim = observed.claims.get(broker.name)
         if claim is None:
@@ -88,15 +90,17 @@ def _should_grow(observed: Observed, requested: str) -> bool:
 
 
 def ensure_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
-    """A pod for each Broker whose disk may be used."""
+    """Make a pod for each Broker whose disk may be used, and delete pods that have ended."""
     for broker in _staffed(observed):
         pod, claim = observed.pods.get(broker.name), observed.claims.get(broker.name)
         if claim is not None and claim.is_deleting:
             plan.blocked_by.append(f"the claim {broker.name} is being deleted: its broker is not started on it")
         elif pod is None and is_gone(observed, broker):
-            plan.blocked_by.append(f"the machine of {broker.name} is gone: its pod waits for it, or for another disk")
+            plan.blocked_by.append(
+                f"the machine of {broker.name} is gone: its pod waits until the machine returns or the disk is replaced"
+            )
         elif pod is None and waits_for_its_end(observed, broker):
-            plan.look_again(GONE_POD_GRACE_S)  # `loss` says what is waited for
+            plan.look_again(GONE_POD_GRACE_S)  # `loss` reports what it waits for
         elif pod is None:
             plan.actions.append(Apply(make.pod(broker)))
         elif pod.is_over and not pod.is_deleting:
@@ -108,7 +112,7 @@ def ensure_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
 
 
 def refresh_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
-    """Labels and annotations of running pods, in place; what needs a restart is `rolling`'s."""
+    """Change labels and annotations of existing pods in place. `rolling` makes the changes that need a restart."""
     for broker in _staffed(observed):
         pod = observed.pods.get(broker.name)
         if pod is None or pod.is_deleting:
@@ -118,7 +122,7 @@ def refresh_pods(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
 
 
 def _staffed(observed: Observed) -> list[Broker]:
-    """Brokers that should have a claim and a pod: of wanted groups, and of leaving ones that are not drained yet."""
+    """Brokers that should have a claim and a pod: those of wanted broker groups, and of leaving ones still in use."""
     operation = observed.cluster.status.operation
     removing = operation.object if operation is not None and operation.kind == "RemoveGroup" else ""
     groups = [
@@ -129,5 +133,5 @@ def _staffed(observed: Observed) -> list[Broker]:
 
 
 def _is_known(observed: Observed, group: str) -> bool:
-    """Whether the brokers still know the group, as far as they told: one that they forgot is not started again."""
+    """Whether the brokers still know the broker group, or none answers. A forgotten one is not started again."""
     return observed.members is None or group in observed.members

@@ -1,7 +1,7 @@
-"""What is: the objects of one cluster as the plan sees them, parsed from what the API and the brokers say.
+"""The objects of one cluster as the plan sees them, parsed from the answers of the API and the brokers.
 
-Views hold only what a decision needs. Times are seconds of the API's clock (Unix time): they come from objects, and are
-compared with `Observed.now_s`, never with a monotonic clock.
+A view has only what a decision needs. Times are Unix times in seconds, from the API's clock. They are compared with
+`Observed.now_s`, never with a monotonic clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Manifest = Mapping[str, Any]
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 LEAVING_TAINTS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"})
-"""Taints by which autoscalers announce that a node goes."""
+"""Taints with which autoscalers announce that they will remove a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,11 @@ class NodeView:
     """A machine.
 
     Attributes:
-        hostname: The value of its hostname label, which volumes name; not always the object's name.
-        is_leaving: Cordoned, or announced to go: heads should stand elsewhere.
-        is_out_of_service: Somebody vouched, by the taint made for it, that nothing runs there any more.
+        name: The name of the Node object.
+        hostname: The value of its hostname label, which volumes name. It is not always the name of the Node object.
+        is_ready: Its condition `Ready` is True.
+        is_leaving: It is cordoned, or has a taint that announces its end: open segments must leave it.
+        is_out_of_service: It has the out-of-service taint, with which a person says that no process runs on it.
     """
 
     name: str
@@ -44,11 +46,14 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A container's end, as the kubelet reports it, with what the broker left in its status file.
+    """The end of a container, as the kubelet reports it, with what the broker wrote into its status file.
 
     Attributes:
-        incarnation, run: Of the run that ended; empty and 0 if it ended before it had any.
-        error, text: Why it refused to run, if it did.
+        broker: The broker's name in the protocol; empty if it wrote none.
+        incarnation, run: The member run that ended; empty and 0 if the process ended before it had one.
+        exit_code: The exit code of the container.
+        at_s: When the container ended.
+        error, text: Name and text of the error with which the broker refused to run; empty if it did not refuse.
     """
 
     broker: str
@@ -71,8 +76,8 @@ IMAGE_REASONS: Final = frozenset(
         "SignatureValidationFailed",
     }
 )
-"""Why a container waits for its image: the kubelet's words (`pkg/kubelet/images/types.go` of Kubernetes 1.36, and
-`pkg/errors` of its CRI API)."""
+"""The kubelet's reasons for a container that waits for its image (`pkg/kubelet/images/types.go` of Kubernetes 1.36,
+and `pkg/errors` of its CRI API)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +85,11 @@ class PodView:
     """A broker's pod.
 
     Attributes:
-        is_over: The pod itself has ended (evicted by its kubelet, say) and will not run again.
-        ended: Ends of its container that the kubelet still reports, the newest last.
         is_running: The container runs now, ready or not.
-        says: Why it is not ready, in the broker's own words; empty if it was not asked, or said nothing.
+        is_over: The pod itself has ended, for instance because its kubelet evicted it, and will not run again.
+        waiting: The kubelet's reason why the container waits; empty if it does not wait.
+        ended: Ends of its container that the kubelet still reports, the newest last.
+        says: Why the broker is not ready, in its own words; empty if the operator did not ask or got no answer.
     """
 
     name: str
@@ -111,7 +117,7 @@ class PodView:
 
     @property
     def lacks_image(self) -> bool:
-        """The kubelet tries in vain to get its image; between two tries it gives another reason for the same thing."""
+        """Whether the container waits because the kubelet cannot get its image, for any of `IMAGE_REASONS`."""
         return self.waiting in IMAGE_REASONS
 
 
@@ -133,7 +139,7 @@ class ClaimView:
 
 @dataclass(frozen=True, slots=True)
 class VolumeView:
-    """A persistent volume: which hosts it can be reached from (empty: any), and whether it is a disk of one machine."""
+    """A persistent volume, and the host names from which it can be reached; empty if from any host."""
 
     name: str
     hostnames: frozenset[str]
@@ -141,7 +147,10 @@ class VolumeView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member as the brokers have it registered; `unlinked`: live members of its group that it has no link to."""
+    """A member as the brokers have it registered.
+
+    `unlinked` has the live members of its broker group to which it has no link.
+    """
 
     broker: str
     incarnation: str
@@ -154,9 +163,12 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A broker group as the brokers know it; counts are None where they were not asked for.
+    """A broker group as the brokers know it.
 
-    `waits_for`: counted with them, what holds up its drain, in the brokers' words; empty if nothing does.
+    Attributes:
+        intent: `ACTIVE`, `CORDONED` or `DRAINING`.
+        heads, segments: Open segments on it, and segments that it has copies of; None if they were not asked for.
+        waits_for: What holds up its drain, in the brokers' words. It comes with the counts; empty if nothing does.
     """
 
     group: str
@@ -170,7 +182,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """The brokers' answer to "may this member be stopped now?"."""
+    """The brokers' answer to the question whether a member may be stopped now (`CheckRestart`)."""
 
     broker: str
     is_safe: bool
@@ -189,11 +201,12 @@ class ClassView:
 
 @dataclass(frozen=True)
 class Observed:
-    """One look at everything that concerns a cluster.
+    """Everything that concerns a cluster, observed at one time.
 
     Attributes:
-        members: None if no broker answered.
-        gates: Answers of this pass, by broker; asked for by the plan itself.
+        now_s: The Unix time of the observation, in seconds.
+        members: The broker groups as the brokers know them, by name; None if no broker answered.
+        gates: Answers to `CheckRestart` in this pass, by the broker's name in the protocol. The plan asks for them.
     """
 
     cluster: BrokerCluster
@@ -210,18 +223,21 @@ class Observed:
 
     @property
     def wanted_groups(self) -> list[str]:
-        """Names of the groups that the cluster should have, in order."""
+        """Names of the broker groups that the cluster should have, in order."""
         return [f"g{number}" for number in range(self.cluster.spec.groups)]
 
     @property
     def leaving_groups(self) -> list[str]:
-        """Groups that are there and should not be, the newest first."""
+        """Names of broker groups that exist and that `spec.groups` does not count, the newest first."""
         wanted = set(self.wanted_groups)
         there = {group.spec.group for group in self.groups.values()} | {b.spec.group for b in self.brokers.values()}
         return sorted(there - wanted, key=lambda name: int(name[1:]), reverse=True)
 
     def holders(self, group: str) -> list[Broker]:
-        """The Brokers that hold the slots of a group now: neither lost nor released, one a slot, by slot."""
+        """The Brokers that have the slots of a broker group now, ordered by slot, at most one for each slot.
+
+        Brokers whose disk is lost or whose object is being deleted have no slot.
+        """
         by_slot: dict[int, Broker] = {}
         for broker in sorted(self.brokers.values(), key=lambda b: (seconds_of(b), b.name)):
             if broker.spec.group == group and broker.status.disk_lost is None and not broker.metadata.is_deleted:
@@ -229,17 +245,17 @@ class Observed:
         return [by_slot[slot] for slot in sorted(by_slot)]
 
     def all_holders(self) -> list[Broker]:
-        """The holders of all wanted groups."""
+        """The holders of all wanted broker groups."""
         return [broker for group in self.wanted_groups for broker in self.holders(group)]
 
     def hosts_of(self, broker: Broker) -> frozenset[str]:
-        """The machines whose local disk the broker's claim is bound to; empty if it is not bound, or not local."""
+        """The host names to which the broker's volume is bound; empty if it has no volume or the disk is not local."""
         claim = self.claims.get(broker.name)
         volume = self.volumes.get(claim.volume) if claim is not None else None
         return volume.hostnames if volume is not None else frozenset()
 
     def nodes_of(self, broker: Broker) -> list[NodeView]:
-        """Nodes that the broker's disk can be reached from, or that it runs on where its disk is not local."""
+        """The Nodes of the broker's disk. If the disk is not local, the Node on which the broker runs or ran last."""
         hosts = self.hosts_of(broker)
         if hosts:
             return [node for node in self.nodes.values() if node.hostname in hosts]
@@ -248,7 +264,7 @@ class Observed:
         return [self.nodes[name]] if name in self.nodes else []
 
     def member(self, broker: str) -> MemberView | None:
-        """A member by its name, if the brokers told."""
+        """A member by its name in the protocol; None if the brokers do not know it or did not answer."""
         for group in (self.members or {}).values():
             for member in group.members:
                 if member.broker == broker:
@@ -257,7 +273,7 @@ class Observed:
 
 
 def seconds_of(broker: Broker) -> float:
-    """When an object was made; the oldest of two that claim one thing has it."""
+    """When the object was made, as Unix time in seconds; 0 if the API did not say."""
     created = broker.metadata.creation_timestamp
     return created.timestamp() if created is not None else 0.0
 
@@ -266,12 +282,12 @@ def seconds_of(broker: Broker) -> float:
 
 
 def seconds(text: str | None) -> float:
-    """Unix time of an API timestamp; 0 for none."""
+    """The Unix time in seconds of a timestamp of the API; 0 for None."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
 
 
 def node_view(manifest: Manifest) -> NodeView:
-    """A Node."""
+    """The view of a Node."""
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
     taints = {taint.get("key", "") for taint in spec.get("taints") or ()}
     conditions = {c["type"]: c["status"] for c in (manifest.get("status") or {}).get("conditions") or ()}
@@ -285,7 +301,7 @@ def node_view(manifest: Manifest) -> NodeView:
 
 
 def pod_view(manifest: Manifest) -> PodView:
-    """A broker's Pod."""
+    """The view of a broker's Pod."""
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {c["type"]: c["status"] for c in status.get("conditions") or ()}
@@ -329,7 +345,7 @@ def _ended(terminated: Manifest) -> Ended:
 
 
 def _told(message: str) -> dict[str, Any]:
-    """What the status file says; nothing if it is not the broker's."""
+    """The broker's status file as an object; empty if the text is not such a file."""
     try:
         told = json.loads(message)
     except ValueError:
@@ -338,7 +354,7 @@ def _told(message: str) -> dict[str, Any]:
 
 
 def claim_view(manifest: Manifest) -> ClaimView:
-    """A PersistentVolumeClaim."""
+    """The view of a PersistentVolumeClaim."""
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
     labels = metadata.get("labels") or {}
     slot = str(labels.get(LABEL_SLOT, ""))
@@ -357,7 +373,7 @@ def claim_view(manifest: Manifest) -> ClaimView:
 
 
 def volume_view(manifest: Manifest) -> VolumeView:
-    """A PersistentVolume: the hosts that its node affinity names."""
+    """The view of a PersistentVolume: the host names in its node affinity."""
     affinity = (manifest.get("spec") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("required") or {}).get("nodeSelectorTerms") or ()
     hosts = {
@@ -371,7 +387,7 @@ def volume_view(manifest: Manifest) -> VolumeView:
 
 
 def class_view(manifest: Manifest) -> ClassView:
-    """A StorageClass."""
+    """The view of a StorageClass."""
     return ClassView(
         name=manifest["metadata"]["name"],
         waits_for_consumer=manifest.get("volumeBindingMode") == "WaitForFirstConsumer",

@@ -1,7 +1,7 @@
-"""A rolling change: one member at a time, and only when the brokers say that the other copy is whole.
+"""Plans a rolling change: one member at a time, and only when the brokers say that the other copy is whole.
 
-The barrier holds whatever the record of the operation says: no pod is deleted while another desired pod is missing,
-unscheduled or not ready, so a template that does not work stops the change at its first member.
+No pod is deleted while another desired pod is missing, unscheduled or not ready, whatever operation is recorded. So a
+template that does not work stops the change at its first member.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ ANNOTATION_APPROVE = "seriatim.dev/approve"
 """On a BrokerCluster: the hash of the plan that a person approves."""
 
 SETTINGS_INVALID = "SettingsInvalid"
-"""The problem under which nobody can say what a pod should be: those that are there stay, and none is made."""
+"""The problem with which the operator cannot know how a pod should be. Existing pods stay, and none is made."""
 
 LOOK_S = 0.5
 
 
 def plan_hash(observed: Observed, make: ClusterChildren) -> str:
-    """Names the change as a whole: it stays while the change goes on, and is another one for another template."""
+    """The hash of the whole change. It stays the same during the change. Another template gives another hash."""
     text = f"{observed.cluster.uid}/{make.template_hash()}"
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def roll(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
-    """The next step of a rolling change, if one is wanted."""
+    """Plan the next step of a rolling change, if a pod has another template than the cluster wants."""
     stale = [] if plan.has_problem(SETTINGS_INVALID) else _stale(observed, make)
     _end_finished(observed, plan, {broker.name for broker, _ in stale})
     if not stale:
@@ -52,11 +52,13 @@ def roll(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
 
 
 def _next(observed: Observed, stale: list[tuple[Broker, PodView]]) -> tuple[Broker, PodView]:
-    """Whose turn it is: the member that has the operation, if one has it.
+    """The member to restart next: the one that has the operation, or else the first.
 
-    1  a member is broken, so it comes first, and is given the operation
-    2  it recovers before its pod is deleted, and others come first by the order
-    3  without this rule they wait for the operation, and it for its turn, until the operation expires
+    Without this rule:
+
+    1. A member is broken. So it is the first, and it gets the operation.
+    2. It recovers before its pod is deleted. Now other members come before it.
+    3. They wait for the operation, and it waits for them, until the operation expires.
     """
     operation = observed.cluster.status.operation
     if operation is not None and operation.kind == OPERATION:
@@ -87,10 +89,10 @@ def _restart(observed: Observed, plan: Plan, broker: Broker, pod: PodView) -> No
 
 
 def _end_finished(observed: Observed, plan: Plan, stale: set[str]) -> None:
-    """Give the operation back once the member serves with its new template, or will not come back.
+    """End the operation when its member serves with the new template or has left.
 
-    Also while it has not been restarted and a disk is to be replaced: that waits for the operation, and a restart for
-    the disk.
+    Also end it if its member is not restarted yet and a disk must be replaced. Otherwise the replacement waits for the
+    operation, and the restart waits for the replacement.
     """
     operation = observed.cluster.status.operation
     if operation is None or operation.kind != OPERATION:
@@ -106,7 +108,7 @@ def _end_finished(observed: Observed, plan: Plan, stale: set[str]) -> None:
 
 
 def _stale(observed: Observed, make: ClusterChildren) -> list[tuple[Broker, PodView]]:
-    """Members whose pod is not as it should be, broken ones first, then group by group."""
+    """Members whose pod has another template: first those that are not ready, then one broker group after another."""
     found: list[tuple[Broker, PodView]] = []
     wanted = make.template_hash()
     for broker in observed.all_holders():
@@ -119,7 +121,7 @@ def _stale(observed: Observed, make: ClusterChildren) -> list[tuple[Broker, PodV
 
 
 def _barrier(observed: Observed, candidate: PodView) -> str:
-    """Why nothing may be restarted now; empty if it may."""
+    """Why the candidate may not be restarted now; empty if it may."""
     for broker in observed.all_holders():
         pod = observed.pods.get(broker.name)
         if pod is None:
@@ -127,7 +129,7 @@ def _barrier(observed: Observed, candidate: PodView) -> str:
         if pod.name == candidate.name:
             continue
         if pod.is_deleting:
-            return f"pod {broker.name} is on its way out"
+            return f"pod {broker.name} is being deleted"
         if not pod.is_scheduled:
             return f"pod {broker.name} has no node"
         if not pod.is_ready:
@@ -137,5 +139,5 @@ def _barrier(observed: Observed, candidate: PodView) -> str:
 
 
 def _lost_disks(observed: Observed) -> list[str]:
-    """Brokers whose disk is marked lost and not given up yet."""
+    """Names of Brokers whose disk is marked as lost and not released yet."""
     return [b.name for b in observed.brokers.values() if b.status.disk_lost and not b.status.released]

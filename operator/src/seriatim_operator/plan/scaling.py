@@ -1,8 +1,14 @@
-"""Fewer groups: the newest are drained, and removed only when nothing lies on them any more.
+"""Plans the removal of broker groups: the newest is drained, and removed only when it holds no segment any more.
 
-Steps, each seen to be done before the next: DRAINING until the brokers count no head and no segment; the operation is
-taken; pods end; the brokers forget the group; claims, Brokers and the BrokerGroup are deleted. Raising the number again
-before the operation is taken just calls the drain off.
+The steps, each of which the operator sees done before it takes the next:
+
+1. The broker group is DRAINING until the brokers count no open segment and no copy on it.
+2. The operation is taken.
+3. The pods end.
+4. The brokers forget the broker group.
+5. The claims, the Brokers and the BrokerGroup are deleted.
+
+If `spec.groups` is raised again before step 2, the drain is called off and nothing else happens.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ LOOK_S = 1.0
 
 
 def remove_groups(observed: Observed, plan: Plan) -> None:
-    """The next step of removing the newest group that should not be there."""
+    """Plan the next step of removing the newest broker group that `spec.groups` does not count."""
     leaving = observed.leaving_groups
     operation = observed.cluster.status.operation
     if operation is not None and operation.kind == OPERATION and operation.object not in leaving:
@@ -23,19 +29,19 @@ def remove_groups(observed: Observed, plan: Plan) -> None:
         return
     if not leaving or observed.members is None:
         if leaving:
-            plan.blocked_by.append("no broker answers: no group is removed")
+            plan.blocked_by.append("no broker answers: no broker group is removed")
             plan.look_again(LOOK_S)
         return
     group = leaving[0]
     plan.look_again(LOOK_S)
     if any(view.heads is None or view.segments is None for view in observed.members.values()):
-        plan.actions.append(AskCounts())  # a listing with counts is read from the coordinator, not from a mirror
+        plan.actions.append(AskCounts())  # brokers count from the coordinator, not from a mirror that may be old
         return
     view = observed.members.get(group)
     if view is not None and (view.heads or view.segments):
         because = f"; {view.waits_for}" if view.waits_for else ""
         left = f"{view.heads} heads, {view.segments} segments left"
-        plan.blocked_by.append(f"group {group} is being drained: {left}{because}")
+        plan.blocked_by.append(f"broker group {group} is being drained: {left}{because}")
     elif operation is None:
         plan.actions.append(BeginOperation(OPERATION, group, "it is drained"))
     elif (operation.kind, operation.object) != (OPERATION, group):
@@ -57,7 +63,7 @@ def _stop_members(observed: Observed, plan: Plan, group: str) -> None:
 
 
 def _delete_remains(observed: Observed, plan: Plan, group: str) -> None:
-    """The brokers know the group no more: nothing names its disks."""
+    """Delete what is left in Kubernetes of a broker group that the brokers have forgotten, one object at a time."""
     brokers = sorted((b for b in observed.brokers.values() if b.spec.group == group), key=lambda b: b.name)
     for broker in brokers:
         pod, claim = observed.pods.get(broker.name), observed.claims.get(broker.name)

@@ -1,8 +1,8 @@
-"""What is to be done about topics: a pure function of the objects and of what the brokers have.
+"""Decides what to do about topics: a pure function of the objects and of what the brokers have.
 
-The brokers' topic follows the object. What was changed behind the operator is changed back, except what only more loss
-could repair: partitions are never taken away, messages never deleted unless the object that says so is itself deleted,
-says `deletionPolicy: Delete`, and is the one that owns the topic.
+The operator makes the brokers' topic as the object says. It undoes changes that others made, unless that needs more
+loss: it never removes partitions. It deletes a topic with its messages only if three things are true: the object that
+owns the topic is deleted, it says `deletionPolicy: Delete`, and the topic is the one that it made or took over.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from .actions import Action
 from .claims import first_claimant, succeeds
 
 TOPIC_FINALIZER: Final = "seriatim.dev/topic"
-"""On a Topic with `deletionPolicy: Delete` only, so that others never hold up the deletion of a namespace.
+"""A finalizer only for Topics with `deletionPolicy: Delete`, so that other Topics never hold up a namespace's deletion.
 
-And never where the operator itself lives: whoever deletes that namespace takes the operator away first."""
+The operator never sets it in its own namespace: if that namespace is deleted, the operator may be gone before the
+object."""
 
 _INCARNATIONS: Final = uuid.UUID("6f1d3f0a-8a53-4d6e-9c0b-6f6f3f1f2a10")
-"""Where the incarnations that we make are named."""
+"""The UUID namespace of the incarnations that the operator makes."""
 
 
 class Surroundings(Enum):
-    """How the cluster of a topic is."""
+    """Whether the brokers of a topic's cluster can be asked and changed."""
 
     HERE = "its brokers answer"
     SILENT = "its brokers do not answer, or have not told all topics yet"
@@ -55,7 +56,7 @@ class TopicSettings:
 
     @classmethod
     def of(cls, spec: TopicSpec) -> TopicSettings:
-        """What an object asks for."""
+        """The settings that an object asks for."""
         return cls(
             flush=spec.durability == "Flushed",
             retention_ms=spec.retention_ms,
@@ -71,7 +72,7 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChainView:
-    """The chain of one partition, in short."""
+    """The chain of one partition, in short: its open segment, and counts of its segments by state."""
 
     partition: int
     epoch: int
@@ -92,9 +93,9 @@ class TopicView:
     """A topic as the brokers have it.
 
     Attributes:
-        phase: As its record says.
-        chains: By partition; one that was not told yet is missing.
-        retention_acts: Brokers drop what is beyond the retention.
+        phase: The state in the topic's record.
+        chains: The chains by partition. A chain that the brokers have not told yet is missing.
+        retention_acts: Brokers drop messages beyond the retention.
     """
 
     name: str
@@ -107,7 +108,7 @@ class TopicView:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its partitions take messages, as far as was told."""
+        """Whether the topic is READY and the brokers have told the chains of all its partitions."""
         return self.phase == "READY" and all(number in self.chains for number in range(self.partition_count))
 
 
@@ -116,7 +117,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic(Action):
-    """Make the topic. The same incarnation again makes it once."""
+    """Make the topic. The same step with the same incarnation again makes no second topic."""
 
     name: str
     partitions: int
@@ -126,7 +127,7 @@ class CreateTopic(Action):
 
 @dataclass(frozen=True, slots=True)
 class UpdateTopic(Action):
-    """Add partitions (0: as many as there are), or change the settings that are named."""
+    """Add partitions up to `partitions` (0: add none), and change the settings named in `changed`."""
 
     name: str
     incarnation: str
@@ -137,7 +138,7 @@ class UpdateTopic(Action):
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic(Action):
-    """Delete the topic with its messages."""
+    """Delete the topic of that incarnation with its messages."""
 
     name: str
     incarnation: str
@@ -145,22 +146,22 @@ class DeleteTopic(Action):
 
 @dataclass(frozen=True, slots=True)
 class HoldObject(Action):
-    """Put the finalizer on the object: what it owns is deleted before it goes."""
+    """Set the finalizer on the object, so that what the object owns is deleted before the object is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmObject(Action):
-    """Ask the API whether the object is still there: nothing is made for one whose end was told already."""
+    """Ask the API whether the object still exists, so that nothing is made for an object that is already deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseObject(Action):
-    """Take the finalizer off, or forget the object if it is gone: nothing is left to do for it."""
+    """Remove the finalizer, or forget the object if it is gone: nothing is left to do for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellObject(Action):
-    """An Event on the object."""
+    """Post an Event on the object."""
 
     reason: str
     note: str
@@ -169,14 +170,14 @@ class TellObject(Action):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is to be reported of an object's readiness.
+    """What to report about an object's readiness.
 
     Attributes:
         reason: A word of the closed list.
-        message: For people, with the remedy.
+        message: A sentence for people, with the remedy.
         view: The topic, if the object has it.
-        is_passing: A step that is under way: reported only if it takes long.
-        keeps_status: Nothing new is known; what was reported of the topic stays.
+        is_passing: A step is under way. It is reported only if it takes long.
+        keeps_status: Nothing new is known, so the reported state of the topic stays.
     """
 
     reason: str
@@ -198,14 +199,15 @@ class TopicPlan:
 def plan_topics(
     desired: Iterable[Topic], observed: Mapping[str, TopicView], surroundings: Surroundings, *, holds: bool
 ) -> list[TopicPlan]:
-    """What is to be done for each object of one cluster, in the order of the objects' ages.
+    """What to do for each object of one cluster.
 
     Args:
-        desired: Objects of one cluster; at least all that claim the same topics. One that is gone already, and whose
-            last words are to be followed, is among them as one that is being deleted and held.
-        observed: The brokers' topics by name; complete, unless `surroundings` says otherwise.
-        surroundings: How the cluster is.
-        holds: Whether a finalizer is put on objects with `deletionPolicy: Delete`; else the watch tells their end.
+        desired: Objects of one cluster, with all objects that name the same topics. An object that is gone, and whose
+            `deletionPolicy` is still to be carried out, is among them, as one that is being deleted with a finalizer.
+        observed: The brokers' topics by name. They are complete, unless `surroundings` says otherwise.
+        surroundings: Whether the brokers can be asked and changed.
+        holds: Whether the operator sets a finalizer on objects with `deletionPolicy: Delete`. Without it, the watch
+            reports their deletion.
     """
     claims: dict[str, list[Topic]] = defaultdict(list)
     for topic in desired:
@@ -230,7 +232,7 @@ def _plan_name(
         if not succeeds(other, owner):
             plans.append(_plan_loser(other, owner, surroundings))
         elif surroundings is Surroundings.HERE:
-            text = "the topic of the object that had this one's name is being deleted"
+            text = "the topic of the earlier object of this name is being deleted"
             plans.append(TopicPlan(other, (), Finding("Creating", text, is_passing=True)))
         else:
             plans.append(_plan_owner(other, None, surroundings, holds=holds))
@@ -251,7 +253,7 @@ def _plan_loser(topic: Topic, owner: Topic, surroundings: Surroundings) -> Topic
 
 
 def _plan_owner(topic: Topic, view: TopicView | None, surroundings: Surroundings, *, holds: bool) -> TopicPlan:
-    """The one place that branches; what is done in each case stands in a function of its own."""
+    """The plan for the object that has the topic. Each case that needs steps has a function of its own."""
     if surroundings is Surroundings.GONE:
         missing = Finding("ClusterNotFound", f"there is no BrokerCluster {topic.spec.cluster} in {topic.namespace}")
         return TopicPlan(topic, _released(topic) if topic.metadata.is_deleted else (), missing)
@@ -267,7 +269,7 @@ def _plan_owner(topic: Topic, view: TopicView | None, surroundings: Surroundings
         return _plan_deletion(topic, view)
     renamed = topic.status.topic_name not in ("", topic.topic_name)
     if renamed:
-        text = f"the object stands for topic {topic.status.topic_name}, and a topic keeps its name: make another object"
+        text = f"the object has topic {topic.status.topic_name}, and a topic keeps its name: make another object"
         return TopicPlan(topic, (), Finding("RenameRefused", text))
     if view is None:
         return _plan_creation(topic, holds=holds)
@@ -280,7 +282,7 @@ def _plan_owner(topic: Topic, view: TopicView | None, surroundings: Surroundings
 def _plan_creation(topic: Topic, *, holds: bool) -> TopicPlan:
     made = CreateTopic(topic.topic_name, topic.spec.partitions, TopicSettings.of(topic.spec), incarnation_of(topic))
     if topic.status.incarnation:
-        note = f"topic {topic.topic_name} was deleted behind the operator: it is made again, without its messages"
+        note = f"topic {topic.topic_name} was deleted by others: it is made again, without its messages"
         tell = TellObject("TopicRecreated", note, is_warning=True)
     else:
         tell = TellObject("TopicCreated", f"topic {topic.topic_name} with {topic.spec.partitions} partitions")
@@ -293,7 +295,7 @@ def _plan_creation(topic: Topic, *, holds: bool) -> TopicPlan:
 def _plan_existing(topic: Topic, view: TopicView, *, holds: bool) -> TopicPlan:
     held = _held(topic, holds=holds)
     if view.phase == "DELETING":
-        return TopicPlan(topic, held, Finding("Creating", "one of that name is being deleted", is_passing=True))
+        return TopicPlan(topic, held, Finding("Creating", "a topic of that name is being deleted", is_passing=True))
     refusal = _refusal(topic, view)
     if refusal is not None:
         mine = view if owns(topic, view) else None
@@ -304,7 +306,7 @@ def _plan_existing(topic: Topic, view: TopicView, *, holds: bool) -> TopicPlan:
         return TopicPlan(topic, steps, Finding("Updating", view=view, is_passing=True))
     if not view.is_whole:
         return TopicPlan(topic, held, Finding("Creating", view=view, is_passing=True))
-    # Told only now: the report that comes with it makes the topic the object's, so that it is told once.
+    # The Event comes only now, in the pass whose report gives the topic to the object. So it is posted once.
     return TopicPlan(topic, (*held, *_adoption(topic, view)), Finding("Accepting", view=view))
 
 
@@ -317,19 +319,19 @@ def _plan_deletion(topic: Topic, view: TopicView | None) -> TopicPlan:
         return TopicPlan(topic, _released(topic, TellObject("TopicKept", note, is_warning=True)), deleting)
     if view.phase == "DELETING":
         return TopicPlan(topic, (), deleting)
-    tell = TellObject("TopicDeleted", f"topic {topic.topic_name} with its messages, by deletionPolicy Delete")
+    tell = TellObject("TopicDeleted", f"topic {topic.topic_name} with its messages, because of deletionPolicy Delete")
     return TopicPlan(topic, (DeleteTopic(view.name, view.incarnation), tell), deleting)
 
 
 def _refusal(topic: Topic, view: TopicView) -> Finding | None:
-    """What no step can repair."""
+    """A difference between object and topic that no step can repair, or None."""
     wanted = TopicSettings.of(topic.spec)
     if view.settings.flush != wanted.flush:
         has = "Flushed" if view.settings.flush else "Replicated"
-        return Finding("OtherDurability", f"the topic is {has}, and stays so: say durability: {has} in a new object")
+        return Finding("OtherDurability", f"the topic is {has} for ever: write durability: {has} into a new object")
     if view.partition_count > topic.spec.partitions:
         count = view.partition_count
-        text = f"the topic has {count} partitions, and none can be taken away: say partitions: {count}"
+        text = f"the topic has {count} partitions, and partitions cannot be removed: write partitions: {count}"
         return Finding("MorePartitions", text)
     return None
 
@@ -338,7 +340,7 @@ def _adoption(topic: Topic, view: TopicView) -> tuple[Action, ...]:
     if owns(topic, view):
         return ()
     if topic.status.incarnation:
-        note = f"topic {view.name} was deleted and made anew behind the operator; it is taken over as it is now"
+        note = f"topic {view.name} was deleted and made anew by others: the object has the new one from now on"
         return (TellObject("TopicReplaced", note, is_warning=True),)
     return (TellObject("TopicAdopted", f"topic {view.name} was there before this object, which has it from now on"),)
 
@@ -356,7 +358,7 @@ def _update(topic: Topic, view: TopicView) -> UpdateTopic | None:
 def _tell_update(topic: Topic, update: UpdateTopic) -> TellObject:
     what = ", ".join([*(["partitions"] if update.partitions else []), *update.changed])
     if topic.status.observed_generation == topic.metadata.generation:
-        return TellObject("DriftReverted", f"changed behind the operator, and changed back: {what}", is_warning=True)
+        return TellObject("DriftReverted", f"changed by others, and changed back: {what}", is_warning=True)
     return TellObject("TopicUpdated", f"changed: {what}")
 
 
@@ -364,26 +366,29 @@ def _tell_update(topic: Topic, update: UpdateTopic) -> TellObject:
 
 
 def incarnation_of(topic: Topic) -> str:
-    """The identity of the topic that this object makes next: the same until that one is reported.
+    """The incarnation of the topic that this object makes next. It stays the same until that topic is reported.
 
-    So a creation whose answer got lost, or whose operator died, is repeated and makes one topic; and a topic that is
-    made again is never taken for the one before.
+    So if the answer to a creation is lost, or the operator ends, the creation is repeated and makes one topic. And a
+    topic that is made again has another incarnation than the one before.
     """
     return uuid.uuid5(_INCARNATIONS, f"{topic.uid}/{topic.status.incarnation}").hex
 
 
 def owns(topic: Topic, view: TopicView) -> bool:
-    """Whether the topic is the one that the object took over or made."""
+    """Whether the object made or took over this topic."""
     return view.incarnation == topic.status.incarnation or view.incarnation == incarnation_of(topic)
 
 
 def _deletes(topic: Topic) -> bool:
-    """Whether the topic goes with the object. Without the finalizer it does not wait, or its end is yet to be told."""
+    """Whether the topic is deleted with the object: the policy says so, and the finalizer is set.
+
+    Without the finalizer the object does not wait for the topic, or the watch has not reported its deletion yet.
+    """
     return topic.spec.deletion_policy == "Delete" and TOPIC_FINALIZER in topic.metadata.finalizers
 
 
 def _held(topic: Topic, *, holds: bool) -> tuple[Action, ...]:
-    """The finalizer as the policy wants it, where it is put on at all."""
+    """The step that sets or removes the finalizer as the policy says; none if the operator sets no finalizers here."""
     is_held = TOPIC_FINALIZER in topic.metadata.finalizers
     if not holds:
         return ()
@@ -393,12 +398,12 @@ def _held(topic: Topic, *, holds: bool) -> tuple[Action, ...]:
 
 
 def _let_go(plan: TopicPlan) -> TopicPlan:
-    """Nothing is held where the operator itself lives, whatever else is to be said of the object."""
+    """The plan, with a step that removes the finalizer: the operator sets none in its own namespace."""
     metadata = plan.topic.metadata
     is_held = TOPIC_FINALIZER in metadata.finalizers and not metadata.is_deleted
     return replace(plan, steps=(ReleaseObject(), *plan.steps)) if is_held else plan
 
 
 def _released(topic: Topic, *before: Action) -> tuple[Action, ...]:
-    """Let the object go, if we hold it."""
+    """The steps, followed by the removal of the finalizer if the object has it."""
     return (*before, ReleaseObject()) if TOPIC_FINALIZER in topic.metadata.finalizers else ()

@@ -142,9 +142,9 @@ TOPIC_EVENTS: Final = {
     "TopicCreated": "the operator made the topic",
     "TopicAdopted": "a topic of that name was there before the object, and the object has it from now on",
     "TopicUpdated": "the operator changed partitions or settings to those of the object",
-    "DriftReverted": "partitions or settings were not changed by the operator, and it changed them back",
-    "TopicRecreated": "the topic was not deleted by the operator, and it made the topic again, without the messages",
-    "TopicReplaced": "the topic was deleted and made anew, not by the operator; the object has the new topic",
+    "DriftReverted": "others changed partitions or settings, and the operator changed them back",
+    "TopicRecreated": "others deleted the topic, and the operator made it again, without its messages",
+    "TopicReplaced": "others deleted the topic and made it anew; the object has the new topic",
     "TopicDeleted": "the operator deleted the topic with its messages, because of deletionPolicy Delete",
     "TopicKept": "the object is deleted and the topic stays: another object has it, or this object never had it",
     "ResourceConflict": "an older object has the same topic",
@@ -161,6 +161,6 @@ CONSUMER_GROUP_EVENTS: Final = {
     "GroupPaused": "brokers give the consumer group nothing until it is resumed",
     "GroupResumed": "brokers give the consumer group messages again",
     "GroupRewound": "the consumer group is at another place, as spec.rewind asks; the status has the request",
-    "GroupRecreated": "the consumer group was not deleted by the operator, and got a new place",
+    "GroupRecreated": "others deleted the consumer group, and the operator gave it a new place",
 }
 """Reasons of the Events on a ConsumerGroup."""
