@@ -267,7 +267,7 @@ def test_key_of_another_certificate_is_refused(authority: Authority, broker: Ide
 
 
 def test_server_certificate_is_no_authority(broker: Identity) -> None:
-    with pytest.raises(AuthorityUnfitError, match="no authority"):
+    with pytest.raises(AuthorityUnfitError, match="not an authority"):
         load_authority(data_of(broker), NOW)
 
 

@@ -1,1 +1,1 @@
-"""The outside world: the Kubernetes API and the brokers, each behind one small class."""
+"""Talks to the Kubernetes API and to the brokers, through one class for each."""

@@ -1,7 +1,8 @@
-"""The brokers of one cluster, asked over gRPC: Admin, Operations and Balancing.
+"""Calls the brokers of one cluster over gRPC: Admin and Operations.
 
-Any broker answers any call, so the addresses of all are tried one after another, the one that answered last first.
-Every call has a deadline and carries the epoch of the operator's Lease, which the brokers compare in what they write.
+Any broker answers any call. So a call tries the addresses of all brokers one after another, first the one that answered
+last. Every call has a deadline. It carries the epoch of the operator's Lease, and brokers refuse to write for a lower
+epoch.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ EPOCH_METADATA = "seriatim-operator-epoch"
 
 ATTEMPT_S = 2.0
 MOVE_S = 10.0
-"""For a rewind, skip or pause on many partitions."""
+"""Seconds that one broker has to answer a rewind, skip, pause or resume on many partitions."""
 
 PARTITIONS_PER_CALL = 1000
-"""For one broker's answer where another may be asked: a frozen one costs that much."""
+"""The most partitions in one call that rewinds, skips, pauses or resumes a consumer group."""
 
 WATCH_SILENCE_S = 10.0
-"""Brokers say every three seconds that they are still there; one that does not is asked."""
+"""A broker sends something on a watch every 3 s. After this many seconds of silence the operator asks whether it is
+there."""
 
 CALL_S = 8.0
 PAUSE_S = 0.1
@@ -50,7 +52,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client of a cluster with TLS needs: PEM texts, and the name that every broker's certificate carries."""
+    """The certificates of a client as PEM texts, and the name that every broker's certificate has."""
 
     ca: bytes
     certificate: bytes
@@ -62,10 +64,15 @@ class Credentials:
 
 
 class Brokers:
-    """One cluster's brokers.
+    """A client of one cluster's brokers.
+
+    Every call raises `SeriatimError`: the error that a broker answered, or `UnavailableError` if no broker answers
+    within 8 s (15 s for calls that make, change or delete a topic, 10 s for operations on consumer groups). If a call
+    is cancelled or fails, the brokers may still carry it out.
 
     Args:
-        epoch: Of the Lease, read at each call; None for who is no operator.
+        cluster: The name of the cluster, for messages.
+        epoch: Returns the epoch of the Lease, at each call; None for a client that is not the operator.
     """
 
     def __init__(self, cluster: str, epoch: Callable[[], int] | None) -> None:
@@ -79,7 +86,10 @@ class Brokers:
         self._retired: list[asyncio.Task[None]] = []
 
     def reach(self, addresses: Sequence[str], credentials: Credentials | None) -> None:
-        """Where the brokers are now, and how to be let in; connections to others are given up."""
+        """Set the brokers' addresses and the certificates. Connections to other addresses are closed.
+
+        New certificates close all connections.
+        """
         stale = set(self._channels) - set(addresses) if credentials == self._credentials else set(self._channels)
         for address in stale:
             channel = self._channels.pop(address)
@@ -90,11 +100,11 @@ class Brokers:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether there is anybody to ask at all."""
+        """Whether the address of any broker is known."""
         return bool(self._addresses)
 
     async def close(self) -> None:
-        """End all connections; calls under way are cancelled."""
+        """Close all connections. Calls under way are cancelled."""
         channels = list(self._channels.values())
         self._channels.clear()
         await asyncio.gather(*(channel.close(None) for channel in channels), *self._retired, return_exceptions=True)
@@ -102,38 +112,38 @@ class Brokers:
     # ---- groups and members ----
 
     async def list_groups(self, *, with_counts: bool) -> list[operations_pb2.BrokerGroupDescription]:
-        """The groups with their members; with counts every chain is read."""
+        """The broker groups with their members. With counts the broker reads every chain."""
         request = operations_pb2.ListBrokerGroupsRequest(with_counts=with_counts)
         return list((await self._operations("ListBrokerGroups", request)).groups)
 
     async def describe_cluster(self) -> broker_pb2.DescribeClusterResponse:
-        """The cluster's id, and who is its controller."""
+        """The cluster's id, and which broker is the controller."""
         response: broker_pb2.DescribeClusterResponse = await self._admin(
             "DescribeCluster", broker_pb2.DescribeClusterRequest()
         )
         return response
 
     async def set_group(self, group: str, intent: records_pb2.BrokerGroupIntent.ValueType, weight: float) -> None:
-        """Say what is wanted of a group."""
+        """Set the intent and weight of a broker group."""
         request = operations_pb2.SetBrokerGroupRequest(group=group, intent=intent, weight=weight)
         await self._operations("SetBrokerGroup", request)
 
     async def remove_group(self, group: str) -> None:
-        """Forget a group that holds nothing any more.
+        """Have the brokers forget a broker group that holds no segment any more.
 
         Raises:
-            PreconditionError: It does.
+            PreconditionError: It still holds segments.
         """
         await self._operations("RemoveBrokerGroup", operations_pb2.RemoveBrokerGroupRequest(group=group))
 
     async def check_restart(self, broker: str) -> operations_pb2.CheckRestartResponse:
-        """Whether a member may be stopped now, in the brokers' own judgement."""
+        """Ask the brokers whether a member may be stopped now."""
         request = operations_pb2.CheckRestartRequest(broker=broker)
         response: operations_pb2.CheckRestartResponse = await self._operations("CheckRestart", request)
         return response
 
     async def declare_dead(self, broker: str, incarnation: str, run: int, evidence: str) -> None:
-        """Have a death certificate written for a run that has provably ended."""
+        """Have the brokers write a death certificate. The caller has proof that the member run has ended."""
         request = broker_pb2.DeclareDeadRequest(
             broker=broker, run=run, issuer="operator", incarnation=incarnation, evidence=evidence
         )
@@ -144,7 +154,7 @@ class Brokers:
     async def create_topic(
         self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str
     ) -> records_pb2.TopicRecord:
-        """Make a topic; the same incarnation again makes it once."""
+        """Make a topic. A second call with the same incarnation makes no second topic."""
         request = broker_pb2.CreateTopicRequest(
             name=name, partition_count=partition_count, settings=settings, incarnation=incarnation
         )
@@ -152,26 +162,27 @@ class Brokers:
         return record
 
     async def update_topic(self, request: broker_pb2.UpdateTopicRequest) -> records_pb2.TopicRecord:
-        """Add partitions, or change settings."""
+        """Add partitions or change settings, as the request says."""
         record: records_pb2.TopicRecord = await self._admin("UpdateTopic", request, attempt_s=SWITCH_S)
         return record
 
     async def delete_topic(self, name: str, incarnation: str) -> None:
-        """Delete that topic with its data, and none that took its name since."""
+        """Delete the topic of that incarnation with its data. A later topic of the same name stays."""
         request = broker_pb2.DeleteTopicRequest(name=name, incarnation=incarnation)
         await self._admin("DeleteTopic", request, attempt_s=SWITCH_S)
 
     async def describe_topic(self, name: str) -> broker_pb2.DescribeTopicResponse:
-        """A topic with its chains."""
+        """The topic with its chains."""
         request = broker_pb2.DescribeTopicRequest(name=name)
         response: broker_pb2.DescribeTopicResponse = await self._admin("DescribeTopic", request)
         return response
 
     async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
-        """All topics, then each change, from one broker; the next call asks another one if this one fails.
+        """Yield all topics, then each change, as one broker tells them. If it fails, the next call asks another broker.
 
         Raises:
-            SeriatimError: It does not answer or tells nothing any more, or the stream ended: call again.
+            SeriatimError: The broker does not answer, is silent for 10 s and not there, or ended the stream. Call
+                again.
         """
         if not self._addresses:
             raise UnavailableError(f"no broker of {self.cluster} is there yet")
@@ -204,7 +215,10 @@ class Brokers:
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _is_there(self, address: str) -> bool:
-        """Whether a broker answers at all, asked for what it refuses at once: an older one says nothing in between."""
+        """Whether a broker answers at all. An older broker sends nothing on a watch while no topic changes.
+
+        The call is one that every broker refuses at once.
+        """
         stub = broker_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
         try:
             await stub.DescribeGroup(broker_pb2.DescribeGroupRequest(), timeout=ATTEMPT_S, metadata=self._metadata())
@@ -213,7 +227,7 @@ class Brokers:
         return True
 
     async def create_consumer_group(self, topic: str, group: str, at: broker_pb2.GroupTarget) -> bool:
-        """Write a group's cursors before anybody joins; False if it was there."""
+        """Write a consumer group's cursors before a consumer joins. Returns False if the consumer group was there."""
         request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group)
         if at.HasField("position"):
             request.start = at.position  # brokers of older versions read it too
@@ -222,11 +236,15 @@ class Brokers:
         return bool((await self._admin("CreateConsumerGroup", request)).created)
 
     async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:
-        """Rewind or skip the group on all its partitions, once for each id; returns how many these are.
+        """Rewind or skip the consumer group on all its partitions, once for each `request_id`.
+
+        Returns:
+            On how many partitions.
 
         Raises:
-            SeriatimError: The group cannot go there on some partition, and was not moved; or it is not known to have
-                been moved everywhere.
+            SeriatimError: If the plan was refused, the consumer group cannot go there on some partition and was not
+                moved. If an operation failed, some partitions may be moved and others not: call again with the same
+                `request_id`.
         """
         request = broker_pb2.PlanGroupMoveRequest(topic=topic, group=group, to=to)
         plan = (await self._admin("PlanGroupMove", request, MOVE_S)).moves
@@ -246,7 +264,7 @@ class Brokers:
         return len(moves)
 
     async def hold_consumer_group(self, topic: str, group: str, *, paused: bool) -> None:
-        """Pause the group on all its partitions, or resume it."""
+        """Pause the consumer group on all its partitions, or resume it."""
         operation = records_pb2.GROUP_OPERATION_PAUSE if paused else records_pb2.GROUP_OPERATION_RESUME
         described = await self.describe_consumer_group(topic, group)
         rows = [broker_pb2.OperatedPartition(partition=row.partition) for row in described if row.has_cursor]
@@ -273,11 +291,11 @@ class Brokers:
                     raise error_from_proto(result.error)
 
     async def delete_consumer_group(self, topic: str, group: str) -> None:
-        """Forget a group that nobody is in."""
+        """Delete the cursors of a consumer group that has no consumers."""
         await self._admin("DeleteConsumerGroup", broker_pb2.DeleteConsumerGroupRequest(topic=topic, group=group))
 
     async def describe_consumer_group(self, topic: str, group: str) -> list[broker_pb2.GroupPartition]:
-        """Where a consumer group is, by partition."""
+        """The consumer group's places, one for each partition."""
         request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
         return list((await self._admin("DescribeGroup", request)).partitions)
 
@@ -290,7 +308,7 @@ class Brokers:
         return await self._ask(operations_pb2_grpc.OperationsStub, method, request, ATTEMPT_S * 2)
 
     async def _ask(self, stub: Callable[[Any], Any], method: str, request: Any, attempt_s: float) -> Any:
-        """Ask one broker after another until one answers or the time is over. What is asked may be done twice."""
+        """Ask one broker after another until one answers or the time is over. So a request may be carried out twice."""
         until_s = time.monotonic() + max(CALL_S, attempt_s)
         last: SeriatimError = UnavailableError(f"no broker of {self.cluster} is there yet")
         while self._addresses:
@@ -314,7 +332,7 @@ class Brokers:
         raise last
 
     def _in_turn(self) -> list[str]:
-        """All addresses, the one that answered last first, and the one that failed last at the end."""
+        """All addresses: first the one that answered last, at the end the one that failed last."""
         return sorted(self._addresses, key=lambda address: (address != self._good, address == self._bad))
 
     def _forget(self, address: str) -> None:
@@ -333,7 +351,7 @@ class Brokers:
                 channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
             else:
                 secure = grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate)
-                # Brokers are dialled by their pods' addresses; every one's certificate carries the cluster's own name.
+                # The operator connects to the pods' addresses, and every broker's certificate has the cluster's name.
                 override = ("grpc.ssl_target_name_override", credentials.server_name)
                 channel = grpc.aio.secure_channel(address, secure, options=(*_OPTIONS, override))
             self._channels[address] = channel

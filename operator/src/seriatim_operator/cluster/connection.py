@@ -1,4 +1,4 @@
-"""A person's way to a Kubernetes: a kubeconfig with its contexts, or the account of the pod one is in."""
+"""Finds the Kubernetes API for a person's command: by a kubeconfig, or by the account of the pod it runs in."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class ConnectionFailedError(Exception):
-    """No way to the API server is known, or it does not answer; the text says what to do."""
+    """The address of the API server is not known, or it does not answer. The text says what to do."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the API server is, who asks, and in which namespace if none is named."""
+    """The address and account for the API server, and the namespace to use if the command names none."""
 
     configuration: client.Configuration
     namespace: str
 
     def server_version(self) -> str:
-        """The version of Kubernetes. Blocks.
+        """The version of Kubernetes. Blocks for up to 10 s.
 
         Raises:
             ConnectionFailedError: The API server does not answer.
@@ -40,14 +40,15 @@ class Connection:
 
 
 def connect(kubeconfig: str | None, context: str | None) -> Connection:
-    """The connection that kubectl would take.
+    """The connection that kubectl would use.
 
     Args:
-        kubeconfig: The file; None for $KUBECONFIG, ~/.kube/config, and then the pod's own account.
+        kubeconfig: Path of the kubeconfig. None tries $KUBECONFIG, ~/.kube/config, and then the pod's own account.
         context: A context of that file; None for its current one.
 
     Raises:
-        ConnectionFailedError: There is none.
+        ConnectionFailedError: There is no usable kubeconfig and the process is not in a pod, or the named file or
+            context cannot be used.
     """
     configuration = client.Configuration()
     try:
@@ -56,7 +57,7 @@ def connect(kubeconfig: str | None, context: str | None) -> Connection:
             active = _named(contexts, context)
         config.load_kube_config(kubeconfig, context, configuration)  # type: ignore[no-untyped-call]
         if not configuration.verify_ssl:
-            # The kubeconfig says insecure-skip-tls-verify: its owner need not be told at each call.
+            # The kubeconfig says insecure-skip-tls-verify, so a warning at each call would tell its owner nothing new.
             urllib3.disable_warnings(InsecureRequestWarning)
         return Connection(configuration, str(active["context"].get("namespace") or "default"))
     except (ConfigException, OSError) as exc:
@@ -67,7 +68,7 @@ def connect(kubeconfig: str | None, context: str | None) -> Connection:
         return Connection(configuration, _POD_NAMESPACE.read_text().strip())
     except (ConfigException, OSError) as exc:
         raise ConnectionFailedError(
-            "no kubeconfig was found, and this is no pod. Remedy: set KUBECONFIG, or give --kubeconfig"
+            "no kubeconfig was found, and this process is not in a pod. Remedy: set KUBECONFIG, or give --kubeconfig"
         ) from exc
 
 

@@ -1,16 +1,16 @@
-"""The kinds that the operator touches: where each is found in the Kubernetes API."""
+"""The kinds of objects that the operator reads or writes, with their paths in the Kubernetes API."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 API_VERSION = "seriatim.dev/v1alpha1"
-"""Of our own kinds."""
+"""The API version of our own kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of object: its API version, the name in paths, and whether it lies in a namespace."""
+    """One kind of object: its API version, its name in paths, and whether its objects are in a namespace."""
 
     api_version: str
     kind: str
@@ -18,7 +18,7 @@ class Kind:
     namespaced: bool = True
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """The path of all objects of the kind, or of one, or of one's subresource."""
+        """The path of all objects of the kind, of one object, or of a subresource of one object."""
         root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
         parts = [root]
         if self.namespaced and namespace:
@@ -77,6 +77,6 @@ def kind_of(manifest: dict[str, object]) -> Kind:
     """The kind that a manifest names.
 
     Raises:
-        KeyError: The operator does not touch such objects.
+        KeyError: The operator does not know this kind.
     """
     return _BY_NAME[str(manifest["apiVersion"]), str(manifest["kind"])]

@@ -1,8 +1,8 @@
-"""The Kubernetes API, as much of it as the operator needs: the one module that calls it.
+"""Calls the Kubernetes API. No other module of the operator calls it.
 
-Objects go in and out as plain dictionaries. Writes are server-side apply under one field manager, or a delete with the
-UID (and the version) of what was looked at; a conflict with another manager is logged before it is overruled. Calls
-block and run in threads of their own, each with a deadline.
+Objects are plain dictionaries. A write is mostly a server-side apply under one field manager. A conflict with another
+manager is logged, and then the fields are taken over. A delete names the UID, and mostly the version, of the object
+that was read. The calls run in threads of their own, because the library blocks, and each has a deadline of 10 s.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _log = structlog.get_logger(__name__)
 
 
 class KubeError(Exception):
-    """The API answered with an error, or not at all (status 0).
+    """The API answered with an error, or did not answer.
 
     Attributes:
-        status: Of HTTP; 0 if there was no answer.
-        reason: The API's own word, such as "Conflict".
+        status: The HTTP status; 0 if there was no answer. A write without an answer may have been carried out.
+        reason: The API's own word for the error, such as "Conflict".
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -51,51 +51,56 @@ class KubeError(Exception):
 
 
 class ConflictError(KubeError):
-    """The object changed, or is another one by now: look again."""
+    """The object has changed since it was read, or another object has its name now. Read it again."""
 
 
 class InvalidError(KubeError):
-    """The API refuses the object as it is; sending it again helps nothing."""
+    """The API refuses the object as invalid. Sending the same object again gives the same answer."""
 
 
 class UnknownKindError(KubeError):
-    """The API server serves no such kind: its definition is not installed, or was made a moment ago."""
+    """The API server does not serve this kind: its definition is not installed, or was made about 1 s ago."""
 
 
 class Api(Protocol):
-    """What the rest of the operator asks of `Kube`; a test double has these too."""
+    """The methods of `Kube` that the rest of the operator calls. Test doubles have them too.
+
+    Every method except `event` raises `KubeError` if the API refuses the call or does not answer.
+    """
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
-        """One object, read from the API and not from a cache; None if there is none."""
+        """Read one object from the API and not from a cache; None if it does not exist."""
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
-        """All objects, page by page."""
+        """List all objects of a kind that match the label selector, in one namespace or (None) in all."""
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply."""
+        """Write an object with server-side apply, and return it as the API has it now."""
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """Server-side apply of the status."""
+        """Write the status of an object with server-side apply, and return the object as the API has it now."""
 
     async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
-        """A merge patch, for what apply cannot say: finalizers of others' objects, annotations taken away."""
+        """Send a merge patch, for what apply cannot do: remove annotations, and change finalizers."""
 
     async def delete(
         self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
     ) -> bool:
-        """Delete exactly this object; False if it was gone already."""
+        """Delete exactly the object with this UID; False if it was gone already."""
 
     async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
-        """Tell it in an Event; a failure is logged only."""
+        """Post an Event about an object. A failure is only logged."""
 
 
 class Kube:
-    """The API server of this pod's service account, or of a kubeconfig.
+    """A client of the API server, with the account of this pod or of a kubeconfig.
+
+    A call that is cancelled may still be carried out.
 
     Args:
-        before_write: Called before each write; it raises to refuse it.
-        configuration: Of the connection, if it is not to be found in the usual places.
-        field_manager: In whose name fields are written.
+        before_write: Called before each write. It raises an error to refuse the write.
+        configuration: The connection. None uses the pod's account or, outside of a pod, the usual kubeconfig.
+        field_manager: The field manager in whose name fields are written.
     """
 
     def __init__(
@@ -113,7 +118,7 @@ class Kube:
     # ---- reading ----
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
-        """One object, read from the API and not from a cache; None if there is none."""
+        """Read one object from the API and not from a cache; None if it does not exist."""
         try:
             return await self._call("GET", kind.path(namespace, name))
         except KubeError as exc:
@@ -122,7 +127,7 @@ class Kube:
             raise
 
     async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
-        """All objects, page by page."""
+        """List all objects of a kind that match the label selector, in pages of 250."""
         items: list[Manifest] = []
         token = ""
         while True:
@@ -143,16 +148,19 @@ class Kube:
     # ---- writing ----
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply.
+        """Write an object with server-side apply, and return it as the API has it now.
+
+        Fields of other field managers are taken over, which is logged.
 
         Raises:
-            InvalidError: The API refuses it.
-            KubeError: Anything else.
+            InvalidError: The API refuses the object as invalid.
+            UnknownKindError: The API does not know the kind.
+            KubeError: The API refuses the write for another reason, or does not answer.
         """
         return await self._apply(manifest, None)
 
     async def apply_status(self, manifest: Manifest) -> Manifest:
-        """Server-side apply of the status."""
+        """Write the status of an object with server-side apply, as `apply` does."""
         return await self._apply(manifest, "status")
 
     async def _apply(self, manifest: Manifest, subresource: str | None) -> Manifest:
@@ -166,26 +174,26 @@ class Kube:
         return await self._write("PATCH", path, {**query, "force": "true"}, manifest, "application/apply-patch+yaml")
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create an object that must not be there yet.
+        """Create an object that does not exist yet.
 
         Raises:
-            ConflictError: It is.
+            ConflictError: It exists.
         """
         path = kind_of(manifest).path(manifest["metadata"].get("namespace"))
         return await self._write("POST", path, {"fieldManager": self._field_manager}, manifest, "application/json")
 
     async def replace(self, manifest: Manifest) -> Manifest:
-        """Write the whole object over the version that it carries.
+        """Replace the whole object, if the API still has the version in `manifest`.
 
         Raises:
-            ConflictError: It changed since.
+            ConflictError: The object has another version now.
         """
         metadata = manifest["metadata"]
         path = kind_of(manifest).path(metadata.get("namespace"), metadata["name"])
         return await self._write("PUT", path, {"fieldManager": self._field_manager}, manifest, "application/json")
 
     async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
-        """A merge patch, for what apply cannot say: finalizers of others' objects, annotations taken away."""
+        """Send a merge patch, for what apply cannot do: remove annotations, and change finalizers."""
         path = kind.path(namespace, name)
         return await self._write(
             "PATCH", path, {"fieldManager": self._field_manager}, patch, "application/merge-patch+json"
@@ -194,10 +202,18 @@ class Kube:
     async def delete(
         self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
     ) -> bool:
-        """Delete exactly this object; False if it was gone already.
+        """Delete exactly the object with this UID; False if it was gone already.
+
+        Args:
+            kind: The kind of the object.
+            namespace: Its namespace; None for a kind without namespaces.
+            name: Its name.
+            uid: Its UID.
+            grace_s: Grace period in seconds; None for the object's own.
+            version: Its resource version; empty to delete any version.
 
         Raises:
-            ConflictError: Another object has the name by now, or it changed since `version`.
+            ConflictError: Another object has the name now, or the object has another version than `version`.
         """
         preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
         options: Manifest = {"preconditions": preconditions, "propagationPolicy": "Background"}
@@ -212,7 +228,10 @@ class Kube:
         return True
 
     async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
-        """Tell it in an Event; the same words again raise the count of the first. A failure is logged only."""
+        """Post an Event about an object. The same reason and note again raise the count of the first Event.
+
+        A failure is only logged.
+        """
         metadata = about["metadata"]
         namespace = metadata.get("namespace", "default")
         key = (str(metadata.get("uid")), reason, note)
@@ -250,7 +269,7 @@ class Kube:
             _log.info("event_not_posted", reason=reason, error=str(exc))
 
     def close(self) -> None:
-        """Give up the threads; calls under way end by their deadlines."""
+        """Stop the threads. Calls under way end at their deadline, 10 s after their start at the latest."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # ---- calls ----
@@ -269,7 +288,7 @@ class Kube:
         headers = {"Accept": "application/json"}
         if content_type:
             headers["Content-Type"] = content_type
-        # JSON is YAML: an apply patch may be sent as it is, which the library does for text only.
+        # An apply patch must be YAML, and JSON is YAML. The library sends only a text as it is, so it gets a text.
         data: Any = json.dumps(body) if content_type.endswith("yaml") else body
         self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, data)
         url = f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
@@ -289,8 +308,9 @@ class Kube:
 
 def _error(status: int, answer: Manifest, what: str) -> KubeError:
     if status == 404 and not answer:
-        # An object that is not there is told as a Status; for a path that it does not serve the server has plain text.
-        remedy = "see whether this is the address of a Kubernetes API"
+        # If an object does not exist, the server answers with a Status. If it does not serve the path, it answers with
+        # plain text.
+        remedy = "check that this is the address of a Kubernetes API"
         if "/apis/seriatim.dev/" in what:
             remedy = "install Seriatim's definitions (Helm: crds.install=true; or kubectl apply --server-side -f crds/)"
         return UnknownKindError(status, "UnknownKind", f"{what}: the server does not know the kind. Remedy: {remedy}")

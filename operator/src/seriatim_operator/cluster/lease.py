@@ -1,11 +1,14 @@
-"""One operator at a time: a Lease of `coordination.k8s.io`, and its epoch.
+"""Makes sure that one operator acts at a time: a Lease of `coordination.k8s.io`, and its epoch.
 
-The holder renews the Lease; whoever finds it not renewed for its whole duration takes it under a higher epoch, which
-goes to the brokers with every call. The epoch is the time of the take-over in seconds, or one more than the last if
-that is not higher: brokers remember the highest that they saw, and a Lease that was deleted with an installation must
-not begin again below it. A holder that cannot renew stops acting before the duration is over, counted from before its
-last renewal was sent, on the monotonic clock: its process ends, so that nothing it had in hand is finished under a lost
-Lease.
+The holder renews the Lease every 2 s. If another operator sees no renewal for the whole duration (15 s), it takes the
+Lease under a higher epoch. Every call to brokers carries the epoch.
+
+The epoch is the Unix time of the take-over in seconds, or one more than the last epoch if that is higher. Brokers
+remember the highest epoch that they saw. So a Lease that was deleted with an installation does not begin again below
+it.
+
+A holder that cannot renew stops acting after 10 s. It counts from just before it sent its last renewal, by the
+monotonic clock. Its process ends, so that no step is finished under a lost Lease.
 """
 
 from __future__ import annotations
@@ -26,30 +29,30 @@ RENEW_DEADLINE_S = 10.0
 RETRY_S = 2.0
 
 ANNOTATION_EPOCH = "seriatim.dev/epoch"
-"""`leaseTransitions` has 32 bits, which are over in 2038."""
+"""The annotation that has the epoch. `leaseTransitions` has 32 bits, which end in 2038 for a Unix time."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LeaseLostError(Exception):
-    """Another operator may act from now on: this process must end."""
+    """Another operator may act from now on. This process must end."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What a waiting operator last saw of the Lease, and since when, by its own clock."""
+    """The version of the Lease that a waiting operator last saw, and since when, by its own monotonic clock."""
 
     version: str
     since_s: float
 
 
 class Leadership:
-    """Stands for the Lease, holds it, and knows its epoch.
+    """Acquires the Lease, holds it, and has its epoch.
 
     Args:
         kube: The API.
-        namespace, name: Of the Lease.
-        identity: Of this process; unique, for example the pod's name and UID.
+        namespace, name: The Lease's namespace and name.
+        identity: A unique name of this process, for example the pod's name and UID.
     """
 
     def __init__(self, kube: Kube, namespace: str, name: str, identity: str) -> None:
@@ -66,16 +69,16 @@ class Leadership:
         return time.monotonic() < self._renewed_s + RENEW_DEADLINE_S
 
     def check(self) -> None:
-        """To be called before each write.
+        """Check before a write that this process may act.
 
         Raises:
-            LeaseLostError: The Lease was not renewed in time.
+            LeaseLostError: The Lease was not renewed for 10 s.
         """
         if not self.is_held:
             raise LeaseLostError(f"the Lease {self._namespace}/{self._name} could not be renewed in time")
 
     async def acquire(self) -> None:
-        """Wait until the Lease is this process's."""
+        """Wait until this process holds the Lease. It tries every 2 s, with no limit."""
         seen = _Seen("", time.monotonic())
         while True:
             began_s = time.monotonic()
@@ -89,10 +92,10 @@ class Leadership:
             await asyncio.sleep(RETRY_S)
 
     async def hold(self) -> None:
-        """Renew until it cannot.
+        """Renew the Lease every 2 s until it is lost. If the call is cancelled, the Lease ends after its duration.
 
         Raises:
-            LeaseLostError: Somebody else has it, or the API was away for too long.
+            LeaseLostError: Another operator has the Lease, or no renewal succeeded for 10 s.
         """
         while True:
             await asyncio.sleep(RETRY_S)
@@ -101,13 +104,17 @@ class Leadership:
                 await self._renew()
                 self._renewed_s = began_s
             except ConflictError:
-                continue  # read anew at the next try
+                continue  # the next try reads the Lease again
             except KubeError as exc:
                 _log.warning("lease_not_renewed", error=str(exc))
             self.check()
 
     async def release(self) -> None:
-        """Give it up on the way out, so that the next one need not wait."""
+        """Give up the Lease at the end of the process, so that the next operator need not wait 15 s.
+
+        Raises:
+            KubeError: The API refuses the write or does not answer. The Lease then ends after its duration.
+        """
         self._renewed_s = float("-inf")
         found = await self._kube.get(LEASE, self._namespace, self._name)
         if found is not None and found["spec"].get("holderIdentity") == self._identity:
@@ -124,7 +131,7 @@ class Leadership:
         holder = spec.get("holderIdentity") or ""
         if version != seen.version:
             seen.version, seen.since_s = version, time.monotonic()
-        # Whether it has run out is judged by this process's clock alone: clocks of two machines are never compared.
+        # Only this process's clock decides whether the Lease has ended. Clocks of two machines are never compared.
         is_over = time.monotonic() - seen.since_s > float(spec.get("leaseDurationSeconds") or DURATION_S)
         if holder and holder != self._identity and not is_over:
             return False

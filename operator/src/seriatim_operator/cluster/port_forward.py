@@ -1,9 +1,9 @@
-"""A port of a pod as a port of this machine, for as long as a block lasts: what `kubectl port-forward` does.
+"""Opens a port of this machine that leads to a port of a pod, as `kubectl port-forward` does.
 
-Each connection that is made here becomes a websocket of its own to the API server, and through it to the pod's kubelet.
-The kubernetes client has that too, in a thread for each connection that leaves its websocket open; this is its protocol
-(`v4.channel.k8s.io`) on the event loop: each message begins with the number of a channel, 0 for data and 1 for a
-complaint, and the first message of each channel repeats the port.
+Each connection to the local port gets its own websocket to the API server, which connects it to the pod's kubelet. The
+kubernetes client can do this too, but it needs a thread for each connection and leaves the websocket open. This module
+has the same protocol (`v4.channel.k8s.io`) on the event loop. Each message begins with the number of a channel: 0 for
+data, 1 for an error. The first message of each channel repeats the port.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class ForwardFailedError(Exception):
 
 @contextlib.asynccontextmanager
 async def forward(configuration: client.Configuration, namespace: str, pod: str, port: int) -> AsyncIterator[str]:
-    """Yields `127.0.0.1:<port>`, which leads to the pod's.
+    """Yield `127.0.0.1:<port>`, which leads to the pod's port. The end of the block closes all connections.
 
     Raises:
-        ForwardFailedError: The API server does not let it through; found out by a first connection.
+        ForwardFailedError: A first connection through the API server failed or took longer than 10 s.
     """
     tasks: set[asyncio.Task[None]] = set()
     async with aiohttp.ClientSession() as session:
         road = _Road(session, configuration, namespace, pod, port)
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # A task of our own: the server would report one of its own that is cancelled as an error.
+            # The server reports a cancelled task of its own as an error, so the connection gets a task of ours.
             task = asyncio.create_task(road.join(reader, writer), name=f"forward {pod}:{port}")
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -58,7 +58,7 @@ async def forward(configuration: client.Configuration, namespace: str, pod: str,
 
 
 class _Road:
-    """The way to one port of one pod."""
+    """Makes connections to one port of one pod."""
 
     def __init__(
         self, session: aiohttp.ClientSession, configuration: client.Configuration, namespace: str, pod: str, port: int
@@ -70,10 +70,10 @@ class _Road:
         self._tls = _tls_context(configuration)
 
     async def open(self) -> aiohttp.ClientWebSocketResponse:
-        """A websocket to the port.
+        """Open a websocket to the port.
 
         Raises:
-            ForwardFailedError: It is not let through.
+            ForwardFailedError: The API server or the kubelet refuses it, or does not answer within 10 s.
         """
         configuration = self._configuration
         headers: dict[str, str] = {}
@@ -93,7 +93,7 @@ class _Road:
             raise ForwardFailedError(f"no way to {self._what}: {str(exc) or type(exc).__name__}") from exc
 
     async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Bytes both ways between a connection here and the port, until one side ends."""
+        """Copy bytes in both directions between a local connection and the port, until one side ends."""
         try:
             there = await self.open()
             ways = [asyncio.create_task(_send(reader, there)), asyncio.create_task(_receive(there, writer))]
@@ -105,7 +105,7 @@ class _Road:
                 await asyncio.gather(*ways, return_exceptions=True)
                 await there.close()
         except ForwardFailedError:
-            pass  # whoever connected sees the connection end, and says so
+            pass  # the local client sees its connection end, and reports that
         finally:
             writer.close()
 
@@ -125,14 +125,14 @@ async def _receive(there: aiohttp.ClientWebSocketResponse, writer: asyncio.Strea
             begun.add(channel)
             data = data[PORT_BYTES:]
         if channel == COMPLAINT and data:
-            return  # nobody listens there, or the pod has gone
+            return  # no process listens on the port, or the pod is gone
         if channel == DATA and data:
             writer.write(data)
             await writer.drain()
 
 
 def _tls_context(configuration: Any) -> ssl.SSLContext:
-    """TLS as the kubernetes client would do it."""
+    """The TLS settings that the kubernetes client would use."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None)
     if not configuration.verify_ssl:
         context.check_hostname = False

@@ -1,4 +1,4 @@
-"""Why a broker is not ready, in its own words: what its admin port answers where a kubelet only sees a failed probe."""
+"""Asks a broker's admin port why it is not ready. A kubelet reports only that the probe failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT_SIZE_MAX = 500
 
 
 async def why_not_ready(ip: str, credentials: Credentials | None) -> str:
-    """What the broker says; empty if it says nothing, or that it is ready."""
+    """What the broker answers, at most 500 bytes. Empty if it is ready or does not answer within 1.5 s."""
     scheme = "https" if credentials is not None else "http"
     options: dict[str, object] = {}
     if credentials is not None:

@@ -1,1 +1,1 @@
-"""Observe, plan, apply, report: one pass over one cluster object."""
+"""Runs the passes over objects. Each pass observes, plans, applies and reports."""

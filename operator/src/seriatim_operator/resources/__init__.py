@@ -1,1 +1,1 @@
-"""Builders: one function for each kind of child object, pure, from a model to a manifest."""
+"""Builds the child objects of a cluster: one pure function for each kind, from a model to a manifest."""

@@ -1,7 +1,8 @@
-"""The certificate authority of a cluster: what is in a Secret, how it is issued, and when it is renewed.
+"""The certificate authority of a cluster: reads and writes Secrets, issues certificates, and plans their renewal.
 
-Nothing here talks to Kubernetes: Secrets come in and go out as `{file name: bytes}`. The layout is that of
-`kubernetes.io/tls` Secrets as cert-manager fills them (`tls.crt`, `tls.key`, `ca.crt`), so that either may keep them.
+This package does not call Kubernetes. Secrets are `{file name: bytes}`. Their layout is that of `kubernetes.io/tls`
+Secrets as cert-manager fills them (`tls.crt`, `tls.key`, `ca.crt`), so cert-manager may keep them in place of the
+operator.
 """
 
 from .certificates import (

@@ -1,11 +1,11 @@
-"""Certificates and keys as they lie in a Secret: read, checked and written.
+"""Reads, checks and writes the certificates and keys in a Secret.
 
     PkiError
-    ├── CertificateParseError   a file is missing, or is no PEM of what it should be
-    ├── KeyMismatchError        the key is not that of the certificate
-    └── AuthorityUnfitError     a certificate that is given as an authority may not be one
+    ├── CertificateParseError   a file is missing, or is not the PEM that it should be
+    ├── KeyMismatchError        the key does not belong to the certificate
+    └── AuthorityUnfitError     a certificate that is given as an authority may not sign others
 
-`cryptography`'s own exceptions do not leave this package.
+The exceptions of `cryptography` do not leave this package.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519Pri
 
 
 class PkiError(Exception):
-    """What is in a Secret cannot be used; the text says which file, why, and what to do."""
+    """The content of a Secret cannot be used. The text says which file and why."""
 
 
 class CertificateParseError(PkiError):
-    """A file of a Secret is missing or is not PEM of what it should be."""
+    """A file of a Secret is missing, or is not the PEM that it should be."""
 
     def __init__(self, file: str, problem: str) -> None:
-        """Name the file and what is wrong with it."""
+        """Make the error for `file`; `problem` says what is wrong with it."""
         super().__init__(f"{file}: {problem}")
         self.file = file
 
@@ -44,7 +44,7 @@ class KeyMismatchError(PkiError):
 
 
 class AuthorityUnfitError(PkiError):
-    """A certificate may not sign others, or not any more."""
+    """A certificate may not sign others, or its time is over."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Identity:
 
     Attributes:
         certificate: The leaf, or the authority itself.
-        key: Its private key.
-        intermediates: What else stood in `tls.crt`, in its order.
+        key: The private key of the certificate.
+        intermediates: The other certificates in `tls.crt`, in the order of the file.
     """
 
     certificate: x509.Certificate
@@ -68,18 +68,18 @@ class Identity:
 
     @property
     def key_pem(self) -> bytes:
-        """The content of `tls.key`: PKCS #8, not encrypted, as every TLS library reads it."""
+        """The content of `tls.key`: PKCS #8, not encrypted, which every TLS library can read."""
         return self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
 
 def load_identity(data: Mapping[str, bytes]) -> Identity:
-    """The certificate and key of a TLS Secret.
+    """The certificate and the key in a TLS Secret.
 
     Raises:
         CertificateParseError: A file is missing or damaged.
-        KeyMismatchError: They do not belong together.
+        KeyMismatchError: The key does not belong to the first certificate.
     """
     first, *rest = load_bundle(data, CERTIFICATE_FILE)
     key = _load_key(data)
@@ -93,10 +93,10 @@ def load_identity(data: Mapping[str, bytes]) -> Identity:
 
 
 def load_bundle(data: Mapping[str, bytes], file: str = CA_FILE) -> tuple[x509.Certificate, ...]:
-    """The certificates in one file, at least one.
+    """The certificates in one file of a Secret, at least one.
 
     Raises:
-        CertificateParseError: It is missing, empty or damaged.
+        CertificateParseError: The file is missing, empty or damaged.
     """
     pem = data.get(file, b"")
     if not pem.strip():
@@ -108,17 +108,17 @@ def load_bundle(data: Mapping[str, bytes], file: str = CA_FILE) -> tuple[x509.Ce
 
 
 def write_bundle(certificates: Iterable[x509.Certificate]) -> bytes:
-    """The certificates as PEM, in their order."""
+    """The certificates as one PEM text, in the given order."""
     return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
 
 
 def fingerprint(certificate: x509.Certificate) -> bytes:
-    """SHA-256 of a certificate: what makes it the same one."""
+    """The SHA-256 of a certificate. Two certificates are the same if their fingerprints are equal."""
     return certificate.fingerprint(hashes.SHA256())
 
 
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether `issuer`'s key signed `certificate`; says nothing of dates or rights."""
+    """Whether `issuer`'s key signed `certificate`. Dates and rights are not checked."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
@@ -133,7 +133,7 @@ def _load_key(data: Mapping[str, bytes]) -> PrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as exc:
-        # The text of the library may quote what it read; a key must not reach a log, so it is left out.
+        # The library's message may quote what it read. It is left out, because a key must not be logged.
         raise CertificateParseError(KEY_FILE, "not an unencrypted PEM private key") from exc
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey):
         raise CertificateParseError(KEY_FILE, "neither an ECDSA, nor an RSA, nor an Ed25519 key")

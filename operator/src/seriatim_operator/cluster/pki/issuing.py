@@ -1,7 +1,7 @@
-"""The authority of a cluster, and what it issues.
+"""The certificate authority of a cluster, and the certificates that it issues.
 
-Own authorities are name-constrained to the names that this cluster serves under: whoever steals the key can pretend to
-be this cluster's brokers, and nobody else, to those who trust it.
+An authority that the operator makes has name constraints: it can sign only names of this cluster's brokers. So a person
+who steals its key can pretend to be these brokers, but no other server, to peers that trust the authority.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from .certificates import (
 
 AUTHORITY_LIFE: Final = timedelta(days=3650)
 DEFAULT_DOMAIN: Final = "cluster.local"
-"""Of a Kubernetes cluster's DNS, unless its administrator chose another (kubelet's `clusterDomain`)."""
+"""The DNS domain of a Kubernetes cluster, unless its administrator chose another (the kubelet's `clusterDomain`)."""
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
-"""How far behind a peer's clock may be and still take a new certificate; as much as others' tools allow."""
+"""How far a peer's clock may be behind while the peer still accepts a new certificate."""
 
 _COMMON_NAME_SIZE_MAX: Final = 64
-"""Of X.520; a longer one is refused by the library."""
+"""The limit of X.520. The library refuses a longer name."""
 
 
 class Purpose(enum.Enum):
-    """What a leaf is for. A broker is a server to clients and a client to its peers."""
+    """The use of a leaf. A broker is a TLS server for clients, and a TLS client of its peers."""
 
     BROKER = "broker"
     CLIENT = "client"
@@ -51,14 +51,14 @@ class Purpose(enum.Enum):
 
 @dataclass(frozen=True)
 class LeafRequest:
-    """A certificate that is wanted.
+    """A wanted certificate.
 
     Attributes:
-        common_name: For people; TLS looks at the names below.
+        common_name: A name for people. TLS checks only the names below.
         purpose: Decides the extended key usage.
-        dns_names: Names under which a server is dialled.
-        uri: Who this is, as a URI of our own, for rights that go by certificate.
-        life: From now to its end, cut to the authority's.
+        uri: The identity of the holder as a URI, so that rights can depend on the certificate.
+        life: The time from now to its end. It ends no later than the authority.
+        dns_names: The names by which peers connect to a server.
     """
 
     common_name: str
@@ -69,17 +69,17 @@ class LeafRequest:
 
     @property
     def names(self) -> frozenset[str]:
-        """All subject alternative names, as text."""
+        """All subject alternative names as texts."""
         return frozenset((*self.dns_names, self.uri))
 
 
 def broker_names(cluster: str, namespace: str, domain: str = DEFAULT_DOMAIN) -> tuple[str, ...]:
-    """The names under which brokers are dialled; `localhost` is for who comes through a port-forward.
+    """The names by which peers and clients connect to brokers. `localhost` is for clients behind a port-forward.
 
     Args:
-        cluster: Its name.
-        namespace: Its namespace.
-        domain: Of the Kubernetes cluster's DNS.
+        cluster: The cluster's name.
+        namespace: The cluster's namespace.
+        domain: The DNS domain of the Kubernetes cluster.
     """
     brokers, clients = _services(cluster, namespace)
     return *(f"*.{name}" for name in _with_domain(brokers, domain)), *_with_domain(clients, domain), "localhost"
@@ -97,17 +97,17 @@ def broker_request(cluster: str, namespace: str, life: timedelta, domain: str = 
 
 
 def client_request(cluster: str, namespace: str, role: str, life: timedelta) -> LeafRequest:
-    """A certificate to come with as a client; `role` is `client` or `operator`."""
+    """A certificate for a client; `role` is `client` or `operator`."""
     return LeafRequest(_common_name(f"{cluster} {role}"), Purpose.CLIENT, _uri(cluster, namespace, role), life)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """What signs for a cluster.
+    """The authority that signs the certificates of a cluster.
 
     Attributes:
-        identity: Its certificate and key.
-        parents: Certificates above it that whoever trusts it should trust as well; empty for an own authority.
+        identity: The authority's certificate and key.
+        parents: Certificates above it, which peers must trust as well; empty for an authority of the operator's own.
     """
 
     identity: Identity
@@ -119,18 +119,18 @@ class Authority:
         return self.identity.certificate
 
     def may_name(self, dns_names: Iterable[str]) -> bool:
-        """Whether a certificate with these names would be believed: one that is not permitted spoils all others."""
+        """Whether peers would accept a certificate with these names. A name that is not permitted makes it invalid."""
         chain = (self.certificate, *self.identity.intermediates, *self.parents)
         return all(_permits(authority, name) for authority in chain for name in dns_names)
 
     @property
     def anchors(self) -> tuple[x509.Certificate, ...]:
-        """What goes into `ca.crt` of those who are to trust what this authority signs."""
+        """The certificates for the `ca.crt` of peers that must trust this authority."""
         found = {fingerprint(each): each for each in (self.certificate, *self.identity.intermediates, *self.parents)}
         return tuple(found.values())
 
     def issue(self, request: LeafRequest, now: datetime) -> Identity:
-        """A new key and a certificate for it; never valid for longer than the authority is."""
+        """Make a new key and a certificate for it. The certificate ends no later than the authority's."""
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if request.purpose is Purpose.BROKER:
@@ -153,9 +153,9 @@ class Authority:
 
 
 def new_authority(cluster: str, namespace: str, now: datetime, domain: str = DEFAULT_DOMAIN) -> Authority:
-    """An authority of the cluster's own, self-signed, for ten years."""
+    """Make an authority for the cluster, self-signed and valid for 3650 days."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # The date keeps an authority and its successor apart for people, and for libraries that look issuers up by name.
+    # With the date in the name, people and libraries can distinguish an authority from its successor.
     name = _common_name(f"{cluster} authority {now:%Y-%m-%dT%H%M%SZ}")
     builder = (
         _builder(name, key.public_key(), now)
@@ -169,19 +169,19 @@ def new_authority(cluster: str, namespace: str, now: datetime, domain: str = DEF
 
 
 def load_authority(data: Mapping[str, bytes], now: datetime) -> Authority:
-    """The authority in a Secret: our own, or one that the user gives.
+    """The authority in a Secret: the operator's own, or one that the user gives.
 
     Raises:
         CertificateParseError: A file is missing or damaged.
-        KeyMismatchError: Certificate and key do not belong together.
+        KeyMismatchError: The key does not belong to the certificate.
         AuthorityUnfitError: The certificate may not sign others, or its time is over.
     """
     identity = load_identity(data)
     certificate = identity.certificate
     if not _may_sign(certificate):
         raise AuthorityUnfitError(
-            "tls.crt is no authority (basic constraints CA:TRUE, key usage keyCertSign). Remedy: give the Secret of an "
-            "authority, not that of a server"
+            "tls.crt is not an authority (basic constraints CA:TRUE, key usage keyCertSign). Remedy: give the Secret "
+            "of an authority, not that of a server"
         )
     if certificate.not_valid_after_utc <= now:
         raise AuthorityUnfitError(
@@ -192,7 +192,7 @@ def load_authority(data: Mapping[str, bytes], now: datetime) -> Authority:
 
 
 def authority_data(authority: Authority) -> dict[str, bytes]:
-    """The Secret of an authority of our own."""
+    """The files of the Secret for an authority of the operator's own."""
     return {
         CERTIFICATE_FILE: authority.identity.certificate_pem,
         KEY_FILE: authority.identity.key_pem,
@@ -212,7 +212,7 @@ def _builder(name: str, key: ec.EllipticCurvePublicKey, now: datetime) -> x509.C
 
 
 def _sign(builder: x509.CertificateBuilder, key: PrivateKey) -> x509.Certificate:
-    # Ed25519 hashes by itself; naming a hash is an error there.
+    # Ed25519 has its own hash, and the library raises an error if a hash is named.
     return builder.sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
 
 
@@ -242,7 +242,7 @@ def _with_domain(service: str, domain: str) -> tuple[str, str]:
 
 
 def _permits(authority: x509.Certificate, name: str) -> bool:
-    """Whether its name constraints let it (RFC 5280, 4.2.1.10); without any for DNS names it may give all of them."""
+    """Whether the authority's name constraints permit the name (RFC 5280, 4.2.1.10). Without any, every name is."""
     try:
         constraints = authority.extensions.get_extension_for_class(x509.NameConstraints).value
     except x509.ExtensionNotFound:
@@ -264,7 +264,7 @@ def _name_constraints(cluster: str, namespace: str, domain: str) -> x509.NameCon
     services = _services(cluster, namespace)
     permitted: list[x509.GeneralName] = [x509.DNSName(name) for each in services for name in _with_domain(each, domain)]
     permitted.append(x509.DNSName("localhost"))
-    # A kind that is not named at all would be free: addresses are held to the loopback ones.
+    # A type of name without a constraint is permitted, so IP addresses are limited to the loopback ones.
     permitted.append(x509.IPAddress(ipaddress.ip_network("127.0.0.0/8")))
     permitted.append(x509.IPAddress(ipaddress.ip_network("::1/128")))
     return x509.NameConstraints(permitted, None)

@@ -1,14 +1,14 @@
-"""When certificates are renewed, and how an authority is replaced without a moment in which two peers mistrust.
+"""Plans when certificates are renewed, and how an authority is replaced while all peers trust each other all the time.
 
-All that is remembered lies in the Secrets themselves. Replacing an authority takes three states, each a function of
-what is there, so that an operator that dies between two writes goes on where it was:
+The Secrets have all the state. The replacement of an authority has three states, and the content of the Secrets alone
+decides which one it is. So an operator that ends between two writes goes on where it was:
 
     1. trust    the new authority is not in every bundle: every bundle becomes old + new; leaves stay as they are
-    2. reissue  every bundle has had it for the settle time: leaves are issued by the new one; bundles stay old + new
-    3. forget   every leaf is the new one's, for the settle time: bundles become new alone
+    2. reissue  every bundle has had it for the settle time: the new one issues all leaves; bundles stay old + new
+    3. forget   every leaf has been from the new authority for the settle time: bundles become new alone
 
-The settle time is what a kubelet may take to bring a changed Secret into a pod, and a broker to re-read it: a broker
-whose leaf is new, talking to one that has not seen the new bundle, would be refused.
+The settle time is the time that a kubelet may take to bring a changed Secret into a pod, and a broker to read it again.
+Without it, a broker with a new leaf would be refused by a broker that has not read the new bundle.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ from .certificates import (
 from .issuing import Authority, LeafRequest
 
 SETTLE_TIME: Final = timedelta(minutes=5)
-"""A kubelet refreshes Secrets within its sync period and cache delay: two minutes by default; more than twice that."""
+"""A kubelet refreshes Secrets within its sync period and cache delay, by default 2 minutes. This is more than twice
+that."""
 
 RENEWAL_FRACTION: Final = 2 / 3
-"""Of a life; leaves a month of a 90-day certificate for an operator that is down."""
+"""The part of a certificate's life after which it is renewed. Of 90 days it leaves 30 in which an operator may be
+away."""
 
 
 class RenewalReason(enum.StrEnum):
-    """Why a certificate is issued anew; a closed list, for events."""
+    """Why a certificate is issued anew: a closed list, for events."""
 
     MISSING = "CertificateMissing"
     DAMAGED = "CertificateDamaged"
@@ -54,13 +56,13 @@ class RenewalReason(enum.StrEnum):
 
 @dataclass(frozen=True)
 class HeldSecret:
-    """A leaf's Secret as it is now.
+    """The Secret of a leaf as it is now.
 
     Attributes:
         data: Its files.
-        changed_at: When it last got a leaf or a bundle that others have to learn of (an annotation); None if unknown,
-            which counts as long ago. Losing an authority is nothing to learn of: a pass that forgets one in some
-            Secrets and dies would otherwise make the next one wait, and put it back.
+        changed_at: When it last got a leaf or a bundle that other peers must read (an annotation). None if it is not
+            known, which counts as long ago. The removal of an authority from a bundle does not count. Otherwise, if a
+            pass removes an authority from some Secrets and ends, the next pass would wait and add it again.
     """
 
     data: Mapping[str, bytes]
@@ -69,12 +71,12 @@ class HeldSecret:
 
 @dataclass(frozen=True)
 class CertificatePlan:
-    """What to write.
+    """The Secrets to write, and when to look again.
 
     Attributes:
-        writes: Secrets to write, whole, with the time to note on them, by name.
-        reasons: Why, for each leaf that is new; a Secret that only gets another bundle has none.
-        next_look_at: When to ask again if nothing else happens.
+        writes: The Secrets to write as a whole, by name, with the time to note on them.
+        reasons: Why each new leaf is issued, by name. A Secret that gets only another bundle has none.
+        next_look_at: When to plan again if nothing else happens.
     """
 
     writes: Mapping[str, HeldSecret] = field(default_factory=dict)
@@ -83,32 +85,32 @@ class CertificatePlan:
 
 
 def renewal_due_at(certificate: x509.Certificate) -> datetime:
-    """When two thirds of its life are over."""
+    """When two thirds of the certificate's life are over."""
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return certificate.not_valid_before_utc + life * RENEWAL_FRACTION
 
 
 def authority_is_due(authority: Authority, now: datetime) -> bool:
-    """Whether an authority of our own should be followed by a new one. A user's own is the user's to replace."""
+    """Whether the operator should replace its own authority. A user's own authority is replaced by the user."""
     return now >= renewal_due_at(authority.certificate)
 
 
 def needs_renewal(
     certificate: x509.Certificate, now: datetime, wanted_sans: Iterable[str], authority: x509.Certificate | None = None
 ) -> RenewalReason | None:
-    """Why a leaf has to be issued anew; None if it has not.
+    """Why a leaf must be issued anew; None if it need not.
 
     Args:
         certificate: The leaf.
         now: The time.
-        wanted_sans: All names it must have; it may have no others.
-        authority: What should have signed it; None to leave that out.
+        wanted_sans: The names that it must have. Other names are a reason too.
+        authority: The authority that must have signed it; None to skip this check.
     """
     if authority is not None and not is_issued_by(certificate, authority):
         return RenewalReason.AUTHORITY_CHANGED
     if _names(certificate) != frozenset(wanted_sans):
         return RenewalReason.NAMES_CHANGED
-    # One that ends with its authority cannot be made to last longer: issuing it again and again would change nothing.
+    # A leaf that ends with its authority cannot last longer, so it would be issued again and again without effect.
     at_its_longest = authority is not None and certificate.not_valid_after_utc >= authority.not_valid_after_utc
     if now >= renewal_due_at(certificate) and not at_its_longest:
         return RenewalReason.DUE
@@ -122,14 +124,14 @@ def plan_certificates(
     now: datetime,
     settle: timedelta = SETTLE_TIME,
 ) -> CertificatePlan:
-    """What to write so that every wanted leaf is there, valid and trusted by all others.
+    """Plan the writes after which every wanted leaf exists, is valid, and is trusted by all others.
 
     Args:
-        authority: What is to sign from now on.
-        wanted: The leaves, by the name of their Secret; only those that we manage.
-        held: The Secrets that exist of them.
+        authority: The authority that signs from now on.
+        wanted: The leaves by the name of their Secret, only those that the operator keeps.
+        held: Those of these Secrets that exist, by name.
         now: The time.
-        settle: How long a written Secret takes to be in use everywhere.
+        settle: The time until a written Secret is in use everywhere.
     """
     leaves = {name: _Leaf(request, held.get(name)) for name, request in wanted.items()}
     bundle, may_reissue, wait = _bundle(authority, leaves, now, settle)
@@ -154,7 +156,7 @@ def plan_certificates(
 
 
 class _Leaf:
-    """A wanted leaf beside what its Secret holds."""
+    """A wanted leaf, and the content of its Secret."""
 
     def __init__(self, request: LeafRequest, held: HeldSecret | None) -> None:
         self.request = request
@@ -171,7 +173,7 @@ class _Leaf:
             self.bundle = load_bundle(data)
             self._problem = None
         except PkiError:
-            # A Secret that somebody damaged is made new, like one that was deleted.
+            # A damaged Secret is written anew, like a deleted one.
             self.identity = None
             self._problem = RenewalReason.DAMAGED
 
@@ -180,7 +182,7 @@ class _Leaf:
         return None if self.held is None else self.held.changed_at
 
     def holds(self, data: Mapping[str, bytes]) -> bool:
-        """Whether the Secret has these files; others in it are not ours."""
+        """Whether the Secret has exactly this content in these files. Other files in it do not count."""
         return self.held is not None and all(self.held.data.get(file) == content for file, content in data.items())
 
     def reason_to_renew(self, authority: Authority, now: datetime) -> RenewalReason | None:
@@ -189,7 +191,7 @@ class _Leaf:
         certificate = self.identity.certificate
         if is_issued_by(certificate, authority.certificate):
             return needs_renewal(certificate, now, self.request.names, authority.certificate)
-        # Another authority's leaf that is about to end is replaced whatever the state of the bundles is.
+        # A leaf of another authority that has ended is replaced at once, whatever the bundles have.
         if now >= certificate.not_valid_after_utc:
             return RenewalReason.DUE
         return RenewalReason.AUTHORITY_CHANGED
@@ -198,7 +200,7 @@ class _Leaf:
 def _bundle(
     authority: Authority, leaves: Mapping[str, _Leaf], now: datetime, settle: timedelta
 ) -> tuple[tuple[x509.Certificate, ...], bool, datetime | None]:
-    """What everybody should trust now, whether leaves may come from the new authority, and when that changes."""
+    """The bundle that all should trust now, whether the new authority may issue leaves, and when that changes."""
     wanted = {fingerprint(each): each for each in authority.anchors}
     trusted = {fingerprint(each): each for leaf in leaves.values() for each in leaf.bundle}
     others = [each for key, each in sorted(trusted.items()) if key not in wanted and each.not_valid_after_utc > now]
