@@ -1,7 +1,7 @@
-"""kopf, used for what it does best: watches that do not go blind, and a loop to run in.
+"""The operator's process: watches with kopf, the cache, the work queue and the Lease.
 
-Handlers see events, put what they saw into the cache, and name what should be looked at. Nothing is decided here, kopf
-writes nothing into any object, and no finalizer is its own.
+The handlers get events, put the objects into the cache, and add keys to the work queue. This module decides nothing.
+kopf only watches: it writes to no object and sets no finalizer.
 """
 
 from __future__ import annotations
@@ -34,31 +34,33 @@ from .spec.cluster import BrokerCluster
 WATCHED: tuple[Kind, ...] = (*OWN, POD, CLAIM, NODE)
 
 RELIST_S = 600.0
-"""Everything is listed anew after this, against an object whose end nobody told."""
+"""Seconds between two listings of all objects, in case a watch missed the deletion of one."""
 
 LIST_AGAIN_S = 2.0
 
 FIRST_RELIST_S = 10.0
-"""And once soon after the start: between the first listing and the watches an object may have gone."""
+"""Seconds from the start to the second listing, because an object may be deleted between the first one and the watches.
+"""
 
 _log = structlog.get_logger(__name__)
 
 
 def _login(**values: Any) -> kopf.ConnectionInfo | None:
-    """As `Kube`: this pod's service account, else a kubeconfig."""
+    """Log in as `Kube` does: with the pod's service account or, outside of a pod, with a kubeconfig."""
     return kopf.login_with_service_account(**values) or kopf.login_with_kubeconfig(**values)
 
 
 class EndedByItselfError(Exception):
-    """A part of the process that runs until it is told to stop has ended: another process must begin."""
+    """A part of the process that runs until the stop has ended before it. The process must end and start again."""
 
 
 class Operator:
-    """The process: Lease first, then watches, queue and probes, until the Lease is lost or it is told to stop.
+    """The process: it acquires the Lease, then runs watches and the work queue until the stop or the loss of the Lease.
 
     Args:
-        settings: Checked already.
-        take_signals: Has signals set the event that `run` waits for; kopf takes them for itself when it begins.
+        settings: The settings, which are valid.
+        take_signals: Makes signals set the event that `run` waits for. It is called again when kopf has begun, because
+            kopf then handles signals itself.
     """
 
     def __init__(self, settings: OperatorSettings, take_signals: Callable[[], None]) -> None:
@@ -79,11 +81,11 @@ class Operator:
         self._probes = Probes(settings.metrics_listen, self.queue, self._lease, self.cache)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop`.
+        """Run until `stop` is set. If the call is cancelled, it releases the Lease like at a stop.
 
         Raises:
             LeaseLostError: Another operator may act: the process must end.
-            EndedByItselfError: A part of it ended, and nobody said it should.
+            EndedByItselfError: A part of the process ended before the stop.
         """
         await self._probes.start()
         stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -124,7 +126,12 @@ class Operator:
     async def _until_one_ends(
         self, stopped: asyncio.Task[Any], tasks: list[asyncio.Task[None]], expected: asyncio.Task[None] | None = None
     ) -> None:
-        """Until it is told to stop, or the expected one is done; any other end is an error, and is raised."""
+        """Wait until the stop or until the expected task is done.
+
+        Raises:
+            EndedByItselfError: Another task ended without an error.
+            Exception: The error of a task that failed.
+        """
         done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stopped}:
             task.result()
@@ -173,7 +180,7 @@ class Operator:
         kopf.on.event(group, version, kind.plural, registry=registry, id=f"see-{kind.plural}")(on_event)
 
     def _take_event(self, kind: Kind, event_type: str | None, manifest: dict[str, Any]) -> None:
-        """What a watch told. Only here a deletion is known to have been one; elsewhere an object is merely missing."""
+        """Take an event of a watch. Only here a deletion is proved: a listing shows only that an object is missing."""
         is_deleted = event_type == "DELETED"
         if is_deleted:
             self._topics.see_deleted(kind, _named(kind, manifest))
@@ -197,7 +204,7 @@ class Operator:
             await asyncio.sleep(RELIST_S)
 
     async def _insist_on_listing(self) -> None:
-        """List everything, again and again while the API is away; the Lease is lost meanwhile if that lasts."""
+        """List everything. If the API does not answer, try again every 2 s, until the Lease is lost after 10 s."""
         while True:
             try:
                 await self._list_all()
@@ -208,7 +215,7 @@ class Operator:
             self._lease.check()
 
     async def _list_all(self) -> None:
-        """Everything that is watched, from the API: before the first plan, so that none is made on half a world."""
+        """Read all watched objects from the API. This is done before the first plan, so that no plan lacks objects."""
         for kind in WATCHED:
             seen: set[tuple[str, str]] = set()
             async for manifest in self._listed(kind):
@@ -233,7 +240,7 @@ class Operator:
             _log.warning("kind_not_readable", kind=kind.kind, error=str(exc))
 
     async def _confirm_gone(self, kind: Kind, manifest: dict[str, Any]) -> None:
-        """An object that a listing did not have may have been made after it."""
+        """Ask the API about an object that a listing did not have, because it may have been made after the listing."""
         metadata = manifest["metadata"]
         found = await self._kube.get(kind, metadata.get("namespace"), metadata["name"])
         self._see(kind, found or manifest, is_gone=found is None)
@@ -256,11 +263,11 @@ class Operator:
 
 
 def _named(kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The object with the name of its kind, which items of a list lack."""
+    """The object with its API version and kind, which items of a list lack."""
     manifest.setdefault("apiVersion", kind.api_version)
     manifest.setdefault("kind", kind.kind)
     return manifest
 
 
 EXIT_STATUS_LEASE_LOST = 75
-"""Somebody else may act now: EX_TEMPFAIL of sysexits.h."""
+"""Another operator may act now. The number is EX_TEMPFAIL of sysexits.h."""

@@ -289,4 +289,4 @@ async def test_a_day_that_no_calendar_has_is_refused(world: World) -> None:
     refused = world.the_group().status.rewind
     assert refused is not None
     assert refused.state == "Refused"
-    assert "is no time" in refused.message
+    assert "is not a time" in refused.message

@@ -1,4 +1,4 @@
-"""What is asked of a cluster's brokers about topics and consumer groups, and how several calls run side by side."""
+"""The calls to a cluster's brokers about topics and consumer groups, and a function to run several calls at once."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 
 
 class TopicBrokers(Protocol):
-    """The brokers of one cluster: `cluster.brokers.Brokers`, or a test double."""
+    """The client of one cluster's brokers: `cluster.brokers.Brokers`, or a test double."""
 
     async def create_topic(
         self, name: str, partition_count: int, settings: records_pb2.TopicSettings, incarnation: str
     ) -> records_pb2.TopicRecord:
-        """Make a topic; the same incarnation again makes it once."""
+        """Make a topic. A second call with the same incarnation makes no second topic."""
 
     async def update_topic(self, request: broker_pb2.UpdateTopicRequest) -> records_pb2.TopicRecord:
-        """Add partitions, or change settings."""
+        """Add partitions or change settings, as the request says."""
 
     async def delete_topic(self, name: str, incarnation: str) -> None:
-        """Delete that topic with its data."""
+        """Delete the topic of that incarnation with its data."""
 
     def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
-        """All topics, then each change."""
+        """Yield all topics, then each change."""
 
     async def create_consumer_group(self, topic: str, group: str, at: broker_pb2.GroupTarget) -> bool:
-        """Write a group's cursors before anybody joins; False if it was there."""
+        """Write a consumer group's cursors before a consumer joins. Returns False if the consumer group was there."""
 
     async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:
-        """Rewind or skip a group on all its partitions, once for each id; returns how many these are."""
+        """Rewind or skip a consumer group on all its partitions, once for each id. Returns on how many."""
         ...
 
     async def hold_consumer_group(self, topic: str, group: str, *, paused: bool) -> None:
-        """Pause a group, or resume it."""
+        """Pause a consumer group, or resume it."""
         ...
 
     async def delete_consumer_group(self, topic: str, group: str) -> None:
-        """Forget a group that nobody is in."""
+        """Delete the cursors of a consumer group that has no consumers."""
 
     async def describe_consumer_group(self, topic: str, group: str) -> list[broker_pb2.GroupPartition]:
-        """Where a consumer group is, by partition."""
+        """The consumer group's places, one for each partition."""
 
 
 async def run_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run them side by side until all are done; then raise the first failure, if there is one."""
+    """Run the calls at once until all are done. Then raise the first error of a call, if there is one."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

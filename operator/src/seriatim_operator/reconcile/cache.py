@@ -1,7 +1,7 @@
-"""What the watches have told: the newest manifest of each object, by kind and name.
+"""Keeps the newest manifest of each object that the watches reported, by kind and name.
 
-A cache may lag behind the API, so nothing is taken away on its word alone: before a disruptive step the same questions
-are asked of the API itself (`cluster.py`).
+A cache may be behind the API. So before a step that takes something away, the operator reads the objects again from the
+API itself (`cluster.py`).
 """
 
 from __future__ import annotations
@@ -12,33 +12,35 @@ from typing import Any
 Manifest = dict[str, Any]
 
 _UNREAD = ("managedFields",)
-"""Parts of metadata that nobody reads here, and that make most of an object's size."""
+"""Parts of the metadata that the operator does not read, and that make most of an object's size."""
 
 _UNREAD_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
-"""The whole object once more."""
+"""An annotation that has the whole object a second time."""
 
 
 class Cache:
-    """Objects by kind, namespace and name."""
+    """Manifests by kind, namespace and name."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[tuple[str, str], Manifest]] = {}
 
     def put(self, kind: str, manifest: Manifest) -> None:
-        """An object as the API says it is, or said before: nothing older takes the place of what is known.
+        """Keep an object as the API reported it, unless the cache has a newer version of it.
 
-        1  the operator writes an object's status
-        2  somebody deletes the object, and the watch tells so
-        3  the answer to 1 arrives: without this rule, the deletion would be forgotten until everything is listed again
+        Without this rule:
+
+        1. The operator writes an object's status.
+        2. A person deletes the object, and the watch reports it.
+        3. The answer to step 1 arrives, and the cache forgets the deletion until the next listing.
         """
         objects, key = self._objects.setdefault(kind, {}), _key(manifest["metadata"])
         if key not in objects or not _is_older(manifest["metadata"], objects[key]["metadata"]):
             objects[key] = trimmed(manifest)
 
     def answered(self, kind: str, manifest: Manifest) -> None:
-        """An object as the API gave it back when it was written.
+        """Keep an object as the API returned it from a write, if the cache still has the object.
 
-        It takes the place of what is known of that object, and brings none back: it may have gone since.
+        If the cache does not have it, the object may have been deleted since the write.
         """
         metadata = manifest["metadata"]
         known = self.get(kind, *_key(metadata))
@@ -46,7 +48,7 @@ class Cache:
             self.put(kind, manifest)
 
     def drop(self, kind: str, manifest: Manifest) -> None:
-        """An object that is no more; a later one of the same name stays."""
+        """Remove an object that was deleted. A later object of the same name stays."""
         objects = self._objects.get(kind, {})
         key = _key(manifest["metadata"])
         found = objects.get(key)
@@ -54,22 +56,22 @@ class Cache:
             del objects[key]
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """One object, if it was seen."""
+        """One object, or None if the cache does not have it."""
         return self._objects.get(kind, {}).get((namespace, name))
 
     def of(self, kind: str, namespace: str | None = None) -> Iterator[Manifest]:
-        """All objects of a kind, or those of one namespace."""
+        """All objects of a kind, in one namespace or (None) in all."""
         for (where, _), manifest in list(self._objects.get(kind, {}).items()):
             if namespace is None or where == namespace:
                 yield manifest
 
     def count(self, kind: str) -> int:
-        """How many objects of a kind there are."""
+        """How many objects of a kind the cache has."""
         return len(self._objects.get(kind, {}))
 
 
 def trimmed(manifest: Manifest) -> Manifest:
-    """The object without what nobody reads."""
+    """The object without the parts that the operator does not read."""
     metadata = {name: value for name, value in manifest["metadata"].items() if name not in _UNREAD}
     if _UNREAD_ANNOTATION in (metadata.get("annotations") or {}):
         metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != _UNREAD_ANNOTATION}
@@ -77,7 +79,7 @@ def trimmed(manifest: Manifest) -> Manifest:
 
 
 def _is_older(metadata: Manifest, known: Manifest) -> bool:
-    """Whether the same object was seen at a later version. Kubernetes lets versions of one resource be compared."""
+    """Whether the known manifest is a later version of the same object. Versions of one resource can be compared."""
     if metadata.get("uid") != known.get("uid"):
         return False
     version, known_version = str(metadata.get("resourceVersion", "")), str(known.get("resourceVersion", ""))

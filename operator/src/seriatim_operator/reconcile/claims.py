@@ -1,7 +1,7 @@
-"""Which objects claim what, and which claims have to be looked at: the memory between two passes over a cluster.
+"""Remembers between two passes which objects claim what, and which claims are due.
 
-A pass looks at what changed only. Objects are compared by their versions in the cache, which costs a microsecond each;
-what the brokers tell is marked by whoever hears it.
+A pass looks only at what changed. It compares objects by their versions in the cache, which takes about 1 µs for each.
+If the brokers tell something, the pass that gets it marks the claim.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Claim = TypeVar("_Claim", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class _Seen(Generic[_Claim]):
-    """An object as it was when its claim was noted."""
+    """Name, version and claim of an object when the claim was noted."""
 
     name: str
     version: str
@@ -31,15 +31,15 @@ class _Seen(Generic[_Claim]):
 
 
 class Claims(Generic[_Claim]):
-    """Objects of one kind of one cluster, by what they claim.
+    """The objects of one kind of one cluster, by what they claim.
 
     Args:
-        cache: What the watches told.
-        departed: Objects that are gone and claim something still.
-        kind: Of the objects.
-        namespace: Of the objects and of the cluster.
-        cluster: That they belong to.
-        claim_of: What an object claims.
+        cache: The objects that the watches reported.
+        departed: Objects that are gone and still claim something.
+        kind: The kind of the objects.
+        namespace: The namespace of the objects and of the cluster.
+        cluster: The name of the cluster that the objects belong to.
+        claim_of: Returns what an object claims.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Claims(Generic[_Claim]):
         self._namespace = namespace
         self._cluster = cluster
         self._claim_of = claim_of
-        self._seen: dict[str, _Seen[_Claim]] = {}  # by UID, for one that departed may have a living namesake
+        self._seen: dict[str, _Seen[_Claim]] = {}  # by UID, because a new object may have the name of a departed one
         self._claimants: defaultdict[_Claim, set[str]] = defaultdict(set)
         self._due: dict[_Claim, float] = {}
         self._failures: dict[_Claim, int] = {}
@@ -66,7 +66,7 @@ class Claims(Generic[_Claim]):
         return len(self._seen)
 
     def scan(self, now_s: float) -> None:
-        """Find the objects that came, changed or went; what they claim is due at once."""
+        """Find objects that were made, changed or deleted. Their claims are due at once."""
         found: set[str] = set()
         for manifest in self._of_namespace():
             if (manifest.get("spec") or {}).get("cluster") != self._cluster:
@@ -86,7 +86,7 @@ class Claims(Generic[_Claim]):
             self._drop(uid, self._seen.pop(uid).claim, now_s)
 
     def _of_namespace(self) -> Iterator[Manifest]:
-        """What departed, and what is there; the former is not there, whatever the cache says of it."""
+        """The departed objects, and those of the cache without the departed ones, which the cache may still have."""
         yield from self._departed.of(self._kind, self._namespace)
         yield from (each for each in self._cache.of(self._kind, self._namespace) if each not in self._departed)
 
@@ -104,14 +104,14 @@ class Claims(Generic[_Claim]):
             self._failures.pop(claim, None)
 
     def seen(self, manifest: Manifest) -> None:
-        """The object as we have just written it: no reason to look again."""
+        """Note the version of an object that the operator has just written, so that it does not count as a change."""
         uid = manifest["metadata"]["uid"]
         known = self._seen.get(uid)
         if known is not None:
             self._seen[uid] = replace(known, version=self._version(manifest))
 
     def objects(self, claim: _Claim) -> list[Manifest]:
-        """The objects that claim it, as they are known now."""
+        """The objects with this claim, as they are known now."""
         found = (self._object(uid) for uid in sorted(self._claimants.get(claim, ())))
         return [manifest for manifest in found if manifest is not None]
 
@@ -123,23 +123,23 @@ class Claims(Generic[_Claim]):
         return found if found is not None and found["metadata"]["uid"] == uid else None
 
     def claimed(self) -> Set[_Claim]:
-        """All that anybody claims."""
+        """Everything that any object claims."""
         return self._claimants.keys()
 
     # ---- what is due ----
 
     def mark(self, claim: _Claim, at_s: float) -> None:
-        """Have a claim looked at then, or earlier if that is agreed already. One that nobody makes is left alone."""
+        """Make a claim due at that time, unless it is due earlier. A claim without objects is ignored."""
         if claim in self._claimants:
             self._due[claim] = min(self._due.get(claim, at_s), at_s)
 
     def mark_all(self, at_s: float) -> None:
-        """Have every claim looked at."""
+        """Make every claim due at that time, unless it is due earlier."""
         for claim in self._claimants:
             self.mark(claim, at_s)
 
     def take(self, now_s: float, count_max: int) -> list[_Claim]:
-        """What is due, the longest first; it is not due any more."""
+        """Take at most `count_max` claims that are due, those that are due for longest first. Then they are not due."""
         due = sorted((at_s, number, claim) for number, (claim, at_s) in enumerate(self._due.items()) if at_s <= now_s)
         taken = [claim for _, _, claim in due[:count_max]]
         for claim in taken:
@@ -147,17 +147,17 @@ class Claims(Generic[_Claim]):
         return taken
 
     def next_s(self) -> float | None:
-        """When the next is due; None if nothing is."""
+        """When the next claim is due; None if none is."""
         return min(self._due.values(), default=None)
 
     def failed(self, claim: _Claim, now_s: float) -> float:
-        """A look that failed is repeated, each time after twice the pause; returns the pause."""
+        """Make a failed claim due again after a pause. Returns the pause: 0.2 s, doubled at each failure up to 60 s."""
         failures = self._failures[claim] = self._failures.get(claim, 0) + 1
         pause_s = min(FIRST_PAUSE_S * 2.0 ** (failures - 1), LAST_PAUSE_S)
         self.mark(claim, now_s + pause_s)
         return pause_s
 
     def succeeded(self, claims: Iterable[_Claim]) -> None:
-        """The next failure is a first one again."""
+        """Note that claims succeeded, so that their next failure has the first pause again."""
         for claim in claims:
             self._failures.pop(claim, None)

@@ -1,10 +1,12 @@
 """One pass over one BrokerCluster: observe, plan, apply, report.
 
-1  look, from the cache; what the plan asks the brokers is asked, and it plans again
-2  a mark or the taking of the operation is written to the status first, and ends the pass
-3  before a step that takes something away, look again, at the API itself, and plan again: it is taken only if the
-   fresh plan still holds it, and with the UID of what was looked at
-4  steps; then the report, only where it says something new
+1. Observe from the cache. If the plan asks the brokers something, get the answer and plan again.
+2. If the plan marks a disk as lost, or begins or ends the operation, write only that to the status. The next pass
+   follows at once.
+3. Otherwise take the steps that take nothing away.
+4. Before a step that takes something away, observe again from the API itself, and plan again. Take the step only if the
+   fresh plan still has it, and only on the object with the same UID.
+5. Write the statuses that have changed.
 """
 
 from __future__ import annotations
@@ -58,16 +60,17 @@ from .observe import FromApi, FromCache, Source, ask_gate, ask_members, ask_the_
 from .secrets import Certificates, ensure_certificates
 
 REAPPLY_S = 600.0
-"""A child that looks as it was made is made so again after this, against changes that nobody watches."""
+"""Seconds after which an unchanged child is applied again, because some changes by others are not watched."""
 
 CERTIFICATES_S = 60.0
-"""Between two looks at the certificates, unless one is due earlier."""
+"""Seconds between two looks at the certificates, unless one is due earlier."""
 
 QUESTIONS_MAX = 8
-"""Rounds of questions and plans in one pass."""
+"""The most rounds of questions and plans in one pass."""
 
 UNREADABLE_S = 60.0
-"""Between two looks at a cluster with an object that cannot be read; a change of it is told earlier."""
+"""Seconds between two looks at a cluster with an object that cannot be read. A change of the object starts a pass
+earlier."""
 
 WATCHED = frozenset({"BrokerCluster", "BrokerGroup", "Broker", "Pod", "PersistentVolumeClaim", "Node"})
 
@@ -77,14 +80,14 @@ _log = structlog.get_logger(__name__)
 
 
 class ClusterReconciler:
-    """Passes over the BrokerClusters; keeps a connection to the brokers of each.
+    """Makes passes over BrokerClusters, and keeps a client of the brokers of each.
 
     Args:
-        api: All reads and writes.
-        cache: What the watches told.
-        make_children: The builders for a cluster.
-        epoch: Of the operator's Lease.
-        domain: Of the Kubernetes cluster's DNS, for the names in certificates.
+        api: The API, for all reads and writes.
+        cache: The objects that the watches reported.
+        make_children: Makes the builders for a cluster.
+        epoch: Returns the epoch of the operator's Lease.
+        domain: The DNS domain of the Kubernetes cluster, for the names in certificates.
         connect: Makes the client of a cluster's brokers.
     """
 
@@ -111,21 +114,29 @@ class ClusterReconciler:
         self._statuses = {kind.kind: StatusWriter(api, cache, kind) for kind in (BROKER_CLUSTER, BROKER_GROUP, BROKER)}
 
     def brokers_of(self, namespace: str, name: str) -> Brokers:
-        """The brokers of a cluster; others of the operator call them too."""
+        """The client of a cluster's brokers, which the passes over topics and consumer groups use too."""
         key = (namespace, name)
         if key not in self._brokers:
             self._brokers[key] = self._connect(name, self._epoch)
         return self._brokers[key]
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close the connections to all brokers."""
         for brokers in self._brokers.values():
             await brokers.close()
 
     # ---- a pass ----
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
-        """One pass; returns after how many seconds to look again, None if the cluster is gone."""
+        """Make one pass.
+
+        Returns:
+            After how many seconds to make the next one; None if the cluster is gone or being deleted.
+
+        Raises:
+            KubeError: The API refused a call or did not answer. The steps before it are taken.
+            StaleOperatorError: A newer operator acts: this one must end.
+        """
         cached = FromCache(self._cache, self._api, WATCHED)
         manifest = await cached.one(BROKER_CLUSTER, namespace, name)
         if manifest is None:
@@ -148,7 +159,7 @@ class ClusterReconciler:
         self._reach(brokers, namespace, name, certificates)
         observed, plan, make = await self._plan(cached, brokers, namespace, name)
         if any(isinstance(action, MarkLost | DeclareDead) for action in plan.actions):
-            # Marks and certificates are for good, and the cache may be behind, or its watch blind: the API is asked.
+            # Marks and certificates cannot be undone, and the cache may be behind. So the API is asked before them.
             observed, plan, make = await self._plan(FromApi(self._api), brokers, namespace, name)
         if observed is None or make is None:
             return None
@@ -161,7 +172,7 @@ class ClusterReconciler:
     async def _plan(
         self, source: Source, brokers: Brokers, namespace: str, name: str
     ) -> tuple[Observed | None, Plan, ClusterChildren | None]:
-        """What is, and what to do about it, once every question of the plan is answered."""
+        """Observe and plan until the plan has no more questions, in at most 8 rounds."""
         observed = await observe(source, brokers, namespace, name, counts=False)
         if observed is None:
             return None, Plan(), None
@@ -183,7 +194,7 @@ class ClusterReconciler:
     # ---- doing ----
 
     async def _do(self, observed: Observed, plan: Plan, make: ClusterChildren, brokers: Brokers) -> bool:
-        """The steps of a plan; True if the next pass should follow at once."""
+        """Take the steps of a plan. Returns True if the next pass should follow at once."""
         about = observed.cluster.to_manifest()
         if any(isinstance(action, MarkLost | BeginOperation | EndOperation) for action in plan.actions):
             for action in plan.actions:
@@ -200,7 +211,7 @@ class ClusterReconciler:
         return changed
 
     async def _apply(self, manifest: Mapping[str, Any]) -> bool:
-        """Make a child so; False if it was made so already, and is still there."""
+        """Apply a child. Returns False if the same manifest was applied before."""
         wanted = dict(manifest)
         kind, metadata = kind_of(wanted), wanted["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
@@ -224,20 +235,22 @@ class ClusterReconciler:
         return applied != digest
 
     async def _ask(self, about: Manifest, action: Action, observed: Observed, brokers: Brokers) -> bool:
-        """Steps that the brokers do; one that they refuse now is planned again."""
+        """Take a step that the brokers carry out, or delete an object. The next pass plans a refused step again."""
         try:
             if isinstance(action, DeclareDead):
                 await brokers.declare_dead(action.broker, action.incarnation, action.run, action.evidence)
-                note = f"run {action.run} of {action.broker} has ended: {action.evidence}"
+                note = f"member run {action.run} of {action.broker} has ended: {action.evidence}"
                 await self._api.event(about, "Normal", "DeathCertificate", note)
             elif isinstance(action, SetGroup):
                 intent = records_pb2.BrokerGroupIntent.Value(f"BROKER_GROUP_INTENT_{action.intent}")
                 await brokers.set_group(action.group, intent, action.weight)
-                note = f"group {action.group} is {action.intent.lower()}: {action.why}"
+                note = f"broker group {action.group} is {action.intent.lower()}: {action.why}"
                 await self._api.event(about, "Normal", "GroupIntent", note)
             elif isinstance(action, RemoveGroup):
                 await brokers.remove_group(action.group)
-                await self._api.event(about, "Normal", "GroupForgotten", f"the brokers forgot group {action.group}")
+                await self._api.event(
+                    about, "Normal", "GroupForgotten", f"the brokers forgot broker group {action.group}"
+                )
             elif isinstance(action, DeleteObject):
                 kind = {BROKER.kind: BROKER, BROKER_GROUP.kind: BROKER_GROUP}[action.kind]
                 await self._delete(kind, observed.cluster.namespace, action.name, action.uid)
@@ -251,7 +264,7 @@ class ClusterReconciler:
         return True
 
     async def _take_away(self, about: Manifest, action: Action, cluster: BrokerCluster, brokers: Brokers) -> bool:
-        """A step that takes something away, if a fresh look at the API says the same."""
+        """Take a step that takes something away, if a plan from a fresh look at the API still has it."""
         fresh, plan, _ = await self._plan(FromApi(self._api), brokers, cluster.namespace, cluster.name)
         still = [again for again in plan.disruptive if _same_target(again, action)]
         if fresh is None or not still:
@@ -292,10 +305,10 @@ class ClusterReconciler:
     # ---- reporting ----
 
     async def _report(self, observed: Observed, plan: Plan, make: ClusterChildren) -> None:
-        """Statuses, only where they say something new. One that is refused holds up no other.
+        """Write the statuses that have changed. If one is refused, the others are written all the same.
 
         Raises:
-            KubeError: One was refused: the first of these.
+            KubeError: The API refused a status; this is the first such error.
         """
         reports: list[tuple[Resource, Status]] = []
         for broker in observed.brokers.values():
@@ -320,7 +333,7 @@ class ClusterReconciler:
             raise refused[0]
 
     async def _report_unreadable(self, source: Source, cluster: Manifest, error: InvalidManifestError) -> None:
-        """Say on the cluster, and on the object of it that cannot be read, that nothing is done."""
+        """Report, on the cluster and on the object that cannot be read, that the operator changes nothing."""
         await self._statuses[BROKER_CLUSTER.kind].report_unreadable(cluster, error)
         if error.kind != BROKER_CLUSTER.kind:
             kind = {BROKER.kind: BROKER, BROKER_GROUP.kind: BROKER_GROUP}[error.kind]
@@ -354,7 +367,7 @@ class ClusterReconciler:
         return held[2].credentials if held is not None else None
 
     def _reach(self, brokers: Brokers, namespace: str, name: str, certificates: Certificates) -> None:
-        """Tell the brokers' client where they are: running pods, by address."""
+        """Give the client the addresses of the brokers whose pods run, ready ones first."""
         addresses = []
         for pod in self._cache.of(POD.kind, namespace):
             labels, status = pod["metadata"].get("labels") or {}, pod.get("status") or {}
@@ -383,13 +396,13 @@ class ClusterReconciler:
 
 
 def _message_of(status: Status) -> str:
-    """What a Broker's status says of its disk."""
+    """The message about the disk in a Broker's status."""
     found = status.condition("DiskHealthy")
     return found.message if found is not None else ""
 
 
 def _same_target(one: Action, other: Action) -> bool:
-    """Whether two steps take away the same object."""
+    """Whether two steps take away the same object, by name and UID."""
     if isinstance(one, DeletePod) and isinstance(other, DeletePod):
         return (one.name, one.uid) == (other.name, other.uid)
     if isinstance(one, DeleteClaim) and isinstance(other, DeleteClaim):

@@ -1,7 +1,7 @@
-"""One pass over the ConsumerGroups of a cluster.
+"""Makes passes over the ConsumerGroups of a cluster.
 
-Nobody tells when a group moves, so each is looked at now and then: as often as people look, and only the groups that
-have an object.
+No stream tells when a consumer group moves. So the operator asks about each consumer group that has an object, every
+30 s.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from ..status.consumer_groups import consumer_group_status
 from .object_pass import ClusterAccess, ObjectPass
 
 LOOK_S: Final = 30.0
-"""Between two looks at a group."""
+"""Seconds between two looks at a consumer group."""
 
 TOPIC_S: Final = 5.0
-"""Until a topic that is missing is looked for again; the brokers' word that it was made comes earlier."""
+"""Seconds until a missing topic is looked for again. If the stream tells that it was made, that comes earlier."""
 
 REFUSED_S: Final = 10.0
-"""A group is not deleted while somebody consumes; that ends at some time."""
+"""Seconds until a refused step is tried again. Brokers refuse to delete a consumer group while it has consumers."""
 
 _STARTS: Final = {
     "Earliest": broker_pb2.START_POSITION_EARLIEST,
@@ -56,17 +56,17 @@ _STARTS: Final = {
 
 
 def target_of(place: str) -> broker_pb2.GroupTarget:
-    """A place as brokers read it.
+    """A place of `spec.start` or `spec.rewind` as a message for the brokers.
 
     Raises:
-        BadRequestError: A day or an hour that no calendar has.
+        BadRequestError: The text has a date or a time that does not exist, such as 30 February.
     """
     if place in _STARTS:
         return broker_pb2.GroupTarget(position=_STARTS[place])
     try:
         return broker_pb2.GroupTarget(time_ms=int(datetime.fromisoformat(place).timestamp() * 1000))
     except ValueError as exc:
-        raise BadRequestError(f"{place} is no time: {exc}") from exc
+        raise BadRequestError(f"{place} is not a time: {exc}") from exc
 
 
 Manifest = dict[str, Any]
@@ -75,14 +75,14 @@ _log = structlog.get_logger(__name__)
 
 
 class GroupClaim(NamedTuple):
-    """A consumer group is a place in one topic."""
+    """A consumer group of a topic, which an object claims."""
 
     topic: str
     group: str
 
 
 class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
-    """Works on the ConsumerGroups of one cluster, pass by pass."""
+    """Makes passes over the ConsumerGroups of one cluster."""
 
     KIND = CONSUMER_GROUP
     FINALIZER = GROUP_FINALIZER
@@ -96,12 +96,12 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
 
     @staticmethod
     def claim_of(manifest: Manifest) -> GroupClaim:
-        """The group that an object stands for."""
+        """The consumer group that an object claims."""
         spec = manifest["spec"]
         return GroupClaim(str(spec.get("topic")), str(spec.get("group") or manifest["metadata"]["name"]))
 
     def told(self, topics: set[str]) -> bool:
-        """Topics came or went: groups that waited for them are due; returns whether there are any."""
+        """Make consumer groups due that waited for one of these topics. Returns whether there are any."""
         waiting = [claim for claim in self._without_topic if claim.topic in topics]
         for claim in waiting:
             self._claims.mark(claim, self._clock())
@@ -125,7 +125,7 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
                 await self._report(manifest, plan.item, finding)
 
     async def _look(self, claim: GroupClaim) -> GroupView | None:
-        """The group as the brokers have it; None if there is no such topic."""
+        """The consumer group as the brokers have it; None if there is no such topic."""
         try:
             partitions = await self._brokers.describe_consumer_group(claim.topic, claim.group)
         except UnknownGroupError:
@@ -143,7 +143,7 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
         )
 
     async def _do(self, manifest: Manifest, plan: GroupPlan, surroundings: Surroundings) -> GroupFinding | None:
-        """Take the steps; what is then to be reported, or None if the object is gone."""
+        """Take the steps. Returns what to report then, or None if the object is gone."""
         finding = plan.finding
         for step in plan.steps:
             try:
@@ -171,10 +171,10 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
         return finding
 
     async def _rewind(self, manifest: Manifest, step: RewindGroup, surroundings: Surroundings) -> RewindStatus:
-        """Carry it out; what fails otherwise than by a refusal is tried again under the same id.
+        """Carry out a rewind. If it fails without a refusal, a later pass tries it again with the same id.
 
-        The brokers remember the id. So a rewind whose end this operator, or one before it, did not live to write into
-        the status is not carried out again.
+        The brokers remember the id. So a rewind is not carried out twice if an operator ends before it has written the
+        result into the status.
         """
         id_ = hashlib.sha256(step.name.encode()).digest()[:16]
         try:
@@ -183,7 +183,7 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             raise
         except RequestError as exc:
             return RewindStatus(request_id=step.request_id, state="Refused", message=f"{exc}"[:1024])
-        note = f"consumer group {step.group} begins anew at {step.to} on {count} partitions"
+        note = f"consumer group {step.group} was moved to {step.to} on {count} partitions"
         await self._do_to_object(manifest, TellObject("GroupRewound", note), surroundings)
         return RewindStatus(request_id=step.request_id, state="Done", message=f"{step.to}, on {count} partitions")
 
@@ -194,7 +194,7 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             _log.info("consumer_group_gone_already", topic=topic, group=group)
 
     def _is_settled(self, item: ConsumerGroup, finding: GroupFinding) -> bool:
-        """Whether nothing is to be said: brokers that are soon back, and steps that are over before it is read."""
+        """Whether the report can wait: a step is under way, or no broker answers and the status is up to date."""
         if finding.reason in ("Creating", "Deleting"):
             return True
         is_acted_on = item.status.observed_generation == item.metadata.generation and not item.metadata.is_deleted

@@ -1,7 +1,7 @@
-"""Whether the definitions of our kinds in the cluster are those that this operator was made with.
+"""Checks that the definitions of our kinds in Kubernetes are those of this version of the operator.
 
-Helm may have been told to leave them alone, or somebody applied those of another version. Then fields are missing, or
-not checked as they should be: that is said, and the operator goes on.
+Helm may not manage them, or a person applied those of another version. Then fields are missing, or their rules are
+different. The operator reports this and goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..spec import KINDS
 from ..spec.crd.definition import SCHEMA_HASH, definition_name, schema_hash
 
 LOOK_S: Final = 600.0
-"""Between two looks: they change with upgrades only."""
+"""Seconds between two looks, because definitions change only with upgrades."""
 
 REASON: Final = "DefinitionOutdated"
 _FORBIDDEN: Final = 403
@@ -27,11 +27,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Definitions:
-    """Compares the definitions now and then.
+    """Compares the definitions every 600 s.
 
     Args:
-        api: To read them; an operator that may not says nothing.
-        clock: Seconds, monotonic.
+        api: The API. If the operator may not read definitions, nothing is reported.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Definitions:
         self._found: list[tuple[str, str]] = []
 
     async def problems(self) -> list[tuple[str, str]]:
-        """Reason and message, if any of them is another one; from the last look, if that is not long ago."""
+        """Reason and message, if a definition is of another version; otherwise empty. The result may be 600 s old."""
         now_s = self._clock()
         if self._looked_s is None or now_s - self._looked_s >= LOOK_S:
             self._found = await self._look()

@@ -1,9 +1,10 @@
-"""Objects that are gone and still ask for something: what they owned is to be deleted, as their last words say.
+"""Keeps the last manifests of deleted objects until what they owned is deleted, as their `deletionPolicy` says.
 
-In the namespace in which the operator itself lives no object is held by a finalizer, for whoever would honour it goes
-with the namespace. There an object is gone before anything was done about it, and its last manifest stands for it until
-what it owned is deleted. Only an event of a watch that tells the deletion makes an object one of these: one that is
-missing from a listing proves nothing, for a Kubernetes that was restored from an older backup looks the same.
+In its own namespace the operator sets no finalizers, because it would be deleted with the namespace and nothing would
+remove them. So an object there is gone before the operator has acted, and its last manifest takes its place.
+
+Only a DELETED event of a watch makes an object a departed one. An object that is missing from a listing proves nothing,
+because a Kubernetes that was restored from an older backup looks the same.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import structlog
 from .cache import trimmed
 
 DEPARTED_MAX: Final = 4096
-"""Objects of all clusters that are remembered; a manifest takes a few kilobytes. What is over stays in the brokers."""
+"""The most objects of all clusters that are kept; each needs a few kilobytes. What further objects owned stays in the
+brokers, and an error is logged."""
 
 Manifest = dict[str, Any]
 
@@ -25,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Departed:
-    """Last manifests, by UID, as if they still waited for their finalizer to be taken off."""
+    """Last manifests by UID, each as if the object were being deleted and still had the finalizer."""
 
     def __init__(self) -> None:
         self._objects: dict[str, Manifest] = {}
@@ -34,15 +36,18 @@ class Departed:
         return manifest["metadata"]["uid"] in self._objects
 
     def get(self, uid: str) -> Manifest | None:
-        """The last manifest of one."""
+        """The last manifest of the object with this UID, or None."""
         return self._objects.get(uid)
 
     def add(self, manifest: Manifest, finalizer: str) -> None:
-        """An object whose deletion was told. What it said of the finalizer's policy is for the plan to judge."""
+        """Keep the last manifest of an object whose deletion a watch reported, with the finalizer added.
+
+        Nothing is kept if the object had the finalizer to the end, because then its removal was decided.
+        """
         metadata = manifest["metadata"]
         finalizers = list(metadata.get("finalizers") or ())
         if finalizer in finalizers:
-            return  # it was held to the last (that is how the API tells it): who took it off has decided
+            return  # the API reports it with the finalizer that was removed last
         if len(self._objects) >= DEPARTED_MAX and metadata["uid"] not in self._objects:
             _log.error("deletion_not_followed", kind=manifest["kind"], name=metadata["name"], remembered=DEPARTED_MAX)
             return
@@ -53,11 +58,11 @@ class Departed:
         self._objects[metadata["uid"]] = kept
 
     def forget(self, manifest: Manifest) -> None:
-        """Nothing is left to do for it."""
+        """Forget an object for which nothing is left to do."""
         self._objects.pop(manifest["metadata"]["uid"], None)
 
     def of(self, kind: str, namespace: str) -> Iterator[Manifest]:
-        """Those of one kind and namespace."""
+        """The last manifests of one kind and namespace."""
         for manifest in list(self._objects.values()):
             if manifest["kind"] == kind and manifest["metadata"]["namespace"] == namespace:
                 yield manifest

@@ -1,4 +1,4 @@
-"""From what changed to what should be looked at: the keys of the work queue."""
+"""Finds the keys of the work queue for an object that changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Manifest = dict[str, Any]
 
 
 class ClusterKey(NamedTuple):
-    """A pass over a BrokerCluster."""
+    """The key of a pass over a BrokerCluster."""
 
     namespace: str
     name: str
@@ -31,7 +31,7 @@ class ClusterKey(NamedTuple):
 
 
 class TopicsKey(NamedTuple):
-    """A pass over the Topics of a cluster."""
+    """The key of a pass over the Topics of a cluster."""
 
     namespace: str
     name: str
@@ -39,7 +39,10 @@ class TopicsKey(NamedTuple):
 
 
 class ConsumerGroupsKey(NamedTuple):
-    """A pass over the ConsumerGroups of a cluster, which asks brokers one by one, and holds up nobody else."""
+    """The key of a pass over the ConsumerGroups of a cluster.
+
+    It is a pass of its own, because it asks brokers about one consumer group after another and must not hold up others.
+    """
 
     namespace: str
     name: str
@@ -47,13 +50,13 @@ class ConsumerGroupsKey(NamedTuple):
 
 
 def keys_of(kind: str, manifest: Manifest, before: Manifest | None, cache: Cache) -> Iterator[Hashable]:
-    """What to look at because an object changed, or went.
+    """Yield the keys of the passes that an object concerns, after it changed or was deleted.
 
     Args:
-        kind: Of the object.
-        manifest: As it is now, or was last.
-        before: What the cache had.
-        cache: For objects that concern all clusters.
+        kind: The kind of the object.
+        manifest: The object as it is now, or as it was last.
+        before: The object that the cache had; None if it had none.
+        cache: Has the clusters, for an object that concerns all of them.
     """
     metadata = manifest["metadata"]
     namespace = str(metadata.get("namespace") or "")
@@ -71,13 +74,13 @@ def keys_of(kind: str, manifest: Manifest, before: Manifest | None, cache: Cache
         if name:
             yield ClusterKey(namespace, str(name))
     elif kind == NODE.kind and (before is None or node_view(before) != node_view(manifest)):
-        # A node's heartbeats change its object all the time; what a plan looks at does not.
+        # Heartbeats change a Node object all the time, so only a change of what plans read starts a pass.
         for cluster in cache.of(BROKER_CLUSTER.kind):
             yield ClusterKey(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
 
 
 def _says_more(manifest: Manifest, before: Manifest | None) -> bool:
-    """Whether more than the status changed: that is our own doing."""
+    """Whether more than the status changed. The operator writes the status itself, so it starts no pass."""
     if before is None:
         return True
 

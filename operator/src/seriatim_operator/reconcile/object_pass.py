@@ -1,7 +1,7 @@
-"""What the passes over Topics and ConsumerGroups have in common: objects that claim something of the brokers.
+"""The common part of the passes over Topics and ConsumerGroups.
 
-Objects come from the cache. A pass takes the claims that are due, some at once, and is never held up by one of them:
-what fails comes again after a pause of its own.
+Each object *claims* a topic or a consumer group of the brokers. Objects come from the cache. A pass works on the claims
+that are due, several at once. A claim that fails does not hold up others: it is tried again after a pause of its own.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class ClusterAccess:
     """One cluster, its objects and its brokers.
 
     Attributes:
-        api: Writes to objects, and reads before anything is deleted.
-        cache: What the watches told.
-        namespace: Of the cluster and of its objects.
-        cluster: Its name.
-        brokers: Whom to ask.
-        clock: Seconds, monotonic.
-        departed: Objects that are gone, and whose last words are to be followed.
-        holds: Whether a finalizer holds an object until what it owns is deleted.
+        api: The API, for writes to objects and for reads before a deletion.
+        cache: The objects that the watches reported.
+        namespace: The namespace of the cluster and of its objects.
+        cluster: The cluster's name.
+        brokers: The client of the cluster's brokers.
+        clock: Returns monotonic seconds.
+        departed: Objects that are gone, and whose `deletionPolicy` is still to be carried out.
+        holds: Whether a finalizer keeps an object until what it owns is deleted.
     """
 
     api: Api
@@ -60,15 +60,15 @@ class ClusterAccess:
 
 
 class ObjectPass(ABC, Generic[_Claim, _Item]):
-    """Works on the objects of one kind of one cluster, pass by pass."""
+    """Makes passes over the objects of one kind of one cluster."""
 
     KIND: ClassVar[Kind]
     FINALIZER: ClassVar[str]
     MODEL: type[_Item]
     CLAIMS_AT_ONCE: ClassVar[int]
-    """Claims that are worked on side by side: most of the time they wait for the brokers' disks."""
+    """How many claims are worked on at once. Most of the time they wait for the brokers' disks."""
     CLAIMS_PER_PASS: ClassVar[int]
-    """After so many the pass ends and another begins, so that what changed meanwhile is seen."""
+    """How many claims one pass takes at most. The next pass then sees what changed meanwhile."""
 
     def __init__(self, at: ClusterAccess) -> None:
         self._api = at.api
@@ -85,28 +85,35 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         return len(self._claims)
 
     def claimed(self) -> Set[_Claim]:
-        """All that any object claims."""
+        """Everything that any object claims."""
         return self._claims.claimed()
 
     @staticmethod
     @abstractmethod
     def claim_of(manifest: Manifest) -> _Claim:
-        """What an object claims, also one that cannot be read as a whole."""
+        """What an object claims. The manifest may have other fields that this version cannot read."""
 
     @abstractmethod
     async def _work_on(self, claim: _Claim, surroundings: Surroundings, *, is_long_silent: bool) -> None:
-        """Do what is due for those who claim it, and report."""
+        """Take the steps that are due for the objects with this claim, and report."""
 
     def look_at_all(self) -> None:
-        """The surroundings have changed, which concerns every object."""
+        """Make every claim due, because the surroundings have changed."""
         self._claims.mark_all(self._clock())
 
     def scan(self) -> None:
-        """Find out which objects changed."""
+        """Find the objects that changed, and make their claims due."""
         self._claims.scan(self._clock())
 
     async def work(self, surroundings: Surroundings, *, is_long_silent: bool) -> float | None:
-        """Work on what is due; returns after how many seconds to come again.
+        """Work on the claims that are due.
+
+        Args:
+            surroundings: Whether the brokers can be asked and changed.
+            is_long_silent: No broker has answered for 60 s, so that this is reported.
+
+        Returns:
+            After how many seconds the next claim is due; None if none is.
 
         Raises:
             StaleOperatorError: A newer operator acts: this one must end.
@@ -132,7 +139,7 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
                 self._claims.succeeded([claim])
 
     async def _read(self, manifests: Iterable[Manifest]) -> list[_Item]:
-        """The objects that can be read; the others are told so."""
+        """The objects that can be read. The others get a report that they cannot be read."""
         items = []
         for manifest in manifests:
             try:
@@ -146,7 +153,7 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         return items
 
     async def _do_to_object(self, manifest: Manifest, step: Action, surroundings: Surroundings) -> bool:
-        """Take a step that concerns the object alone; False if the object must be left, or is gone."""
+        """Take a step on the object alone. Returns False if no further step may be taken for it, or it is gone."""
         if isinstance(step, ReleaseObject) and manifest in self._departed:
             if await self._writer.may_release(manifest, surroundings):
                 self._forget(manifest)
@@ -154,15 +161,15 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         return await self._writer.do(manifest, step, surroundings)
 
     def _forget(self, manifest: Manifest) -> None:
-        """Nothing is left to do for an object that is gone: whoever has its claim next may have it."""
+        """Forget an object that is gone, when nothing is left to do for it. Another object may have its claim now."""
         self._departed.forget(manifest)
         self._claims.mark(self.claim_of(manifest), self._clock())
 
     async def _may_delete(self, manifest: Manifest) -> bool:
-        """Whether the API itself, read anew, says that what the object owns is to go.
+        """Whether the API, read anew, says that what the object owns is to be deleted.
 
-        Either this very object waits for it, and still says so; or it is gone, as was told. One that was told to be
-        gone and is there was restored: then nothing of it is deleted.
+        Either the object with this UID is being deleted and still says `Delete`, or it is gone and the watch reported
+        its deletion. If the watch reported the deletion and the object exists, it was restored, and nothing is deleted.
         """
         metadata = manifest["metadata"]
         fresh = await self._api.get(self.KIND, metadata["namespace"], metadata["name"])
@@ -175,7 +182,7 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         return same is None
 
     async def _write_status(self, manifest: Manifest, status: Status) -> None:
-        """Report, if there is anything to report on; what was written is no reason to look again."""
+        """Write the status unless the object is gone. The written version of the object is not a change to look at."""
         if manifest in self._departed:
             return
         written = await self._writer.write_status(manifest, status)

@@ -1,4 +1,4 @@
-"""What is written to objects that users own: a status, a finalizer, an Event. Nothing else of them is ours."""
+"""Writes to objects that users own: the status, a finalizer, and Events. The operator changes nothing else of them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Manifest = dict[str, Any]
 _NOT_FOUND = 404
 
 UNREADABLE = "InvalidSpec"
-"""The reason that an object bears while this version cannot read it."""
+"""The reason in an object's condition while this version cannot read the object."""
 
-_REMEDY = "correct it; until then the operator leaves everything as it is"
+_REMEDY = "correct it; until then the operator changes nothing"
 
 _log = structlog.get_logger(__name__)
 
@@ -34,8 +34,8 @@ class StatusWriter:
 
     Args:
         api: The API.
-        cache: Learns at once what was written, so that the next look does not see the object as it was.
-        kind: Of the objects.
+        cache: Gets what was written at once, so that the next pass does not read the object as it was before.
+        kind: The kind of the objects.
     """
 
     def __init__(self, api: Api, cache: Cache, kind: Kind) -> None:
@@ -44,18 +44,22 @@ class StatusWriter:
         self._kind = kind
 
     async def write_status(self, manifest: Manifest, status: Status) -> Manifest | None:
-        """Report; returns the object as it is now, or None if it is gone."""
+        """Write the status. Returns the object as it is now, or None if it is gone.
+
+        Raises:
+            KubeError: The API refuses the status or does not answer.
+        """
         return await self._apply_status(manifest, status.to_manifest())
 
     async def report_unreadable(self, manifest: Manifest, error: InvalidManifestError) -> None:
-        """Say on the object why it is left alone, unless that stands there already.
+        """Report on an object why the operator does not act on it, unless the status says so already.
 
-        What else the status holds is kept, for it is remembered there and nowhere else; other conditions would speak of
-        what nobody looks at.
+        The rest of the status stays, because no other place has it. The other conditions are removed, because they
+        would be about fields that the operator does not read now.
 
         Raises:
-            KubeError: The status cannot be written (server-side apply does not take an object with a value of another
-                type than its definition has); then it was told in an Event.
+            KubeError: The status cannot be written; an Event with the message was posted instead. Server-side apply
+                refuses an object with a value of another type than its definition has.
         """
         message = f"{_problems_of(manifest, error)[: MESSAGE_LENGTH_MAX - len(_REMEDY) - 2]}: {_REMEDY}"
         before = manifest.get("status") or {}
@@ -82,7 +86,7 @@ class StatusWriter:
         body = {
             "apiVersion": self._kind.api_version,
             "kind": self._kind.kind,
-            # With the UID a namesake that was made meanwhile is a conflict, and not written to.
+            # With the UID, a new object of the same name is a conflict and is not written to.
             "metadata": {name: metadata[name] for name in ("name", "namespace", "uid")},
             "status": status,
         }
@@ -101,9 +105,9 @@ class Writer(StatusWriter):
 
     Args:
         api: The API.
-        cache: Of all objects.
-        kind: Of the objects.
-        finalizer: That we put on them.
+        cache: The cache of all objects.
+        kind: The kind of the objects.
+        finalizer: The operator's finalizer for this kind.
     """
 
     def __init__(self, api: Api, cache: Cache, kind: Kind, finalizer: str) -> None:
@@ -111,7 +115,11 @@ class Writer(StatusWriter):
         self._finalizer = finalizer
 
     async def do(self, manifest: Manifest, step: Action, surroundings: Surroundings) -> bool:
-        """Take a step that concerns the object alone; False if the object must be left, or is gone."""
+        """Take a step on the object alone. Returns False if no further step may be taken for it, or it is gone.
+
+        Raises:
+            KubeError: The API refuses a call or does not answer.
+        """
         match step:
             case HoldObject():
                 return await self._set_finalizer(manifest, is_held=True)
@@ -126,27 +134,31 @@ class Writer(StatusWriter):
                 await self._api.event(manifest, "Warning" if is_warning else "Normal", reason, note)
                 return True
             case _:
-                raise AssertionError(f"nobody takes the step {step}")
+                raise AssertionError(f"no code takes the step {step}")
 
     async def may_release(self, manifest: Manifest, surroundings: Surroundings) -> bool:
-        """Whether an object may go: not before its data because the cache was behind, and knew of no cluster."""
+        """Whether the finalizer may be removed.
+
+        If the cache has no cluster, the API is asked. Otherwise a cache that is behind could let an object go before
+        its data.
+        """
         return surroundings is not Surroundings.GONE or not await self._is_cluster_there(manifest)
 
     async def _is_there(self, manifest: Manifest) -> bool:
-        """Whether the API itself has the object, and not on its way out."""
+        """Whether the API has the object with this UID, and it is not being deleted."""
         metadata = manifest["metadata"]
         found = await self._api.get(self._kind, metadata["namespace"], metadata["name"])
         is_same = found is not None and found["metadata"]["uid"] == metadata["uid"]
         return is_same and found is not None and not found["metadata"].get("deletionTimestamp")
 
     async def _is_cluster_there(self, manifest: Manifest) -> bool:
-        """Whether the API itself has the cluster, and not on its way out."""
+        """Whether the API has the cluster, and it is not being deleted."""
         namespace = manifest["metadata"]["namespace"]
         found = await self._api.get(BROKER_CLUSTER, namespace, manifest["spec"]["cluster"])
         return found is not None and not found["metadata"].get("deletionTimestamp")
 
     async def _set_finalizer(self, manifest: Manifest, *, is_held: bool) -> bool:
-        """Put it on or take it off, if the object is still as it was seen; False if it is gone."""
+        """Set or remove the finalizer, if the object has not changed since it was read. Returns False if it is gone."""
         metadata = manifest["metadata"]
         others = [name for name in metadata.get("finalizers") or () if name != self._finalizer]
         finalizers = [*others, self._finalizer] if is_held else others
@@ -158,13 +170,13 @@ class Writer(StatusWriter):
                 raise
             return False
         if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
-            return True  # this was its last: it is gone, and its deletion is about to be told
+            return True  # this was its last finalizer: the object is gone, and the watch will report its deletion
         self._cache.answered(self._kind.kind, written)
         manifest["metadata"] = written["metadata"]
         return True
 
 
 def _problems_of(manifest: Manifest, error: InvalidManifestError) -> str:
-    """What is wrong; with the name of the object if it is another one, which this one depends on."""
+    """The problems, with the name of the object if it is not this one but one on which this one depends."""
     is_own = (error.kind, error.name) == (manifest["kind"], manifest["metadata"]["name"])
     return "; ".join(error.problems) if is_own else str(error)

@@ -1,4 +1,4 @@
-"""One look at a cluster: from the cache, or, before something is taken away, from the API itself."""
+"""Observes a cluster: from the cache or, before a step that takes something away, from the API itself."""
 
 from __future__ import annotations
 
@@ -38,37 +38,37 @@ Manifest = dict[str, Any]
 _View = TypeVar("_View")
 
 UNREADY_ASKED_MAX = 16
-"""Brokers asked in one look: the first few tell what is wrong with all."""
+"""How many brokers that are not ready are asked in one look. If more are not ready, mostly for the same reason."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Source(Protocol):
-    """Where manifests come from."""
+    """A source of manifests: the cache or the API."""
 
     async def one(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """One object."""
+        """One object, or None if it does not exist."""
 
     async def all(self, kind: Kind, namespace: str | None, cluster: str) -> Iterable[Manifest]:
-        """All of a kind; those in a namespace are the ones labelled with the cluster."""
+        """All objects of a kind. Of a kind with namespaces only those with the cluster's label."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromCache:
-    """What the watches have told; what is not watched is asked of the API."""
+    """The cache of the watches. Kinds that are not watched are read from the API."""
 
     cache: Cache
     api: Api
     watched: frozenset[str]
 
     async def one(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """One object."""
+        """One object, or None if it does not exist."""
         if kind.kind not in self.watched:
             return await self.api.get(kind, namespace or None, name)
         return self.cache.get(kind.kind, namespace, name)
 
     async def all(self, kind: Kind, namespace: str | None, cluster: str) -> Iterable[Manifest]:
-        """All of a kind, of one cluster where it has any."""
+        """All objects of a kind. Of a kind with namespaces only those with the cluster's label."""
         if kind.kind not in self.watched:
             return await FromApi(self.api).all(kind, namespace, cluster)
         return [m for m in self.cache.of(kind.kind, namespace) if namespace is None or _belongs(m, cluster)]
@@ -76,16 +76,16 @@ class FromCache:
 
 @dataclass(frozen=True, slots=True)
 class FromApi:
-    """The API, asked now."""
+    """The API, read at each call."""
 
     api: Api
 
     async def one(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """One object."""
+        """One object, or None if it does not exist."""
         return await self.api.get(kind, namespace or None, name)
 
     async def all(self, kind: Kind, namespace: str | None, cluster: str) -> Iterable[Manifest]:
-        """All of a kind, of one cluster where it has any."""
+        """All objects of a kind. Of a kind with namespaces only those with the cluster's label."""
         manifests = await self.api.list(kind, namespace, f"{LABEL_CLUSTER}={cluster}" if namespace else "")
         return [m for m in manifests if namespace is None or _belongs(m, cluster)]
 
@@ -95,11 +95,18 @@ def _belongs(manifest: Manifest, cluster: str) -> bool:
 
 
 async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *, counts: bool) -> Observed | None:
-    """Everything that concerns a cluster; None if it is not there.
+    """Everything that concerns a cluster; None if the cluster does not exist.
+
+    Args:
+        source: The cache or the API.
+        brokers: The client of the cluster's brokers.
+        namespace: The namespace of the cluster.
+        name: The name of the cluster.
+        counts: Have the brokers count the segments of each broker group, for which they read every chain.
 
     Raises:
-        InvalidManifestError: The cluster object cannot be read.
-        KubeError: The API does not answer.
+        InvalidManifestError: The BrokerCluster, a BrokerGroup or a Broker of it cannot be read.
+        KubeError: The API refuses a call or does not answer.
     """
     manifest = await source.one(BROKER_CLUSTER, namespace, name)
     if manifest is None:
@@ -123,7 +130,7 @@ async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *
 
 
 async def ask_members(brokers: Brokers, *, counts: bool) -> dict[str, GroupView] | None:
-    """The groups as the brokers know them; None if nobody answers."""
+    """The broker groups as the brokers know them; None if no broker answers."""
     if not brokers.is_reachable:
         return None
     try:
@@ -134,7 +141,7 @@ async def ask_members(brokers: Brokers, *, counts: bool) -> dict[str, GroupView]
 
 
 async def ask_the_unready(observed: Observed, credentials: Credentials | None) -> Observed:
-    """With what the brokers say that run and are not ready."""
+    """`observed`, with the answers of brokers that run and are not ready about why."""
     asked = [pod for pod in observed.pods.values() if pod.is_running and not pod.is_ready and pod.ip]
     says = await asyncio.gather(*(why_not_ready(pod.ip, credentials) for pod in asked[:UNREADY_ASKED_MAX]))
     told = {pod.name: replace(pod, says=text) for pod, text in zip(asked, says, strict=False)}
@@ -142,11 +149,13 @@ async def ask_the_unready(observed: Observed, credentials: Credentials | None) -
 
 
 async def ask_gate(brokers: Brokers, broker: str) -> GateView:
-    """Whether a member may be stopped; no answer is a no."""
+    """Ask whether a member may be stopped. If no broker answers, it may not."""
     try:
         answer = await brokers.check_restart(broker)
     except SeriatimError as exc:
-        return GateView(broker, is_safe=False, verdict="UNKNOWN", text=f"the brokers do not say whether it may: {exc}")
+        return GateView(
+            broker, is_safe=False, verdict="UNKNOWN", text=f"the brokers do not answer whether it may be stopped: {exc}"
+        )
     verdict = operations_pb2.RestartVerdict.Name(answer.verdict).removeprefix("RESTART_VERDICT_")
     where = f" ({answer.segments_checked} segments checked"
     where += f"; up to {answer.segment}:{answer.index} of partition {answer.partition_id}, epoch {answer.epoch})"
@@ -155,7 +164,7 @@ async def ask_gate(brokers: Brokers, broker: str) -> GateView:
 
 
 async def _optional(source: Source, kind: Kind, cluster: str) -> Iterable[Manifest]:
-    """Objects outside of namespaces, which a namespaced installation may not be allowed to read."""
+    """Objects outside of namespaces; empty if the operator may not read them, as in a namespaced installation."""
     try:
         return await source.all(kind, None, cluster)
     except KubeError as exc:
@@ -170,7 +179,7 @@ async def _class(source: Source, name: str) -> ClassView | None:
     except KubeError as exc:
         if exc.status != 403:
             raise
-        return ClassView(name, waits_for_consumer=True, can_expand=True)  # it may not be read: the user's word counts
+        return ClassView(name, waits_for_consumer=True, can_expand=True)  # not readable: assume that it is right
     return class_view(manifest) if manifest is not None else None
 
 

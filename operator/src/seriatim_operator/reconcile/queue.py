@@ -1,7 +1,8 @@
-"""The work queue: one pass at a time for each key, many keys side by side.
+"""The work queue: one pass at a time for each key, and 4 passes of different keys at once.
 
-A key that is added while it waits is there once; one that is added while it is worked on runs once more afterwards. A
-pass that fails comes again after a pause that doubles; one that asks for it comes again at its time.
+A key that is added twice while it waits gets one pass. A key that is added during its pass gets one more pass. If a
+pass fails, the key comes again after a pause of 0.2 s, which doubles at each failure up to 60 s. If a pass returns a
+time, the key comes again at that time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import structlog
 FIRST_PAUSE_S = 0.2
 LAST_PAUSE_S = 60.0
 WORKERS = 4
-"""Passes at once: they wait for others most of the time."""
+"""Passes at once. Most of the time they wait for the API or for brokers."""
 
 _log = structlog.get_logger(__name__)
 
@@ -31,11 +32,11 @@ class _Due:
 
 
 class WorkQueue:
-    """Runs `work(key)` for what was added.
+    """Runs `work(key)` for each key that was added.
 
     Args:
-        work: One pass; returns after how many seconds to come again, or None.
-        clock: Seconds, monotonic.
+        work: One pass. It returns after how many seconds the key comes again, or None.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class WorkQueue:
         self._changed = asyncio.Event()
 
     def add(self, key: Hashable, after_s: float = 0.0) -> None:
-        """Have a key worked on, at once or later; the earlier of two times counts."""
+        """Add a key, due after a number of seconds. If the key waits already, the earlier time counts."""
         if key in self._running and after_s <= 0:
             self._again.add(key)
             return
@@ -64,26 +65,30 @@ class WorkQueue:
         self._changed.set()
 
     def forget(self, key: Hashable) -> None:
-        """What the key stands for is gone."""
+        """Remove a key, because its object is gone. A pass under way goes on."""
         self._due_at.pop(key, None)
         self._failures.pop(key, None)
         self._again.discard(key)
 
     @property
     def depth(self) -> int:
-        """Keys that wait, due or not."""
+        """How many keys wait, due or not."""
         return len(self._due_at)
 
     def oldest_s(self) -> float:
-        """For how long the pass that has run longest runs; 0 if none does. A probe fails when it grows."""
+        """Seconds since the oldest pass under way began; 0 if none runs. The health probe fails if it is over 300 s."""
         return max((self._clock() - began_s for began_s in self._running.values()), default=0.0)
 
     def running(self) -> dict[Hashable, float]:
-        """The passes under way and when they began, by the clock."""
+        """The passes under way, and when each began by the clock."""
         return dict(self._running)
 
     async def run(self) -> None:
-        """Work until cancelled; a pass under way is cancelled too."""
+        """Run passes until cancelled, which also cancels the passes under way.
+
+        Raises:
+            ExceptionGroup: An assertion in a pass failed. The process must end.
+        """
         async with asyncio.TaskGroup() as group:
             for number in range(WORKERS):
                 group.create_task(self._worker(), name=f"reconcile worker {number}")
@@ -96,7 +101,7 @@ class WorkQueue:
                 again_s = await self._work(key)
                 self._failures.pop(key, None)
             except (asyncio.CancelledError, AssertionError):
-                raise  # the end, or a mistake of ours: the process ends, and another begins with fresh eyes
+                raise  # it was cancelled, or our code has a mistake: then the process ends, and a new one starts
             except Exception as exc:
                 failures = self._failures[key] = self._failures.get(key, 0) + 1
                 again_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LAST_PAUSE_S)
@@ -115,7 +120,7 @@ class WorkQueue:
             while self._due and (entry := self._due[0]).at_s <= now_s:
                 heapq.heappop(self._due)
                 if self._due_at.get(entry.key) != entry.at_s:
-                    continue  # an earlier time took its place
+                    continue  # the key has another time now
                 if entry.key in self._running:
                     del self._due_at[entry.key]
                     self._again.add(entry.key)

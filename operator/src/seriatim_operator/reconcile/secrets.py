@@ -1,4 +1,4 @@
-"""The certificates of a cluster: what the authority has to write is written, and the operator's own is read back."""
+"""Writes the certificates of a cluster into Secrets, and reads the operator's own certificate back."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..spec.cluster import BrokerCluster
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What a pass over the certificates found.
+    """The result of a pass over the certificates.
 
     Attributes:
-        credentials: The operator's own, to call the brokers with; None without TLS.
-        told: Reasons and texts of what was issued, for events.
-        next_look_s: When to look again, in seconds from now.
+        credentials: The operator's own, for calls to the brokers; None without TLS.
+        told: Reason and text of each certificate that was issued, for events.
+        next_look_s: Seconds until the next look; None if none is needed.
     """
 
     credentials: Credentials | None
@@ -31,11 +31,16 @@ class Certificates:
 
 
 async def ensure_certificates(api: Api, cluster: BrokerCluster, domain: str) -> Certificates:
-    """Write what is missing or due; `domain` is that of the Kubernetes cluster's DNS.
+    """Write the certificates that are missing or due.
+
+    Args:
+        api: The API.
+        cluster: The cluster.
+        domain: The DNS domain of the Kubernetes cluster.
 
     Raises:
-        PkiError: The authority that the user gave cannot be used.
-        KubeError: The API refuses or does not answer.
+        PkiError: An authority or a Secret that the user or cert-manager keeps cannot be used.
+        KubeError: The API refuses a call or does not answer. Secrets before it are written.
     """
     if not cluster.spec.tls.enabled:
         return Certificates(None)
@@ -56,7 +61,7 @@ async def ensure_certificates(api: Api, cluster: BrokerCluster, domain: str) -> 
             continue
         held[name] = pki.HeldSecret(secret_files(found), changed_at(found))
         if not is_ours(found):
-            del wanted[name]  # somebody else keeps it: it is only read
+            del wanted[name]  # the user or cert-manager keeps it: the operator only reads it
     plan = pki.plan_certificates(authority, wanted, {name: held[name] for name in wanted if name in held}, now)
     for name, secret in plan.writes.items():
         await api.apply(tls_secret(cluster, name, secret.data, secret.changed_at))
@@ -88,7 +93,8 @@ async def _authority(
     found = await api.get(SECRET, cluster.namespace, name)
     if found is None and given:
         raise pki.CertificateParseError(
-            f"Secret {given}", "there is none of that name. Remedy: make it with tls.crt and tls.key of your authority"
+            f"Secret {given}",
+            "there is no Secret of that name. Remedy: make it with tls.crt and tls.key of your authority",
         )
     if found is not None:
         authority = pki.load_authority(secret_files(found), now)
@@ -98,8 +104,8 @@ async def _authority(
             return authority
         if is_theirs:
             raise pki.AuthorityUnfitError(
-                f"the authority in Secret {name} may not name {names[1]}, by its name constraints. Remedy: give one "
-                "that may, or set the chart's clusterDomain to the domain of this Kubernetes cluster"
+                f"the name constraints of the authority in Secret {name} do not permit {names[1]}. Remedy: give one "
+                "that permits it, or set the chart's clusterDomain to the DNS domain of this Kubernetes cluster"
             )
     authority = pki.new_authority(cluster.name, cluster.namespace, now, domain)
     await api.apply(tls_secret(cluster, name, pki.authority_data(authority), now))

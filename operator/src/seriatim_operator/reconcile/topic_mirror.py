@@ -1,4 +1,4 @@
-"""What the brokers of one cluster have told of its topics, kept current while their stream lasts."""
+"""Keeps what the brokers of one cluster have told about its topics. It is current while their stream is open."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PHASES: Final[dict[int, Literal["CREATING", "READY", "DELETING"]]] = {
 
 
 class TopicMirror:
-    """All topics, by name.
+    """All topics of a cluster, as the brokers told them.
 
     Attributes:
-        topics: The newest that was told.
-        is_current: Whether a stream is open and has told everything; only then something missing is not there.
+        topics: The newest view of each topic, by name.
+        is_current: A stream is open and has told all topics. Only then a topic that is missing here does not exist.
     """
 
     def __init__(self) -> None:
@@ -31,30 +31,30 @@ class TopicMirror:
         self._told: set[str] = set()
 
     def begin(self) -> None:
-        """A new stream: it tells everything first."""
+        """Note that a new stream begins. It first tells all topics."""
         self.is_current = False
         self._told = set()
 
     def end(self) -> None:
-        """The stream is broken: what it told may be old from now on."""
+        """Note that the stream has ended, so that the topics here may be old."""
         self.is_current = False
 
     def take(self, response: broker_pb2.WatchTopicsResponse) -> set[str]:
-        """Take over what was told; returns the names of topics that changed."""
+        """Take an answer of the stream. Returns the names of topics that changed."""
         changed = {summary.topic.name for summary in response.changed if self._put(summary)}
         for name in response.deleted:
             self._told.discard(name)
             if self.topics.pop(name, None) is not None:
                 changed.add(name)
         if response.is_whole:
-            for name in self.topics.keys() - self._told:  # deleted while nobody told
+            for name in self.topics.keys() - self._told:  # deleted while no stream was open
                 del self.topics[name]
                 changed.add(name)
             self.is_current = True
         return changed
 
     def take_created(self, record: records_pb2.TopicRecord) -> None:
-        """A topic that was just made, before the stream tells it: so that nobody makes it again."""
+        """Take a topic that was just made, before the stream tells it, so that the next plan does not make it again."""
         if record.name not in self.topics:
             self._put(broker_pb2.TopicSummary(topic=record))
 
@@ -78,7 +78,7 @@ class TopicMirror:
 
 
 def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary]) -> dict[int, ChainView]:
-    """Newer versions take the place of older ones; an older one that comes late changes nothing."""
+    """The chains with what was told. A chain with a lower chain epoch than the known one is ignored."""
     for chain in told:
         known = chains.get(chain.partition)
         if known is not None and chain.epoch < known.epoch:
@@ -105,5 +105,5 @@ def _settings(settings: records_pb2.TopicSettings) -> TopicSettings:
 
 
 def settings_message(settings: TopicSettings) -> records_pb2.TopicSettings:
-    """The settings as the brokers take them."""
+    """The settings as a message for the brokers."""
     return records_pb2.TopicSettings(**asdict(settings))

@@ -1,6 +1,6 @@
-"""One pass over the Topics of a cluster: what changed is planned, done and reported.
+"""Makes passes over the Topics of a cluster: plans and takes steps for what changed, and reports.
 
-The brokers tell what they have over a stream that is kept open (`topics.py`).
+The brokers send their topics over a stream that stays open (`topics.py`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror, settings_message
 
 PASSING_S: Final = 2.0
-"""A step that takes longer is reported; others would be written twice, before and after."""
+"""Seconds after which a step under way is reported. A shorter step would be written twice, before and after it."""
 
 REFUSED_S: Final = 60.0
-"""What the brokers refuse is tried again after that, for their minds may change with their versions."""
+"""Seconds until a refused step is tried again, because another version of the brokers may accept it."""
 
 TOLD_S: Final = 0.5
-"""Changes of chains are gathered for so long: a failover moves many at once."""
+"""Seconds for which changes of chains are collected, because a failover changes many at once."""
 
 Manifest = dict[str, Any]
 
@@ -44,9 +44,9 @@ _log = structlog.get_logger(__name__)
 
 
 class TopicPass(ObjectPass[str, Topic]):
-    """Works on the Topics of one cluster, pass by pass; `mirror` has what its brokers told.
+    """Makes passes over the Topics of one cluster.
 
-    Somebody else fills the mirror, and calls `told`.
+    `mirror` has what the brokers told. The owner of the stream (`topics.py`) fills it and calls `told`.
     """
 
     KIND = TOPIC
@@ -58,15 +58,15 @@ class TopicPass(ObjectPass[str, Topic]):
     def __init__(self, at: ClusterAccess, mirror: TopicMirror) -> None:
         super().__init__(at)
         self._mirror = mirror
-        self._passing: dict[str, tuple[str, float]] = {}  # what each topic waits for, and since when
+        self._passing: dict[str, tuple[str, float]] = {}  # for each topic what it waits for, and since when
 
     @staticmethod
     def claim_of(manifest: Manifest) -> str:
-        """The topic that an object stands for."""
+        """The name of the topic that an object claims."""
         return str(manifest["spec"].get("name") or manifest["metadata"]["name"])
 
     def told(self, names: Iterable[str]) -> float:
-        """The brokers told something about these topics; returns after how many seconds to look at them."""
+        """Make topics due about which the brokers told something. Returns after how many seconds the first is due."""
         now_s, soonest_s = self._clock(), TOLD_S
         for name in names:
             pause_s = 0.0 if name in self._passing else TOLD_S
@@ -90,7 +90,7 @@ class TopicPass(ObjectPass[str, Topic]):
     # ---- steps ----
 
     async def _do(self, manifest: Manifest, plan: TopicPlan, surroundings: Surroundings) -> Finding | None:
-        """Take the steps; what is then to be reported, or None if the object is gone."""
+        """Take the steps. Returns what to report then, or None if the object is gone."""
         for step in plan.steps:
             try:
                 match step:
@@ -107,7 +107,7 @@ class TopicPass(ObjectPass[str, Topic]):
             except StaleOperatorError:
                 raise
             except TopicExistsError:
-                return plan.finding  # the stream is about to tell which
+                return plan.finding  # the stream will tell about that topic
             except RequestError as exc:
                 self._claims.mark(plan.topic.topic_name, self._clock() + REFUSED_S)
                 return Finding("Refused", f"the brokers refuse it: {exc}", plan.finding.view)
@@ -131,7 +131,7 @@ class TopicPass(ObjectPass[str, Topic]):
         await self._brokers.update_topic(request)
 
     async def _delete(self, manifest: Manifest, step: DeleteTopic) -> bool:
-        """Delete the topic, if the API itself still says so; False if it does not."""
+        """Delete the topic, if the API still says so. Returns False if it does not."""
         if not await self._may_delete(manifest):
             return False
         try:
@@ -150,7 +150,7 @@ class TopicPass(ObjectPass[str, Topic]):
             await self._write_status(manifest, status)
 
     def _is_due(self, topic: Topic, finding: Finding, *, is_long_silent: bool) -> bool:
-        """Whether it is time to report; steps that are soon over, and brokers that are soon back, are not."""
+        """Whether to report now. Steps are reported only after 2 s, and brokers that do not answer only after 60 s."""
         waits = finding.is_passing or finding.keeps_status
         if not waits:
             self._passing.pop(topic.topic_name, None)

@@ -27,10 +27,11 @@ from .topic_pass import TopicPass
 from .unclaimed import Unclaimed
 
 STREAM_PAUSE_S: Final = 0.5
-"""Between two attempts at the stream: another broker answers, or none does."""
+"""Seconds between two attempts to open the stream. The next attempt asks another broker."""
 
 SILENCE_S: Final = 60.0
-"""Only then objects are told that no broker answers: a rolling change or a failover takes less."""
+"""Seconds without an answer after which objects report that no broker answers. A rolling change or a failover takes
+less."""
 
 _FINALIZERS: Final = {TOPIC.kind: TOPIC_FINALIZER, CONSUMER_GROUP.kind: GROUP_FINALIZER}
 
@@ -38,18 +39,19 @@ _log = structlog.get_logger(__name__)
 
 
 class TopicsReconciler:
-    """Passes over Topics and ConsumerGroups; keeps a stream open to the brokers of each cluster that has any.
+    """Makes passes over Topics and ConsumerGroups, and keeps a stream open to the brokers of each cluster that has any.
 
-    The brokers of a cluster that has none are listened to once, until they have told all their topics: one may be left.
+    If a cluster has none, the stream stays open only until the brokers have told all their topics once. A topic without
+    an object may be among them, and is reported.
 
     Args:
-        api: Writes to objects.
-        cache: What the watches told.
-        brokers_of: The brokers of a cluster, by namespace and name.
-        add: Has a key worked on, after so many seconds.
-        home: The namespace in which the operator itself lives: whoever deletes it takes the operator away first, so
-            nothing there is held by a finalizer.
-        clock: Seconds, monotonic.
+        api: The API, for writes to objects.
+        cache: The objects that the watches reported.
+        brokers_of: Returns the client of a cluster's brokers, by namespace and name.
+        add: Adds a key to the work queue, due after a number of seconds.
+        home: The operator's own namespace. The operator sets no finalizers there, because it may be deleted before the
+            objects if the namespace is deleted.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -72,7 +74,10 @@ class TopicsReconciler:
         self._clusters: dict[tuple[str, str], _ClusterTopics] = {}
 
     def see_deleted(self, kind: Kind, manifest: dict[str, Any]) -> None:
-        """The watch told that an object was deleted. Where nothing is held, its last words are kept to be followed."""
+        """Note that a watch reported the deletion of an object.
+
+        In the operator's own namespace the last manifest is kept, until its `deletionPolicy` is carried out.
+        """
         finalizer = _FINALIZERS.get(kind.kind)
         if finalizer is None:
             return
@@ -85,7 +90,10 @@ class TopicsReconciler:
             self._departed.add(manifest, finalizer)
 
     async def reconcile(self, key: TopicsKey | ConsumerGroupsKey) -> float | None:
-        """One pass over one cluster's objects of one kind; returns after how many seconds to come again.
+        """Make one pass over one cluster's objects of one kind.
+
+        Returns:
+            After how many seconds to make the next one; None if nothing is due.
 
         Raises:
             StaleOperatorError: A newer operator acts: this one must end.
@@ -109,7 +117,7 @@ class TopicsReconciler:
         return await cluster.part(key).work(cluster.surroundings_of(manifest)) if cluster.has_objects else None
 
     async def _leave(self, place: tuple[str, str], cluster: _ClusterTopics, *, is_gone: bool) -> None:
-        """Nothing is to be done about the topics of a cluster until it has objects again."""
+        """Close the stream of a cluster without objects, and forget its state. A new object starts both again."""
         if self._clusters.get(place) is cluster:
             del self._clusters[place]
         if is_gone:
@@ -117,13 +125,13 @@ class TopicsReconciler:
         await cluster.close()
 
     async def close(self) -> None:
-        """End all streams."""
+        """Close the streams of all clusters."""
         clusters, self._clusters = self._clusters, {}
         await asyncio.gather(*(cluster.close() for cluster in clusters.values()))
 
 
 class _Part:
-    """The objects of one kind, and how the cluster was when they were looked at last."""
+    """The passes over the objects of one kind, with the cluster's surroundings at the last pass."""
 
     def __init__(self, objects: ObjectPass[Any, Any], clock: Callable[[], float]) -> None:
         self._objects = objects
@@ -132,7 +140,7 @@ class _Part:
         self._silent_since: float | None = None
 
     async def work(self, surroundings: Surroundings) -> float | None:
-        """One pass. When the surroundings have changed, all objects are looked at."""
+        """Make one pass. If the surroundings have changed, all objects are due. Returns when to make the next pass."""
         now_s = self._clock()
         if surroundings is not Surroundings.SILENT:
             self._silent_since = None
@@ -151,7 +159,7 @@ class _Part:
 
 
 class _ClusterTopics:
-    """One cluster's topics and consumer groups, and the stream that tells of them."""
+    """One cluster's topics and consumer groups, and the stream in which brokers tell about topics."""
 
     def __init__(self, at: ClusterAccess, add: Callable[[Hashable, float], None]) -> None:
         self._keys = (TopicsKey(at.namespace, at.cluster), ConsumerGroupsKey(at.namespace, at.cluster))
@@ -165,7 +173,7 @@ class _ClusterTopics:
         self._stream: asyncio.Task[None] | None = None
 
     async def tell_unclaimed(self, unclaimed: Unclaimed, manifest: dict[str, Any]) -> None:
-        """Say which topics are nobody's; `manifest` is the cluster's own."""
+        """Report the topics without an object in an Event on the cluster; `manifest` is the cluster's own."""
         await unclaimed.tell(self._api, manifest, self._mirror.topics, self._topics.claimed())
 
     @property
@@ -174,16 +182,16 @@ class _ClusterTopics:
         return bool(len(self._topics) or len(self._groups))
 
     def part(self, key: TopicsKey | ConsumerGroupsKey) -> _Part:
-        """The objects that the key stands for."""
+        """The passes over the objects of the key's kind."""
         return self._parts[key]
 
     def scan(self) -> None:
-        """Find out which objects changed."""
+        """Find the objects that changed, and make their claims due."""
         self._topics.scan()
         self._groups.scan()
 
     def surroundings_of(self, manifest: dict[str, Any] | None) -> Surroundings:
-        """How the cluster is; `manifest` is its own, None if there is none."""
+        """Whether the brokers can be asked and changed; `manifest` is the cluster's own, None if it does not exist."""
         if manifest is None or manifest["metadata"].get("deletionTimestamp"):
             return Surroundings.GONE
         if manifest["spec"].get("paused"):
@@ -193,7 +201,11 @@ class _ClusterTopics:
     # ---- the stream ----
 
     async def tend_stream(self, *, is_wanted: bool) -> None:
-        """Have the stream run while there is a cluster. One that ended by a mistake of ours ends the operator."""
+        """Run the stream while the cluster exists.
+
+        Raises:
+            Exception: The stream ended with an error that is a mistake in our code. It ends the operator.
+        """
         if self._stream is not None and self._stream.done():
             self._stream.result()
         if is_wanted and self._stream is None:
@@ -203,7 +215,7 @@ class _ClusterTopics:
             await self.close()
 
     async def _follow(self) -> None:
-        """Take what the brokers tell until cancelled."""
+        """Take what the brokers tell, until cancelled. A broken stream is opened again after 0.5 s."""
         while True:
             self._mirror.begin()
             try:
@@ -230,7 +242,7 @@ class _ClusterTopics:
             self._add(key, 0.0)
 
     async def close(self) -> None:
-        """End the stream."""
+        """Close the stream."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()

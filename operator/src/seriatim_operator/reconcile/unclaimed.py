@@ -1,7 +1,7 @@
-"""Topics that an operator made for an object, and that no object claims any more: somebody should hear of them.
+"""Reports topics that an operator made for an object and that no object claims any more.
 
-An object that went while no operator was there to hear it, where nothing holds objects, leaves its topic in the brokers
-with all its messages. That is the safe side, but nothing else would ever say so.
+In its own namespace the operator sets no finalizers. If an object there is deleted while no operator runs, its topic
+stays in the brokers with all messages. That is safe, but without this report no person would learn of it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ..plan.topics import TopicView
 TOPIC_UNCLAIMED: Final = "TopicUnclaimed"
 
 NAMED_MAX: Final = 5
-"""Topics that one Event names; it counts the others."""
+"""How many topics one Event names. It counts the others."""
 
 _OBJECT_MADE: Final = 5
-"""The version of UUIDs that are derived from an object; whoever makes a topic by other means takes a random one."""
+"""The version of UUIDs that the operator derives from an object. Topics made by other means have a random UUID."""
 
 
 class Unclaimed:
-    """What was told of one cluster's topics in the life of this operator.
+    """The topics of one cluster that this operator process has reported.
 
     Attributes:
-        is_surveyed: Whether all topics were looked at once.
+        is_surveyed: All topics were looked at at least once.
     """
 
     def __init__(self) -> None:
@@ -34,19 +34,19 @@ class Unclaimed:
         self._told: set[str] = set()  # incarnations
 
     def let_go(self, incarnation: str) -> None:
-        """Somebody deleted the object before the operator's eyes, and it said that the topic stays: no news."""
+        """Note that an object with `deletionPolicy: Retain` was deleted while the operator watched: no report."""
         self._told.add(incarnation)
 
     async def tell(
         self, api: Api, cluster: dict[str, Any], topics: Mapping[str, TopicView], claimed: Container[str]
     ) -> None:
-        """Say once which topics are nobody's.
+        """Report once, in an Event, the topics that no object claims.
 
         Args:
-            api: Takes the Event.
-            cluster: The BrokerCluster, which it is about.
-            topics: All that the brokers have.
-            claimed: Names that objects claim, those included whose last words are yet to be followed.
+            api: The API.
+            cluster: The BrokerCluster that gets the Event.
+            topics: All topics of the brokers, by name.
+            claimed: Names that objects claim, with departed objects whose `deletionPolicy` is still to be carried out.
         """
         self._told &= {view.incarnation for view in topics.values()}
         names = [name for name, view in sorted(topics.items()) if name not in claimed and self._is_news(view)]
@@ -69,6 +69,6 @@ def _is_of_object(incarnation: str) -> bool:
 def _note(names: list[str]) -> str:
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return (
-        f"made for Topic objects that are gone, and kept: {', '.join(names[:NAMED_MAX])}{more}. Delete each with "
-        "`seriatim topic delete NAME`, or apply a Topic that stands for it, which takes it over with its messages"
+        f"topics of Topic objects that are gone are kept: {', '.join(names[:NAMED_MAX])}{more}. Delete each with "
+        "`seriatim topic delete NAME`, or apply a Topic of that name, which takes it over with its messages"
     )

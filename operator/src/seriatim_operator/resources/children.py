@@ -1,4 +1,4 @@
-"""The small children: objects of our own kinds, and the account that brokers run under."""
+"""Builds the small children: objects of our own kinds, and the ServiceAccount of the brokers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _OURS = f"{API_GROUP}/{API_VERSION}"
 
 
 def service_account(cluster: BrokerCluster) -> Manifest:
-    """An account with no rights, whose token is not given to anyone."""
+    """The ServiceAccount of the brokers. It has no rights, and its token is not mounted into pods."""
     manifest = child(cluster, "v1", "ServiceAccount", service_account_name(cluster.name))
     return {**manifest, "automountServiceAccountToken": False}
 
 
 def broker_group(cluster: BrokerCluster, group: str) -> Manifest:
-    """A group's object. Weight and state are its users' to write: the operator does not name them."""
+    """The BrokerGroup object of a broker group. The operator does not set weight and state: users write them."""
     labels = {**common_labels(cluster.name), LABEL_GROUP: group}
     manifest = child(cluster, _OURS, "BrokerGroup", group_object_name(cluster.name, group), labels=labels)
     return {**manifest, "spec": {"cluster": cluster.name, "group": group}}
 
 
 def broker(cluster: BrokerCluster, spec: BrokerSpec) -> Manifest:
-    """An incarnation's object."""
+    """The Broker object of an incarnation."""
     assert spec.cluster == cluster.name, "a broker of another cluster"
     manifest = child(cluster, _OURS, "Broker", broker_object_name(spec), labels=broker_labels(spec))
     return {**manifest, "spec": spec.to_manifest()}

@@ -1,4 +1,4 @@
-"""All builders of one cluster behind one object: what a plan asks for children."""
+"""Puts all builders for one cluster into one object, from which plans get children."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ClusterChildren:
     Methods that need the broker settings raise SettingsError if `spec.settings` cannot be given to a broker.
 
     Attributes:
-        cluster: Whose children.
+        cluster: The cluster that the children belong to.
         default_image: The brokers' image if the cluster names none.
-        operator_namespace: Where the operator runs; it may reach the brokers.
+        operator_namespace: The namespace of the operator, which may connect to the brokers.
     """
 
     cluster: BrokerCluster
@@ -32,7 +32,7 @@ class ClusterChildren:
     operator_namespace: str
 
     def shared(self) -> list[Manifest]:
-        """What the cluster has one of, but for its settings; Secrets are made elsewhere."""
+        """The children that the cluster has once, except settings and Secrets."""
         made = [
             service_account(self.cluster),
             brokers_service(self.cluster),
@@ -43,11 +43,11 @@ class ClusterChildren:
         return made
 
     def config(self) -> Manifest:
-        """The brokers' settings file."""
+        """The ConfigMap with the brokers' settings file."""
         return config_map(self.cluster)
 
     def group(self, group: str) -> Manifest:
-        """A BrokerGroup object, without what users may say in it."""
+        """A BrokerGroup object, without the fields that users may write."""
         return broker_group(self.cluster, group)
 
     def broker(self, group: str, slot: int, uid: str, replaces: str | None) -> Manifest:
@@ -60,13 +60,13 @@ class ClusterChildren:
         return volume_claim(self.cluster, broker.spec)
 
     def pod(self, broker: Broker) -> Manifest:
-        """The pod of a broker, with the hash of its template among the annotations."""
+        """The pod of a broker. An annotation has the hash of its template."""
         return pod(self.cluster, broker.spec, self.default_image)
 
     def budget(self, group: str, disruptions_max: int) -> Manifest:
-        """The disruption budget of a group."""
+        """The disruption budget of a broker group; `disruptions_max` is 0 or 1."""
         return disruption_budget(self.cluster, group, disruptions_max)
 
     def template_hash(self) -> str:
-        """What the hash of all pods should be."""
+        """The template hash that all pods should have."""
         return template_hash(self.cluster, self.default_image)

@@ -1,4 +1,4 @@
-"""The brokers' settings file, and the hash that says whether a running broker has what is wanted."""
+"""Builds the brokers' settings file, and the hash that shows whether a running broker has the desired template."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .settings import parse_settings
 HASH_LENGTH = 16
 
 JOIN_DEADLINE_S = 86_400.0
-"""A broker that cannot reach etcd waits, and says so when it is asked whether it is ready; it does not crash."""
+"""Seconds for which a broker waits for etcd at its start before it ends. Meanwhile `/readyz` says that it waits."""
 
 
 def broker_toml(cluster: BrokerCluster) -> str:
-    """What all brokers of a cluster are told; what differs between them is in their environment.
+    """The settings that all brokers of a cluster share, as TOML. Settings that differ are in their environment.
 
     Raises:
         SettingsError: `spec.settings` cannot be given to a broker.
@@ -65,11 +65,12 @@ def config_map(cluster: BrokerCluster) -> Manifest:
 
 
 def template_hash(cluster: BrokerCluster, default_image: str) -> str:
-    """Changes when, and only when, the brokers have to be restarted to get what is wanted.
+    """The hash of everything that needs a restart of the brokers when it changes, and of nothing else.
 
-    Only what somebody wants goes in, never what a builder makes of it: a newer operator that writes pods differently
-    must not restart a broker by that alone. Labels, annotations and certificates change in place; what decides on which
-    node a pod may be counts when it is placed, and a broker whose disk is on a node cannot be placed elsewhere anyway.
+    It is made from the user's wishes, not from the pod that a builder makes of them. So a newer operator that builds
+    pods differently restarts no broker because of that. Labels, annotations and certificates change in place. Fields
+    that decide on which node a pod may run are not in the hash: they count when a pod is placed, and a broker with a
+    local disk cannot move anyway.
 
     Raises:
         SettingsError: `spec.settings` cannot be given to a broker.

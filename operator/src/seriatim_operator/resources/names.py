@@ -1,13 +1,13 @@
-"""Names, labels, ports and paths on which all children of a cluster agree.
+"""Names, labels, ports and paths that all children of a cluster use.
 
-With a cluster `orders` in the namespace `shop`, its first group `g0`, and the disk `x7k2` in that group's slot 1:
+With a cluster `orders` in the namespace `shop`, its first broker group `g0`, and the disk `x7k2` in slot 1 of `g0`:
 
     orders                   client Service, and the BrokerCluster itself
     orders-brokers           headless Service, NetworkPolicy
     orders-broker            ServiceAccount
     orders-config            ConfigMap
-    orders-ca                Secret of an own authority
-    orders-broker-tls        Secret of the brokers; -client-tls, -operator-tls: of who comes as a client
+    orders-ca                Secret of an authority of the operator's own
+    orders-broker-tls        Secret of the brokers; -client-tls, -operator-tls: Secrets of clients
     orders-g0                BrokerGroup, PodDisruptionBudget
     orders-g0-1-x7k2         Broker, Pod, PersistentVolumeClaim
     g0-1                     the broker's name in the protocol, and its host name
@@ -24,7 +24,7 @@ from ..spec.cluster import BrokerCluster
 Manifest = dict[str, Any]
 
 FIELD_MANAGER: Final = "seriatim-operator"
-"""Under which the operator applies; the value of the managed-by label as well."""
+"""The field manager of the operator's server-side apply, and the value of the managed-by label."""
 
 BROKER_PORT: Final = 7100
 ADMIN_PORT: Final = 7101
@@ -33,7 +33,7 @@ ADMIN_PORT_NAME: Final = "admin"
 
 CONTAINER: Final = "broker"
 USER_ID: Final = 10001
-"""Of the image's user and group."""
+"""The number of the image's user and of the user's group."""
 
 VOLUME_PATH: Final = "/var/lib/seriatim"
 DATA_PATH: Final = f"{VOLUME_PATH}/data"
@@ -54,22 +54,22 @@ LABEL_BROKER_UID: Final = "seriatim.dev/broker-uid"
 
 ANNOTATION_TEMPLATE_HASH: Final = "seriatim.dev/template-hash"
 ANNOTATION_CHANGED_AT: Final = "seriatim.dev/changed-at"
-"""On Secrets: when what is in them last changed in a way that brokers have to see."""
+"""An annotation of Secrets: when their content last changed in a way that brokers must read."""
 
 APP: Final = "seriatim"
 COMPONENT_BROKER: Final = "broker"
 COMPONENT_OPERATOR: Final = "operator"
 COMPONENT_ETCD: Final = "etcd"
-"""Of the chart's own."""
+"""The component label of the chart's own etcd."""
 
 
 def client_service_name(cluster: str) -> str:
-    """The Service that clients connect to first."""
+    """The Service to which clients connect first."""
     return cluster
 
 
 def brokers_name(cluster: str) -> str:
-    """The headless Service that gives each broker its host name; the NetworkPolicy is called alike."""
+    """The headless Service that gives each broker its host name. The NetworkPolicy has the same name."""
     return f"{cluster}-brokers"
 
 
@@ -79,12 +79,12 @@ def config_name(cluster: str) -> str:
 
 
 def service_account_name(cluster: str) -> str:
-    """The ServiceAccount that brokers run under; it may do nothing."""
+    """The ServiceAccount of the brokers. It has no rights."""
     return f"{cluster}-broker"
 
 
 def authority_secret_name(cluster: str) -> str:
-    """The Secret of a cluster's own authority."""
+    """The Secret of the authority that the operator makes for a cluster."""
     return f"{cluster}-ca"
 
 
@@ -94,60 +94,60 @@ def tls_secret_name(cluster: str, role: str) -> str:
 
 
 def group_object_name(cluster: str, group: str) -> str:
-    """The BrokerGroup of a group, and its disruption budget."""
+    """The BrokerGroup of a broker group, and its disruption budget."""
     return f"{cluster}-{group}"
 
 
 def broker_object_name(broker: BrokerSpec) -> str:
-    """The Broker of an incarnation, its pod and its volume claim."""
+    """The Broker of an incarnation, and its pod and volume claim."""
     return f"{broker.cluster}-{broker.group}-{broker.slot}-{broker.uid}"
 
 
 def broker_name(group: str, slot: int) -> str:
-    """What the protocol calls a member."""
+    """The name of a member in the protocol."""
     return f"{group}-{slot}"
 
 
 def protocol_cluster_name(cluster: BrokerCluster) -> str:
-    """What the brokers call their cluster, and where its keys lie in etcd.
+    """The cluster's name among the brokers, under which its keys are in etcd.
 
-    With the namespace: two clusters of one name that share an etcd would otherwise be one cluster.
+    It contains the namespace. Otherwise two clusters of the same name that share an etcd would be one cluster.
     """
     return f"{cluster.namespace}.{cluster.name}"
 
 
 def broker_address(cluster: BrokerCluster, group: str, slot: int) -> str:
-    """Where a broker is reached, by peers and by clients."""
+    """The `host:port` at which peers and clients reach a broker."""
     return f"{broker_name(group, slot)}.{brokers_name(cluster.name)}.{cluster.namespace}.svc:{BROKER_PORT}"
 
 
 def bootstrap_address(cluster: BrokerCluster) -> str:
-    """What clients connect to first."""
+    """The `host:port` to which clients connect first."""
     return f"{client_service_name(cluster.name)}.{cluster.namespace}.svc:{BROKER_PORT}"
 
 
 def selector_labels(cluster: str) -> dict[str, str]:
-    """What the pods of a cluster's brokers have in common, and no other pod has."""
+    """The labels that exactly the pods of a cluster's brokers have."""
     return {LABEL_NAME: APP, LABEL_INSTANCE: cluster, LABEL_COMPONENT: COMPONENT_BROKER}
 
 
 def group_selector_labels(cluster: str, group: str) -> dict[str, str]:
-    """The same, of one group."""
+    """The labels that exactly the pods of one broker group have."""
     return {**selector_labels(cluster), LABEL_GROUP: group}
 
 
 def selector_text(labels: Mapping[str, str]) -> str:
-    """Labels as the API's query parameter and `status.selector` write them."""
+    """Labels as a selector text, as in the API's query parameter and in `status.selector`."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def common_labels(cluster: str) -> dict[str, str]:
-    """Labels of every child."""
+    """The labels of every child of a cluster."""
     return {**selector_labels(cluster), LABEL_MANAGED_BY: FIELD_MANAGER, LABEL_CLUSTER: cluster}
 
 
 def broker_labels(broker: BrokerSpec) -> dict[str, str]:
-    """Labels of what belongs to one incarnation."""
+    """The labels of the objects of one incarnation."""
     return {
         **common_labels(broker.cluster),
         LABEL_GROUP: broker.group,
@@ -166,16 +166,16 @@ def child(
     annotations: Mapping[str, str] | None = None,
     owned: bool = True,
 ) -> Manifest:
-    """The head of a child's manifest.
+    """The first part of a child's manifest: API version, kind and metadata.
 
     Args:
-        cluster: Whose child it is.
-        api_version: Of the child.
-        kind: Of the child.
-        name: Of the child.
-        labels: Instead of the common ones.
-        annotations: If it has any.
-        owned: Whether it goes when the cluster goes.
+        cluster: The cluster that the child belongs to.
+        api_version: The child's API version.
+        kind: The child's kind.
+        name: The child's name.
+        labels: Labels in place of the common ones.
+        annotations: Annotations, if the child has any.
+        owned: Whether Kubernetes deletes the child when the cluster object is deleted.
     """
     metadata: Manifest = {
         "name": name,

@@ -1,4 +1,4 @@
-"""A broker's pod: one container, restricted as far as Kubernetes can restrict it."""
+"""Builds a broker's pod: one container, restricted as far as Kubernetes can restrict it."""
 
 from __future__ import annotations
 
@@ -41,27 +41,29 @@ from .settings import STOP_DEADLINE_DEFAULT_S, parse_settings
 HOSTNAME_KEY: Final = "kubernetes.io/hostname"
 
 GRACE_MARGIN_S: Final = 27
-"""On top of the broker's own deadline to hand over (3 s): closing the database, and a slow machine; 30 s in all."""
+"""Seconds of grace after the broker's own deadline to hand over (3 s), so 30 s in all. They are for closing the
+database on a slow machine."""
 
 REQUESTS_DEFAULT: Final = {"cpu": "100m", "memory": "512Mi"}
-"""A share that keeps heartbeats on time beside pods that ask for more, and the budgets of a broker's buffers (64 MiB
-head cache, 64 MiB in flight, 96 MiB memtables) with the process itself. Not a limit."""
+"""The CPU share keeps heartbeats on time beside pods that ask for more. The memory is for a broker's buffers (64 MiB
+head cache, 64 MiB in flight, 96 MiB memtables) and the process itself. These are requests and not limits."""
 
 STARTUP_S_MAX: Final = 3600
-"""A broker that replays a long log must not be killed for it: it would begin again."""
+"""Seconds that a broker may take to start. If it were killed while it replays a long log, it would begin again."""
 
 _LIVENESS_FAILURES_MAX: Final = 6
-"""Of 20 s each: an event loop that stood for two minutes will not turn again. Killing a broker because its machine is
-busy would make the others busier, and safety needs no probe: it has fences."""
+"""Failed probes, one every 20 s, until the broker is killed: an event loop that did not run for 2 minutes will not run
+again. If a broker were killed because its machine is busy, the others would be busier. Safety needs no probe, because
+members are fenced."""
 
 
 def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -> Manifest:
     """The pod of one incarnation.
 
     Args:
-        cluster: Whose broker it is.
-        broker: Which member, on which disk.
-        default_image: For a cluster that names none.
+        cluster: The cluster that the broker belongs to.
+        broker: The member and its disk.
+        default_image: The image if the cluster names none.
 
     Raises:
         SettingsError: `spec.settings` cannot be given to a broker.
@@ -80,7 +82,7 @@ def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -> Manif
         "subdomain": brokers_name(cluster.name),
         "serviceAccountName": service_account_name(cluster.name),
         "automountServiceAccountToken": False,
-        # Variables made from Services of the namespace can look like settings of ours (SERIATIM_...).
+        # Kubernetes makes variables from the Services of a namespace. They could look like our settings (SERIATIM_...).
         "enableServiceLinks": False,
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": _grace_s(cluster),
@@ -108,10 +110,10 @@ def pod(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -> Manif
 
 
 def pod_in_place(existing: Mapping[str, Any], wanted: Manifest) -> Manifest:
-    """What may be applied to a pod that exists: labels and annotations, for the rest of a pod does not change.
+    """The manifest to apply to an existing pod. Only labels and annotations change, because the rest of a pod cannot.
 
-    The hash stays that of the pod's birth: it says what the pod has, not what is wanted. The spec is repeated as it is,
-    because server-side apply takes away what a manager no longer names.
+    The template hash stays as it was when the pod was made, because it says what the pod has. The spec is repeated as
+    it is, because server-side apply removes fields that a manager does not name any more.
     """
     born_with = (existing["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE_HASH, "")
     metadata = wanted["metadata"]
@@ -146,7 +148,7 @@ def _container(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        # What the broker leaves here says which run ended: the evidence for its death certificate.
+        # The broker writes its member run into this file. It is the evidence for the death certificate.
         "terminationMessagePath": STATUS_FILE,
         "terminationMessagePolicy": "File",
         "volumeMounts": [
@@ -160,7 +162,10 @@ def _container(cluster: BrokerCluster, broker: BrokerSpec, default_image: str) -
 
 
 def _resources(template: PodTemplate) -> Manifest:
-    """What the user says; what nobody says is asked for, so that a broker is not the first to be starved or killed."""
+    """The user's requests and limits. Requests that the user leaves out get a default.
+
+    Without it a broker would be the first to get no CPU or to be killed.
+    """
     limits = dict(template.resources.limits)
     requests = {name: amount for name, amount in REQUESTS_DEFAULT.items() if name not in limits}
     return {"requests": {**requests, **template.resources.requests}, **({"limits": limits} if limits else {})}
@@ -183,14 +188,14 @@ def _probe(path: str, scheme: str, period_s: int, failures: int, timeout_s: int 
     return {
         "httpGet": {"path": path, "port": ADMIN_PORT_NAME, "scheme": scheme},
         "periodSeconds": period_s,
-        # A loaded machine answers late; a probe that times out too soon is a failover too many.
+        # A busy machine answers late, and a probe that times out too early causes a needless failover.
         "timeoutSeconds": timeout_s,
         "failureThreshold": failures,
     }
 
 
 def _volumes(cluster: BrokerCluster, broker: BrokerSpec) -> list[Manifest]:
-    """Disk, scratch space, and one volume for all files, so that they change together."""
+    """The disk, a temporary directory, and one volume for all files, so that they change together."""
     sources: list[Manifest] = [
         {"configMap": {"name": config_name(cluster.name), "items": [{"key": CONFIG_FILE, "path": CONFIG_FILE}]}}
     ]
@@ -211,14 +216,14 @@ def _secret_files(secret: str, directory: str) -> Manifest:
 
 
 def _affinity(broker: BrokerSpec) -> Manifest:
-    """Never two members of a group on one machine: they hold the same messages."""
+    """The rule that no two members of a broker group run on one machine, because they hold the same messages."""
     selector = {"matchLabels": group_selector_labels(broker.cluster, broker.group)}
     term = {"labelSelector": selector, "topologyKey": HOSTNAME_KEY}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def _spread(broker: BrokerSpec, zone_key: str) -> list[Manifest]:
-    """Members of a group over zones, all brokers over machines, where that is possible."""
+    """The rules that spread the members of a broker group over zones, and all brokers over machines, if possible."""
 
     def over(key: str, labels: dict[str, str]) -> Manifest:
         return {
@@ -233,11 +238,11 @@ def _spread(broker: BrokerSpec, zone_key: str) -> list[Manifest]:
 
 
 def _tolerations(template: PodTemplate) -> list[Manifest]:
-    """The user's, and those that leave a lost node to the operator.
+    """The user's tolerations, and those for nodes that are silent.
 
-    By default a pod on a silent node is deleted after five minutes. Its disk is there, and nowhere else: all that would
-    do is to end a broker that comes back with its node. Whether the node is gone for good is for the operator to prove;
-    who knows it is sets the out-of-service taint, which is not borne, or deletes the Node.
+    Without them Kubernetes deletes a pod on a silent node after 5 minutes. But the pod's disk is only on that node, so
+    this would only end a broker that returns with its node. The operator itself proves whether a node is gone for good.
+    A person who knows that it is sets the out-of-service taint, which the pod does not tolerate, or deletes the Node.
     """
     silent = [
         {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute"}

@@ -1,4 +1,4 @@
-"""What limits others: who may reach the brokers, and how many of a group may be evicted."""
+"""Builds the NetworkPolicy of the brokers, and the disruption budget of each broker group."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ DNS_PORT = 53
 
 
 def disruption_budget(cluster: BrokerCluster, group: str, may_leave: int) -> Manifest:
-    """The budget of one group.
+    """The budget of one broker group.
 
-    Written as `minAvailable`, a number: for `maxUnavailable` Kubernetes would ask the pods' owner how many there should
-    be, and a BrokerCluster's scale counts groups, not pods.
+    It has `minAvailable` as a number. For `maxUnavailable` Kubernetes would ask the pods' owner how many pods there
+    should be, and the scale of a BrokerCluster counts broker groups, not pods.
 
     Args:
-        cluster: Whose group it is.
-        group: The group.
-        may_leave: 0 while a member is not whole or a drain waits for heads to move, else 1.
+        cluster: The cluster that the broker group belongs to.
+        group: The name of the broker group.
+        may_leave: 1 if a member may be evicted now, otherwise 0.
     """
     assert 0 <= may_leave <= 1, "one member at a time"
     labels = {**common_labels(cluster.name), LABEL_GROUP: group}
@@ -42,18 +42,18 @@ def disruption_budget(cluster: BrokerCluster, group: str, may_leave: int) -> Man
     spec = {
         "minAvailable": cluster.spec.members_per_group - may_leave,
         "selector": {"matchLabels": group_selector_labels(cluster.name, group)},
-        # A member that is not ready protects nothing; without this it could hold up the drain of its node for ever.
+        # Without this, a member that is not ready could hold up the drain of its node for ever.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     return {**manifest, "spec": spec}
 
 
 def network_policy(cluster: BrokerCluster, operator_namespace: str) -> Manifest:
-    """Who may talk to the brokers, and with whom they may talk.
+    """The policy for connections to the brokers and from them.
 
     Args:
-        cluster: Whose brokers.
-        operator_namespace: Where the operator runs.
+        cluster: The cluster of the brokers.
+        operator_namespace: The namespace of the operator.
     """
     brokers = {"podSelector": {"matchLabels": selector_labels(cluster.name)}}
     operator = {
@@ -68,13 +68,13 @@ def network_policy(cluster: BrokerCluster, operator_namespace: str) -> Manifest:
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [
             {"from": [brokers, operator, clients], "ports": [_tcp(BROKER_PORT)]},
-            # Metrics, for whoever scrapes in this Kubernetes.
+            # The port of the metrics is open to all pods, because monitoring may run in any namespace.
             {"from": [{"namespaceSelector": {}}], "ports": [_tcp(ADMIN_PORT)]},
         ],
         "egress": [
             {"to": [brokers], "ports": [_tcp(BROKER_PORT)]},
             *_to_etcd(cluster),
-            # Name servers stand in pods, on nodes or outside; the port is all that is common to them.
+            # Name servers run in pods, on nodes or outside, so only their port is the same everywhere.
             {"ports": [{"protocol": "UDP", "port": DNS_PORT}, _tcp(DNS_PORT)]},
         ],
     }
@@ -82,7 +82,11 @@ def network_policy(cluster: BrokerCluster, operator_namespace: str) -> Manifest:
 
 
 def _to_etcd(cluster: BrokerCluster) -> list[Manifest]:
-    """A policy cannot name a host: an endpoint given by address is let through as such, one by name by its port."""
+    """The rules for connections to etcd.
+
+    A policy can name addresses but no hosts. So an endpoint with an address gets a rule for the address, and one with a
+    host name gets a rule for its port.
+    """
     rules: list[Manifest] = []
     for endpoint in cluster.spec.etcd.endpoints:
         host, _, port = endpoint.rpartition(":")

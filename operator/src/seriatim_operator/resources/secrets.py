@@ -1,7 +1,7 @@
-"""Secrets of certificates: as manifests, and back as files.
+"""Converts certificate files to manifests of Secrets, and back.
 
-They have the layout that cert-manager writes, so either may keep them: one that bears cert-manager's mark, or not ours,
-is left alone.
+The Secrets have the layout that cert-manager writes, so cert-manager may keep them in place of the operator. The
+operator does not write a Secret that has cert-manager's annotation or lacks the operator's label.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..spec.cluster import BrokerCluster
 from .names import ANNOTATION_CHANGED_AT, FIELD_MANAGER, LABEL_MANAGED_BY, Manifest, child
 
 CERT_MANAGER_MARKS = ("cert-manager.io/certificate-name", "cert-manager.io/issuer-name")
-"""Annotations that cert-manager puts on each Secret it fills."""
+"""Annotations that cert-manager sets on each Secret that it fills."""
 
 
 def tls_secret(
@@ -25,10 +25,10 @@ def tls_secret(
     """A Secret with a certificate and its key.
 
     Args:
-        cluster: Whose.
-        name: Of the Secret.
-        files: What is in it: `tls.crt`, `tls.key`, and mostly `ca.crt`.
-        changed_at: Noted on it; see `changed_at`.
+        cluster: The cluster that the Secret belongs to.
+        name: The name of the Secret.
+        files: Its files: `tls.crt`, `tls.key`, and mostly `ca.crt`.
+        changed_at: The time to note on it; see the function `changed_at`.
     """
     noted = {ANNOTATION_CHANGED_AT: changed_at.astimezone(UTC).isoformat(timespec="seconds")} if changed_at else None
     manifest = child(cluster, "v1", "Secret", name, annotations=noted)
@@ -37,7 +37,7 @@ def tls_secret(
 
 
 def is_ours(manifest: Mapping[str, Any]) -> bool:
-    """Whether the operator keeps this Secret; otherwise somebody else does, and it is only read."""
+    """Whether the operator keeps this Secret. If the user or cert-manager does, the operator only reads it."""
     metadata = manifest["metadata"]
     if any(mark in (metadata.get("annotations") or {}) for mark in CERT_MANAGER_MARKS):
         return False
@@ -45,7 +45,7 @@ def is_ours(manifest: Mapping[str, Any]) -> bool:
 
 
 def secret_files(manifest: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a Secret; one that is no base64 counts as empty, which its reader reports."""
+    """The files of a Secret. A file that is not base64 counts as empty, which the reader of the file reports."""
     files: dict[str, bytes] = {}
     for file, content in (manifest.get("data") or {}).items():
         try:
@@ -56,7 +56,7 @@ def secret_files(manifest: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def changed_at(manifest: Mapping[str, Any]) -> datetime | None:
-    """When the operator last put something into it that brokers have to see; None if it does not say."""
+    """When the operator last wrote something into the Secret that brokers must read; None if no time is noted."""
     text = (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_CHANGED_AT, "")
     try:
         time = datetime.fromisoformat(text)

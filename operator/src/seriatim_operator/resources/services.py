@@ -1,4 +1,4 @@
-"""The two Services: one gives brokers their host names, the other is where clients begin."""
+"""Builds the two Services: one gives brokers their host names, to the other one clients connect first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from .names import (
 
 
 def brokers_service(cluster: BrokerCluster) -> Manifest:
-    """Headless: `g0-1.orders-brokers.shop.svc`, also while a broker is not ready, for it becomes so by its peers."""
+    """The headless Service for names such as `g0-1.orders-brokers.shop.svc`.
+
+    It also has brokers that are not ready, because a broker needs links to its peers to become ready.
+    """
     manifest = child(cluster, "v1", "Service", brokers_name(cluster.name))
     spec = {
         "clusterIP": "None",
@@ -29,7 +32,7 @@ def brokers_service(cluster: BrokerCluster) -> Manifest:
 
 
 def client_service(cluster: BrokerCluster) -> Manifest:
-    """Any broker that serves; from there clients are led to the right ones."""
+    """The Service that leads to any ready broker. That broker tells clients which brokers to use."""
     manifest = child(cluster, "v1", "Service", client_service_name(cluster.name))
     spec = {
         "type": "ClusterIP",

@@ -1,12 +1,13 @@
-"""The broker settings that users may write into `spec.settings`: a closed list, checked before a broker sees them.
+"""Checks the broker settings that users may write into `spec.settings`: a closed list.
 
-A broker refuses to start over a bad setting. Rolled out one member at a time that would stop at the first, but a member
-would be down for a misspelling: so the same checks are made here, and end in a condition. Where things are (addresses,
-paths, names) is decided by the operator and is not in the list. All of these need a restart of the broker.
+A broker with a bad setting refuses to start. A rolling change would stop at the first such broker, but one member would
+be down because of a misspelling. So the operator makes the same checks before, and reports errors in a condition. The
+operator itself decides addresses, paths and names, so they are not in the list. A change of any of these settings needs
+a restart of the brokers.
 
     SettingsError
-    ├── UnknownSettingError    there is no such setting, or it is not the user's
-    └── InvalidSettingError    the value is none
+    ├── UnknownSettingError    there is no such setting, or users may not write it
+    └── InvalidSettingError    the setting cannot have this value
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class SettingsError(Exception):
     """`spec.settings` cannot be given to a broker.
 
     Attributes:
-        name: The setting.
+        name: The name of the setting.
     """
 
     def __init__(self, name: str, problem: str) -> None:
-        """Name the setting, and say what is wrong with it."""
+        """Make the error for the setting `name`; `problem` is its text."""
         super().__init__(problem)
         self.name = name
 
@@ -39,22 +40,22 @@ class UnknownSettingError(SettingsError):
     """There is no such setting.
 
     Attributes:
-        nearest: The one that was probably meant.
+        nearest: The known setting with the most similar name.
     """
 
     def __init__(self, name: str, nearest: str) -> None:
-        """Name both."""
+        """Make the error with both names."""
         super().__init__(name, f"there is no setting {name!r}; the nearest is {nearest!r}")
         self.nearest = nearest
 
 
 class InvalidSettingError(SettingsError):
-    """The value is none that the setting can have."""
+    """The setting cannot have this value, or two settings contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number between two limits, the limits included; `over` leaves the lower one out."""
+    """A number from `low` to `high`, both included. With `over` it must be above `low`."""
 
     low: float
     high: float = math.inf
@@ -78,7 +79,7 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One word of a few."""
+    """One word of a list."""
 
     words: tuple[str, ...]
 
@@ -122,11 +123,11 @@ _SERVE_LEASE_DEFAULT_MS: Final = 300
 
 
 def parse_settings(settings: Mapping[str, str]) -> dict[str, SettingValue]:
-    """The settings with their values, by name.
+    """The values of the settings by name.
 
     Raises:
-        UnknownSettingError: There is no such setting.
-        InvalidSettingError: A value is none, or two do not go together.
+        UnknownSettingError: There is no such setting, or users may not write it.
+        InvalidSettingError: A setting cannot have its value, or `heartbeat_ms` is not below `serve_lease_ms`.
     """
     values = {name: _parse(name, text) for name, text in sorted(settings.items())}
     heartbeat = values.get("heartbeat_ms", _HEARTBEAT_DEFAULT_MS)
@@ -136,7 +137,7 @@ def parse_settings(settings: Mapping[str, str]) -> dict[str, SettingValue]:
     if heartbeat >= lease:
         raise InvalidSettingError(
             "heartbeat_ms",
-            f"heartbeat_ms ({heartbeat}) must be below serve_lease_ms ({lease}): a lease outlives a heartbeat",
+            f"heartbeat_ms ({heartbeat}) must be below serve_lease_ms ({lease}): a lease must outlast a heartbeat",
         )
     return values
 

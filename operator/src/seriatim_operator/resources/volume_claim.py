@@ -1,4 +1,4 @@
-"""The claim for a broker's disk."""
+"""Builds the claim for a broker's disk."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .names import Manifest, broker_labels, broker_object_name, child
 
 
 def volume_claim(cluster: BrokerCluster, broker: BrokerSpec) -> Manifest:
-    """The claim of one incarnation; its name is never used again, so that no disk is taken for another.
+    """The claim of one incarnation. Its name is never used again, so that one disk cannot be used in place of another.
 
-    With the policy Retain nobody owns it: the disks outlive a cluster object that was deleted by mistake.
+    With the policy Retain it has no owner, so the disks stay if the cluster object is deleted by mistake.
     """
     storage = cluster.spec.storage
     manifest = child(
