@@ -204,7 +204,7 @@ class Operator:
             await asyncio.sleep(RELIST_S)
 
     async def _insist_on_listing(self) -> None:
-        """List everything. If the API does not answer, try again every 2 s, until the Lease is lost after 10 s."""
+        """List everything. If the API does not answer, try again every 2 s, until the Lease is lost."""
         while True:
             try:
                 await self._list_all()

@@ -65,9 +65,9 @@ CLUSTER: list[tuple[str, object, str]] = [
     ("spec.podTemplate.nodeSelector", {"disk": "-"}, "begins and ends with a letter or digit"),
     ("spec.podTemplate.nodeSelector", {"/disk": "x"}, "keys have letters"),
     ("spec.podTemplate.resources.limits", {"c p u": 1}, "keys have letters"),
-    ("spec.podTemplate.resources", {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}, "lower the one or raise"),
+    ("spec.podTemplate.resources", {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}, "lower the request or raise"),
     ("spec.podTemplate.tolerations", [{"key": "a", "operator": "Exists", "value": "b"}], "leave value out"),
-    ("spec.podTemplate.tolerations", [{"effect": "NoSchedule"}], "say operator: Exists"),
+    ("spec.podTemplate.tolerations", [{"effect": "NoSchedule"}], "write operator: Exists"),
     ("spec.podTemplate.tolerations", [{"key": "a", "tolerationSeconds": 5}], "needs effect: NoExecute"),
     ("spec.podTemplate.tolerations", [{"key": "a b"}], "a key has letters"),
     ("spec.podTemplate.zoneKey", "a zone", "a key has letters"),
@@ -110,7 +110,7 @@ BROKER: list[tuple[str, object, str]] = [
 ]
 
 TOPIC: list[tuple[str, object, str]] = [
-    ("metadata.name", "a" * 201, "say a shorter one in spec.name"),
+    ("metadata.name", "a" * 201, "write a shorter one into spec.name"),
     ("spec.cluster", GONE, "spec.cluster: Required value"),
     ("spec.cluster", "", "at least 1 chars long"),
     ("spec.cluster", "c" * 41, "Too long: may not be more than 40"),
@@ -123,15 +123,15 @@ TOPIC: list[tuple[str, object, str]] = [
     ("spec.durability", "Sometimes", 'supported values: "Flushed", "Replicated"'),
     ("spec.retention", "3 days", "such as 72h or 7d, or Forever"),
     ("spec.retention", "-1h", "such as 72h or 7d, or Forever"),
-    ("spec.retention", "0s", "at least a second"),
+    ("spec.retention", "0s", "at least 1s"),
     ("spec.retention", "99999999999d", "such as 72h or 7d, or Forever"),
     ("spec.retention", 72, "must be of type string"),
     ("spec.retentionSize", "much", "write a number with a unit"),
     ("spec.retentionSize", "100Ki", "keep at least 1Mi of a partition"),
     ("spec.retentionSize", "-1Gi", "keep at least 1Mi of a partition"),
     ("spec.retainUnread", "yes", "must be of type boolean"),
-    ("spec.unreadMax", "7d", "say retainUnread: true"),
-    ("spec.unreadSizeMax", "1Gi", "say retainUnread: true"),
+    ("spec.unreadMax", "7d", "write retainUnread: true"),
+    ("spec.unreadSizeMax", "1Gi", "write retainUnread: true"),
     ("spec.unreadMax", "a week", "such as 72h or 7d, or Forever"),
     ("spec.batchSizeBytesMax", 1 << 21, "less than or equal to 1048576"),
     ("spec.batchSizeBytesMax", 10, "greater than or equal to 1024"),
@@ -144,7 +144,7 @@ TOPIC: list[tuple[str, object, str]] = [
 ]
 
 CONSUMER_GROUP: list[tuple[str, object, str]] = [
-    ("metadata.name", "a" * 201, "say a shorter one in spec.group"),
+    ("metadata.name", "a" * 201, "write a shorter one into spec.group"),
     ("spec.cluster", GONE, "spec.cluster: Required value"),
     ("spec.topic", GONE, "spec.topic: Required value"),
     ("spec.topic", "a b", "letters, digits, dots, _ and -"),

@@ -66,7 +66,7 @@ class Credentials:
 class Brokers:
     """A client of one cluster's brokers.
 
-    Every call raises `SeriatimError`: the error that a broker answered, or `UnavailableError` if no broker answers
+    A call that fails raises `SeriatimError`: the error that a broker answered, or `UnavailableError` if none answers
     within 8 s (15 s for calls that make, change or delete a topic, 10 s for operations on consumer groups). If a call
     is cancelled or fails, the brokers may still carry it out.
 

@@ -178,7 +178,8 @@ def _word_of_a_person(observed: Observed, broker: Broker, plan: Plan) -> str | N
     pod = observed.pods.get(broker.name)
     if disk != wanted or word not in ("", LAST_COPY):
         plan.hold(
-            broker.name, f"{about} it must name the disk. If that is lost for good, write {ANNOTATION_LOST}={wanted}"
+            broker.name,
+            f"{about} it must name the disk. If the disk is lost for good, write {ANNOTATION_LOST}={wanted}",
         )
         return None
     if pod is not None and pod.is_ready:

@@ -56,7 +56,9 @@ def _stop_members(observed: Observed, plan: Plan, group: str) -> None:
     pods = [pod for pod in observed.pods.values() if pod.group == group]
     for pod in sorted(pods, key=lambda p: p.name):
         if not pod.is_deleting:
-            plan.actions.append(DeletePod(pod.name, pod.uid, "GroupRemoved", f"group {group} is drained and removed"))
+            plan.actions.append(
+                DeletePod(pod.name, pod.uid, "GroupRemoved", f"broker group {group} is drained and removed")
+            )
             return
     if not pods:
         plan.actions.append(RemoveGroup(group))
@@ -69,11 +71,11 @@ def _delete_remains(observed: Observed, plan: Plan, group: str) -> None:
         pod, claim = observed.pods.get(broker.name), observed.claims.get(broker.name)
         if pod is not None:
             if not pod.is_deleting:
-                plan.actions.append(DeletePod(pod.name, pod.uid, "GroupRemoved", f"group {group} is removed"))
+                plan.actions.append(DeletePod(pod.name, pod.uid, "GroupRemoved", f"broker group {group} is removed"))
             return
         if claim is not None:
             if not claim.is_deleting:
-                plan.actions.append(DeleteClaim(claim.name, claim.uid, f"group {group} is drained and removed"))
+                plan.actions.append(DeleteClaim(claim.name, claim.uid, f"broker group {group} is drained and removed"))
             return
     plan.actions += [DeleteObject("Broker", broker.name, broker.uid) for broker in brokers]
     if not brokers:

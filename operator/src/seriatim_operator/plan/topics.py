@@ -33,7 +33,7 @@ class Surroundings(Enum):
 
     HERE = "its brokers answer"
     SILENT = "its brokers do not answer, or have not told all topics yet"
-    PAUSED = "nothing is to be touched"
+    PAUSED = "the operator must change nothing"
     GONE = "there is no such cluster, or it is being deleted"
 
 

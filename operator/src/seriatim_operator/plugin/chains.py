@@ -71,7 +71,7 @@ def _ribbon(chain: records_pb2.ChainRecord) -> Text:
 def _piece(segment: records_pb2.SegmentRecord) -> Text:
     style = _STYLES.get(segment.state, "")
     if segment.state == records_pb2.SEGMENT_STATE_OPEN:
-        master = segment.members[0].broker if segment.members else "nobody"
+        master = segment.members[0].broker if segment.members else "no master"
         return Text(f"{segment.group} ▶ {master}", style=style)
     length = f"{segment.sealed_len:,}" if segment.HasField("sealed_len") else "?"
     mark = {records_pb2.SEGMENT_STATE_UNSETTLED: " ?", records_pb2.SEGMENT_STATE_LOST: " ✗"}.get(segment.state, "")

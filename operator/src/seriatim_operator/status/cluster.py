@@ -81,7 +81,7 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
 
 
 def _last_run(member: MemberView | None, incarnation: str, known: int | None) -> int | None:
-    """The newest member run on a lost disk. `known` stays unless the brokers name this disk with a newer one.
+    """The newest member run on a lost disk: `known`, or the one that the brokers have for this disk if it is newer.
 
     The caller asks only while the pod is there, because then no other process can have the disk.
     """
@@ -178,7 +178,7 @@ def _refusal(pod: PodView | None) -> Ended | None:
     return pod.ended[-1]
 
 
-# ---- groups ---------------------------------------------------------------------------------------------
+# ---- broker groups --------------------------------------------------------------------------------------
 
 
 def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:

@@ -98,7 +98,7 @@ def _chain_fact(state: TopicState) -> Fact:
             text = "a sealed segment has one copy left; brokers make the second if its member stays away (heal_after_s)"
             return Fact("ChainHealthy", "False", "OneCopy", text)
         case "Unsettled":
-            text = "no member of a segment answers: consumers wait there until one returns (seriatim chain show has it)"
+            text = "no member of a segment answers: consumers wait there until one returns; see seriatim chain show"
             return Fact("ChainHealthy", "False", "Unsettled", text)
         case "Lost":
             text = "a person declared a segment lost: consumers get an event about the gap and go on"
