@@ -1,8 +1,8 @@
 """Copies: what makes and keeps two whole copies of a sealed segment.
 
-copying          this member completes a segment
-repair           a copy here is damaged, and written anew
-settle           the length of an UNSETTLED segment is found
-gaps             a person declares a segment lost that no disk has any more
-producer_tables  the producers of segments that are over
+copying          this member completes its copy of a segment
+repair           this member writes a damaged copy anew
+settle           this member gives an UNSETTLED segment its length
+gaps             a person declares a segment lost because no disk has it any more
+producer_tables  the producer tables of sealed segments
 """

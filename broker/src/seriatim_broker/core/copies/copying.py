@@ -1,8 +1,8 @@
-"""Copying: a member that lacks part of a sealed segment gets it from one that is whole, and says so.
+"""Copying: a member that lacks a part of a sealed segment gets it from a member that has the whole segment.
 
-Both a member that comes back and a broker that is asked to become a new copy do the same: batch after batch, each
-checked against the chain of checksums, until length and checksum are those of the seal. A member of the segment then
-asks the server to be listed as eligible; a new copy is first added to the record.
+Two kinds of members copy: one that comes back, and a broker that the controller asks to become a new copy. Both fetch
+batch after batch and check each against the checksum chain, until length and checksum are those of the seal. Then a
+member of the segment asks the server to list it as eligible. A new copy first adds itself to the chain record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import producer_tables
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes: Changes) -> None:
-    """Look which sealed segments this member should complete, or be listed for."""
+    """The chain record changed: begin to copy each sealed segment that is not whole here, or not listed as eligible."""
     for no in changes.gone:
         partition.copies = drop(partition.copies, no)
     for segment in changes.changed:
@@ -49,17 +49,17 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes:
 
 
 def heal(broker: BrokerState, partition: Partition, no: int, replaces: MemberId | None) -> None:
-    """Become a copy of a segment that has too few."""
+    """Become a copy of a segment that has too few copies; `replaces` is a dead member that leaves the record for it."""
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
     if chain is not None and chain.is_folded(no):
-        return  # the controller read an older record
+        return  # the controller has read an older record
     if segment is None:
-        partition.copies = put(partition.copies, no, Copying(replaces))  # goes on when the chain is known
+        partition.copies = put(partition.copies, no, Copying(replaces))  # `on_learned` continues
         partition.read_chain(broker)
         return
     if segment.state is not SegmentState.SEALED:
-        partition.read_chain(broker)  # who asks knows better: the controller asks again
+        partition.read_chain(broker)  # the record here may be older than the controller's, which will ask again
         return
     if broker.member in segment.members or no in partition.copies:
         return
@@ -68,7 +68,7 @@ def heal(broker: BrokerState, partition: Partition, no: int, replaces: MemberId 
 
 
 def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
-    """Whatever comes next: ask for batches, or to be listed, or be done."""
+    """Take the next step: ask for batches, or ask to be listed as eligible, or end."""
     copying = partition.copies[no]
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
@@ -77,7 +77,7 @@ def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
         return
     log = partition.logs.get(no)
     if log is not None and log.record.quarantined:
-        partition.copies = drop(partition.copies, no)  # what is here must not be written over
+        partition.copies = drop(partition.copies, no)  # a person must see it as it is: nothing may write over it
         return
     if log is None or log.record.sealed_len is None:
         log = _begin_log(broker, partition, segment)
@@ -88,7 +88,10 @@ def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
         if log.record.copied_from:
             forget_table(broker, partition, log)
     if log.is_whole and not _lacks_table(partition, chain, segment):
-        if log.durable < log.tail:  # appended before the seal was known, and not on the disk yet
+        if log.durable < log.tail:
+            # Rule `copy-durable` (COPY): the log was appended before this member knew the seal, and is not flushed yet.
+            # Without it: 1. The record lists this copy as whole. 2. The other copies leave, because two are listed.
+            # 3. This machine loses power, and no disk has the end of the segment.
             copying.wake_us = broker.now.mono_us + broker.config.retry_us
             broker.wake(copying.wake_us, TimerKind.COPY, partition.id, no)
             return
@@ -98,6 +101,12 @@ def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def _begin_log(broker: BrokerState, partition: Partition, segment: Segment) -> SegmentLog:
+    """Begin an empty copy of a sealed segment, at the first index that retention has left.
+
+    Rule `copy-begins-at-zero` (I13): a copy begins at the start of the segment. Without it:
+      1. Retention drops the messages below index 500 on all members.
+      2. A new copy asks for index 0. No member has it, so the copy never ends.
+    """
     assert partition.chain is not None
     record = LocalSegment(
         segment.no,
@@ -121,16 +130,19 @@ def _begin_log(broker: BrokerState, partition: Partition, segment: Segment) -> S
     partition.add_log(log)
     broker.out.write(PutSegment(partition.id, record))
     if segment.start:
-        # Rule `begun-durably` (I12): a copy of a stub is whole at once, and counts when it is on the disk.
+        # Rule `begun-is-durable` (I12): a copy counts only when its beginning is on the disk. Without it: 1. A copy of
+        # a stub has no message to wait for, so it is whole at once and is listed. 2. The process dies before it writes
+        # the beginning. 3. The record names a copy that is not there.
         broker.out.write(TrimLog(partition.id, segment.no, segment.start, segment.begin.size_bytes))
         broker.out.when_durable(LogDurable(partition.id, log.no, log.tail, log.generation))
     return log
 
 
 def forget_table(broker: BrokerState, partition: Partition, log: SegmentLog) -> None:
-    """This copy begins behind what retention dropped: the table that the segment was opened with is of no use.
+    """Forget the producer table that the segment was opened with, because this copy begins after dropped messages.
 
-    The copy cannot make the table as of the end from its batches, so it asks for that one (`_lacks_table`).
+    The batches are gone, so the copy cannot make the table as of the end of the segment from them. It asks another
+    member for that table instead (`_lacks_table`).
     """
     known = [attempt for no, attempt in partition.preparations if no == log.no]
     if log.opened_with is not None:
@@ -142,7 +154,7 @@ def forget_table(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
 
 
 def _lacks_table(partition: Partition, chain: Chain, segment: Segment) -> bool:
-    """Whether this copy is not whole because it lacks a producer table that may be asked for."""
+    """Whether this copy lacks a producer table that a switch or a reader may still ask for. Then it is not whole."""
     return producer_tables.is_kept(chain, segment.no) and partition.chosen_preparation(segment) is None
 
 
@@ -155,9 +167,9 @@ def _table_at_open(partition: Partition, segment: Segment) -> Table:
 
 
 def _ask(broker: BrokerState, partition: Partition, segment: Segment, log: SegmentLog, copying: Copying) -> None:
-    """Ask the next source for what comes after the tail, unless the disk is full: then later."""
+    """Ask the next source for the batches after the tail. While the disk here is full, only set the timer."""
     if copying.asked is not None and broker.now.mono_us < copying.wake_us:
-        return  # under way
+        return  # the question before is still open
     if not copying.differed and _took_own_tail(broker, partition, log, copying):
         return
     sources = _sources(broker, partition, segment, log)
@@ -183,10 +195,13 @@ def _ask(broker: BrokerState, partition: Partition, segment: Segment, log: Segme
 
 
 def _took_own_tail(broker: BrokerState, partition: Partition, log: SegmentLog, copying: Copying) -> bool:
-    """Take what this member keeps itself as a copy of the segment's tail.
+    """Append the batches of the tail copy that this member keeps itself; returns whether there were any.
 
-    Rule `own-tail` (I13): (1) the segment is sealed at the length of one disk, and its tail copied to the members of
-    the next segment, of which this one is; (2) that disk is lost. All is still here, and nobody else may have it.
+    Rule `own-tail-overlooked` (I13). Without it:
+      1. The segment is sealed at the length of one disk. Its tail is copied to the members of the next segment, and
+         this member is one of them.
+      2. That disk is lost. All messages are still here, in this log and in this tail copy.
+      3. This member asks every other member for the rest, without end, because no other member may have it.
     """
     sealed_len = log.record.sealed_len
     assert sealed_len is not None
@@ -196,16 +211,18 @@ def _took_own_tail(broker: BrokerState, partition: Partition, log: SegmentLog, c
             break
     if log.tail == before:
         return False
-    broker.out.when_stored(partition.id, StoredFor.COPY, log.no)  # goes on when this is on the disk
+    broker.out.when_stored(partition.id, StoredFor.COPY, log.no)  # `on_stored` continues
     copying.wake_us = broker.now.mono_us + broker.config.retry_us_max
     broker.wake(copying.wake_us, TimerKind.COPY, partition.id, log.no)
     return True
 
 
 def _sources(broker: BrokerState, partition: Partition, segment: Segment, log: SegmentLog) -> list[MemberId]:
-    """Who may have what lies behind the tail: the server first; holders of the tail copy if it reaches so far.
+    """The members that may have the batches after the tail, the server first.
 
-    Where only the table as of the end is missing, also those that opened the next segment with it.
+    The holders of a tail copy are among them if this log reaches the beginning of the tail copy. If only the producer
+    table as of the end is missing, the members of the next segment are among them too, because they opened it with that
+    table.
     """
     others = segment.tail_copies if segment.tail_from is not None and log.tail >= segment.tail_from else ()
     following = partition.chain.after(segment.no) if partition.chain is not None else None
@@ -216,7 +233,7 @@ def _sources(broker: BrokerState, partition: Partition, segment: Segment, log: S
 
 
 def on_copy_request(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyRequest) -> None:
-    """Give what is here of a sealed segment."""
+    """Another member copies a sealed segment: read the batches for it, or answer from a tail copy."""
     log = partition.logs.get(message.segment_no)
     if log is not None and log.is_whole and log.record.sealed_len is not None and message.from_index >= log.start:
         serial = broker.new_serial()
@@ -240,9 +257,10 @@ def on_copy_request(broker: BrokerState, partition: Partition, sender: MemberId,
 
 
 def table_at_open(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
-    """The producer table that a segment was opened with, if this member has it; empty if nothing needs it any more.
+    """The producer table that a segment was opened with; None if this member does not have it, or it is too large.
 
-    Members of an older version ask for it all the same, and are content with an empty one.
+    It is empty if no switch and no reader needs the table any more. Members of an older version ask for it all the
+    same, and an empty one is enough for them.
     """
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
@@ -250,7 +268,7 @@ def table_at_open(broker: BrokerState, partition: Partition, no: int, to: Member
         return NO_TABLE
     log = partition.logs.get(no)
     if log is not None and log.record.copied_from:
-        return None  # here is the table as of the end
+        return None  # this member has the table as of the end instead
     chosen = partition.chosen_preparation(segment) if segment is not None else None
     if chosen is None:
         return None
@@ -262,7 +280,7 @@ def table_at_open(broker: BrokerState, partition: Partition, no: int, to: Member
 
 
 def _opened_next_with(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
-    """What the segment behind was opened with, if that is complete: the table as of the end of this one."""
+    """The producer table that the next segment was opened with, if it is complete: that is the table as of this end."""
     following = partition.chain.after(no) if partition.chain is not None else None
     if following is None or following.incomplete_table or partition.chosen_preparation(following) is None:
         return None
@@ -270,9 +288,10 @@ def _opened_next_with(broker: BrokerState, partition: Partition, no: int, to: Me
 
 
 def _end_table(broker: BrokerState, partition: Partition, no: int, to: MemberId) -> Table | None:
-    """The producer table of a whole segment as of its end, without those before; None if it is not here, or too large.
+    """The producer table of a whole segment as of its end, without the tables of the segments before it.
 
-    Empty if nothing needs it any more.
+    None if this member does not have it, or if it is too large for a message. Empty if no switch and no reader needs
+    it any more.
     """
     chain, log = partition.chain, partition.logs.get(no)
     if chain is None or log is None or not producer_tables.is_kept(chain, no):
@@ -288,7 +307,7 @@ def _end_table(broker: BrokerState, partition: Partition, no: int, to: MemberId)
 
 
 def tail_copy_batches(partition: Partition, no: int, from_index: int) -> tuple[Batch, ...]:
-    """What the tail copies here hold from an index on; empty if they do not reach back so far."""
+    """The batches from an index on in the tail copies that this member keeps; empty if none contains the index."""
     held = [*partition.tail_copies.get(no, ())]
     following = partition.chain.after(no) if partition.chain is not None else None
     if following is not None:
@@ -310,7 +329,7 @@ def on_log_read(
     batches: tuple[Batch, ...] | None,
     kind: ReadKind,
 ) -> None:
-    """The disk answered for a `CopyRequest`."""
+    """The disk has read the batches for a `CopyRequest`: answer it."""
     with_table, is_end = kind is not ReadKind.COPY, kind is ReadKind.COPY_WITH_END_TABLE
     table = None
     if with_table:
@@ -322,7 +341,7 @@ def on_log_read(
 
 
 def _take_table(broker: BrokerState, partition: Partition, log: SegmentLog, table: Table) -> None:
-    """The producer table that the segment was opened with, kept where a member of it would have it."""
+    """Keep the producer table that the segment was opened with where a member that opened the segment keeps it."""
     record = log.record
     preparation = Preparation(
         record.no, record.attempt, record.members, record.flush, record.incomplete_table, table, None, 0, voided=True
@@ -333,7 +352,7 @@ def _take_table(broker: BrokerState, partition: Partition, log: SegmentLog, tabl
 
 
 def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
-    """Take the batches that continue the log."""
+    """A source answered: append the batches that continue the log; if there are none, try another source later."""
     copying = partition.copies.get(message.segment_no)
     log = partition.logs.get(message.segment_no)
     if copying is None or log is None or copying.asked != sender or message.from_index != log.tail:
@@ -354,7 +373,7 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
             break
     if good:
         copying.pause_us = 0
-        broker.out.when_stored(partition.id, StoredFor.COPY, message.segment_no)  # goes on when this is on the disk
+        broker.out.when_stored(partition.id, StoredFor.COPY, message.segment_no)  # `on_stored` continues
         copying.wake_us = broker.now.mono_us + broker.config.retry_us_max
     else:
         copying.failures += 1
@@ -363,7 +382,7 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
 
 
 def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
-    """A part of the copy is durable."""
+    """A part of the copy is on the disk: take the next step."""
     if no in partition.copies:
         partition.copies[no].wake_us = broker.now.mono_us
         _go_on(broker, partition, no)
@@ -373,7 +392,7 @@ def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, copying: Copying) -> None:
-    """Whole: into the record as a copy, then as eligible; then there is nothing left to do."""
+    """The copy is whole: add it to the record as a member, then ask the server to list it as eligible, then end."""
     if broker.member not in segment.members:
         wait_us = partition.write_wait_us(broker)
         if wait_us:
@@ -396,13 +415,17 @@ def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment:
         copying.wake_us = broker.now.mono_us + copying.pause_us
         broker.wake(copying.wake_us, TimerKind.COPY, partition.id, segment.no)
         if broker.directory.is_replaced(segment.server):
-            right.want_another(broker, partition, segment)  # rule `server-missed` (I13): only a server lists
+            # Rule `server-unmissed` (I13): a member that needs a server that is gone asks for another one. Without it:
+            # 1. The slot of the server has another disk, so the server never comes back. 2. No consumer group reads the
+            # segment, so no consumer misses its server. 3. Only a server lists copies as eligible, so this copy never
+            # is.
+            right.want_another(broker, partition, segment)
         else:
             broker.send(segment.server, EligibleRequest(partition.id, segment.no))
 
 
 def on_written(broker: BrokerState, partition: Partition, no: int, outcome: WriteOutcome) -> None:
-    """Lost or not known: the chain is being read; look again after it."""
+    """The transaction that adds this copy ended. Unless it was done, the chain is being read: try again after it."""
     copying = partition.copies.get(no)
     if copying is not None and outcome is not WriteOutcome.DONE:
         config = broker.config
@@ -412,7 +435,7 @@ def on_written(broker: BrokerState, partition: Partition, no: int, outcome: Writ
 
 
 def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
-    """Try again, or with another source."""
+    """The pause is over: try again, with another source if the one before did not answer."""
     copying = partition.copies.get(no)
     if copying is not None and broker.now.mono_us >= copying.wake_us:
         if copying.asked is not None:
@@ -422,7 +445,7 @@ def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A source, or the server, is there."""
+    """A member is linked that may be a source or the server: try again at once."""
     for no, copying in list(partition.copies.items()):
         if copying.asked is None:
             copying.wake_us = broker.now.mono_us
@@ -430,7 +453,7 @@ def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> N
 
 
 def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A source is gone: another one is asked."""
+    """A source is gone: ask another one."""
     for no, copying in list(partition.copies.items()):
         if copying.asked == member:
             copying.failures += 1

@@ -1,8 +1,9 @@
-"""Declaring a gap: a person says that no disk will ever give a segment back, and the order goes on behind it.
+"""Declaring a gap: a person says that no disk will ever give a segment back, so that the partition continues behind it.
 
-One transaction on the chain record makes the segment LOST. It counts as settled with an empty producer table; groups
-whose cursor stands in it move on in a new epoch, and their consumers are told. The act itself is refused while a member
-that may hold the segment is linked; that the others are gone for good is the word of whoever asks.
+One transaction on the chain record makes the segment LOST. From then on it counts as settled with an empty producer
+table. Consumer groups whose cursor is in it move to the next segment in a new group epoch, and their servers tell the
+consumers. The broker refuses to declare the gap while a member that may hold the segment is linked. That the other
+members are gone for good is the word of the person who asks.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ..values.states import drop, put
 
 
 def declare(broker: BrokerState, partition: Partition, event: DeclareGap) -> None:
-    """Look at the record first: what is known here may be old."""
+    """A person declares a gap: read the chain record first, because the one that is known here may be old."""
     if event.segment_no in partition.gaps:
-        error = errors.UnavailableError("the same gap is being declared already")
+        error = errors.UnavailableError("another request declares the same gap now: wait for its answer")
         broker.out.emit(Resolved(event.request, partition.route(), error))
         return
     partition.gaps = put(partition.gaps, event.segment_no, event.request)
@@ -29,19 +30,19 @@ def declare(broker: BrokerState, partition: Partition, event: DeclareGap) -> Non
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> None:
-    """Refuse, or write."""
+    """The chain was read: refuse each gap that waits for it, or write it."""
     for no in list(partition.gaps):
         if partition.is_writing(WriteOwner.GAP, no):
             continue
         chain = partition.chain
         if failed:
-            _answer(broker, partition, no, errors.CoordinatorUnavailableError("the chain could not be read in time"))
+            _answer(broker, partition, no, errors.CoordinatorUnavailableError("the chain could not be read: ask again"))
         elif chain is None:
             _answer(broker, partition, no, errors.UnknownTopicError(f"there is no partition {partition.id}"))
         elif (refusal := _refusal(broker, chain, no)) is not None:
             _answer(broker, partition, no, refusal)
         elif chain.segment(no).state is SegmentState.LOST:  # type: ignore[union-attr]
-            _answer(broker, partition, no, None)  # asked again after an answer was lost
+            _answer(broker, partition, no, None)  # the person asks again because an answer was lost
         else:
             partition.write_chain(broker, WriteOwner.GAP, declare_lost(chain, no), no)
 
@@ -51,7 +52,7 @@ def _refusal(broker: BrokerState, chain: Chain, no: int) -> errors.SeriatimError
     if segment is None:
         return errors.BadRequestError(f"partition {chain.number} has no segment {no}", segment=no)
     if segment.state is SegmentState.OPEN:
-        return errors.PreconditionError(f"segment {no} is open: it is not lost, a switch will leave it")
+        return errors.PreconditionError(f"segment {no} is open: it is not lost, and a switch will seal it")
     if segment.state is SegmentState.LOST:
         return None
     for member in segment.members:
@@ -63,17 +64,26 @@ def _refusal(broker: BrokerState, chain: Chain, no: int) -> errors.SeriatimError
 
 
 def on_written(broker: BrokerState, partition: Partition, no: int, outcome: WriteOutcome) -> None:
-    """The transaction ended."""
+    """The transaction ended: answer the person."""
     if outcome is WriteOutcome.DONE:
         broker.out.note("gap_declared", partition.id, segment=no)
         _answer(broker, partition, no, None)
     elif outcome is WriteOutcome.REFUSED:
         text = (
-            "the coordinator refused to write, see the broker's log; the gap is not declared unless it took the write"
+            "the coordinator refused to write, and the broker's log says why; the gap is not declared unless the "
+            "coordinator stored the write all the same; ask again when it takes writes"
         )
         _answer(broker, partition, no, errors.CoordinatorRefusedError(text))
     else:
-        _answer(broker, partition, no, errors.UnavailableError("the chain changed meanwhile; ask again"))
+        _answer(
+            broker,
+            partition,
+            no,
+            errors.UnavailableError(
+                "another transaction on the chain came first, or the coordinator did not answer; it is not known "
+                "whether the gap is declared; ask again"
+            ),
+        )
 
 
 def _answer(broker: BrokerState, partition: Partition, no: int, error: errors.SeriatimError | None) -> None:

@@ -1,10 +1,11 @@
-"""Producer tables of segments that are over: what a switch merges, and what readers skip by.
+"""Producer tables of sealed segments: switches merge them, and servers find repeats with them.
 
-The table of a segment that was opened with a complete one says all of its own. Behind an unsettled segment it does not:
-there the tables of all segments before are merged in, asked for from server to server.
+A segment that was opened with a complete producer table knows the producers of all segments before it. A segment behind
+an UNSETTLED one was opened with an incomplete table. For such a segment the tables of all segments before are merged.
+Each server asks the server of the segment before its own.
 
-So only the tables of segments that stand right before an incomplete one are ever asked for. A member forgets the table
-of every other sealed segment, in memory and on its disk (`is_kept`, `let_go`).
+So members only ask for the tables of segments right before an incomplete one. A member forgets the table of every
+other sealed segment, in memory and on its disk (`is_kept`, `let_go`).
 """
 
 from __future__ import annotations
@@ -28,23 +29,29 @@ from ..values.states import drop, put
 
 
 def is_kept(chain: Chain, no: int) -> bool:
-    """Whether the producer table of a sealed segment may still be asked for.
+    """Whether a switch or a reader may still ask for the producer table of a sealed segment.
 
-    The switch and the readers of an incomplete segment ask for the table of the segment before it. If that one is
-    declared lost, they ask for the one before that. So a table is kept if one of the next two segments is incomplete,
-    and as long as there are no two next ones: they may be opened incomplete yet. Segments never change their mark, so
-    what is not kept is never needed again. (If two segments in a row are lost, they count as empty, and so does what
-    they were opened with.)
+    The switch and the readers of a segment with an incomplete table ask for the table of the segment before it. If a
+    person declared that one lost, they ask for the table of the segment before the lost one. So a table is kept if one
+    of the next two segments is incomplete. It is also kept while there are fewer than two next segments, because the
+    missing ones may still be opened incomplete. The mark of a segment never changes, so a table that is not kept is
+    never needed again. (If two segments in a row are lost, they count as empty, and so do the tables that they were
+    opened with.)
+
+    Rule `tables-go-early` (I9). Without it:
+      1. Segment 1 is UNSETTLED. A producer resends a batch of it, and segment 2 stores the batch again.
+      2. A member of segment 1 settles it with the batch in it, and forgets its producer table.
+      3. The server of segment 2 finds no repeat, and delivers the batch a second time.
     """
     following = chain.following(no, 2)
     return len(following) < 2 or any(segment.incomplete_table for segment in following)
 
 
 def let_go(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment) -> None:
-    """Forget what a sealed segment was opened with, as far as nothing needs it any more.
+    """Forget the producer table that a sealed segment was opened with, if no switch and no reader needs it any more.
 
-    The uncertain tail of the segment before, which came with it, is kept until two whole copies of that segment are
-    listed (protocol, switch, step 4).
+    The uncertain tail of the segment before came with that table. It stays until the record lists two whole copies of
+    that segment (docs/internals/switch.md, step 4).
     """
     log = partition.logs.get(segment.no)
     if log is None or log.record.sealed_len is None or is_kept(chain, segment.no):
@@ -57,7 +64,7 @@ def let_go(broker: BrokerState, partition: Partition, chain: Chain, segment: Seg
     tail_of = chain.segment(chosen.tail.segment_no) if chosen.tail is not None else None
     if tail_of is not None and not tail_of.has_two_copies:
         log.opened_with = replace(chosen, table=NO_TABLE)
-        if chosen.table.blocks:  # on the disk too, or it would name blocks that nothing keeps there
+        if chosen.table.blocks:  # on the disk too: else it names idle blocks that the disk drops
             broker.out.write(PutPreparation(partition.id, log.opened_with))
         return
     log.opened_with = None
@@ -65,7 +72,10 @@ def let_go(broker: BrokerState, partition: Partition, chain: Chain, segment: Seg
 
 
 def let_go_around(broker: BrokerState, partition: Partition, chain: Chain, changed: Iterable[Segment]) -> None:
-    """`let_go` of all that may hang on these segments: two before them, which count on them, and one behind."""
+    """Call `let_go` for these segments, for the two before each of them, and for the one behind.
+
+    Whether the tables of these neighbours are kept depends on the changed segment.
+    """
     numbers: set[int] = set()
     for segment in changed:
         nearest, following = chain.before(segment.no), chain.after(segment.no)
@@ -78,7 +88,7 @@ def let_go_around(broker: BrokerState, partition: Partition, chain: Chain, chang
 
 
 def table_after(partition: Partition, no: int) -> ProducerTable | None:
-    """The table as of the end of settled segment `no`, merged with all before; None if not known here (yet)."""
+    """The table as of the end of the settled segment `no`, merged with all before; None while it is not known here."""
     chain = partition.chain
     segment = chain.segment(no) if chain is not None else None
     log = partition.logs.get(no)
@@ -91,7 +101,7 @@ def table_after(partition: Partition, no: int) -> ProducerTable | None:
     if segment.state is not SegmentState.SEALED or segment.sealed_len is None or log is None or not log.is_whole:
         return None
     if partition.chosen_preparation(segment) is None:
-        return None  # a copy under way: what the segment was opened with is not known yet
+        return None  # a copy under way has not got the table yet that the segment was opened with
     own = log.live_table  # the log ends at the sealed length, and so does its table
     if not segment.incomplete_table or no == chain.segments[0].no:
         return own
@@ -100,12 +110,13 @@ def table_after(partition: Partition, no: int) -> ProducerTable | None:
 
 
 def _keep_before(broker: BrokerState, partition: Partition, no: int, table: ProducerTable) -> None:
-    """Keep the merged table of all segments before `no`, and of others as many as there is room for.
+    """Keep the merged table of all segments before `no`, and older ones up to `before_tables_bytes_max` (32 MiB).
 
-    Those that were not used for longest are forgotten. Nothing is lost by that: who needs one asks for it again, and
-    its readers wait until it comes. The newest is always kept, however large it is, or they would wait for ever.
+    The tables that were used longest ago are forgotten first. Nothing is lost: a reader that needs such a table waits
+    until this member has asked for it again. The newest table is always kept, however large it is, because otherwise
+    its readers would wait for ever.
     """
-    table.read_on(table.unread_count)  # each batch that is delivered is looked up
+    table.read_on(table.unread_count)  # because each delivered batch is looked up in it
     left_bytes = broker.config.before_tables_bytes_max - table.size_bytes
     kept: list[tuple[int, ProducerTable]] = []
     for other, known in reversed(tuple(partition.before_tables.items())):
@@ -115,11 +126,11 @@ def _keep_before(broker: BrokerState, partition: Partition, no: int, table: Prod
         elif other != no:
             broker.out.note("before_table_forgotten", partition.id, segment=other, producers=known.producer_count)
     partition.before_tables = {**dict(reversed(kept)), no: table}
-    broker.poll(0, TimerKind.PUMP, partition.id, no)  # its readers come before another table takes its place
+    broker.poll(0, TimerKind.PUMP, partition.id, no)  # at once: later another table may take its place
 
 
 def want_before(broker: BrokerState, partition: Partition, no: int) -> ProducerTable | None:
-    """The merged table of all segments before `no`, or None after having asked for it."""
+    """The merged table of all segments before `no`. If it is not here, ask for it and return None."""
     known = partition.before_tables.get(no)
     if known is not None:
         if len(partition.before_tables) > 1:
@@ -144,16 +155,18 @@ def want_before(broker: BrokerState, partition: Partition, no: int) -> ProducerT
         return here
     broker.send(before.server, TableRequest(partition.id, before.no))
     if not broker.is_linked(before.server):
-        # Rule `server-missed` (I13): nobody else may miss the server of a segment that is empty, or that all have read.
+        # Rule `server-unmissed` (I13). Without it: 1. The server of the segment before is gone. 2. All consumer groups
+        # have read that segment, so no consumer misses its server. 3. This member waits for the table for ever, and the
+        # segment behind it is never delivered.
         right.want_another(broker, partition, before)
     return None
 
 
 def on_request(broker: BrokerState, partition: Partition, sender: MemberId, message: TableRequest) -> None:
-    """Answer now, or when what lies before is known.
+    """Another server asks for the table as of the end of a segment: answer now, or as soon as it is known.
 
-    One question leads to one further question at the most, about a segment before: asked on behalf of all who wait
-    here, two servers that stand behind each other in turn would ask each other without end.
+    One question leads to at most one further question, about the segment before. If this member asked for all that wait
+    here, two servers of alternating segments would ask each other without end.
     """
     wait = TableWait(message.segment_no, sender)
     partition.table_waits = (*(known for known in partition.table_waits if known != wait), wait)
@@ -163,7 +176,7 @@ def on_request(broker: BrokerState, partition: Partition, sender: MemberId, mess
 
 
 def on_answer(broker: BrokerState, partition: Partition, message: TableAnswer) -> None:
-    """A server told the table as of the end of its segment."""
+    """A server told the table as of the end of its segment: keep it, and answer the servers that wait for it."""
     if message.table is not None:
         segment = partition.chain.after(message.segment_no) if partition.chain is not None else None
         if segment is not None and (segment.incomplete_table or segment.state is SegmentState.LOST):
@@ -173,17 +186,18 @@ def on_answer(broker: BrokerState, partition: Partition, message: TableAnswer) -
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
-    """A settlement may have made a table known."""
+    """The chain record changed. A settlement may have made a table known: answer the servers that wait for it."""
     for no in [no for no in partition.before_tables if chain.segment(no) is None]:
         partition.before_tables = drop(partition.before_tables, no)
-    # Whoever waits for the table of a folded segment learns of the record, and asks for that of the one before.
+    # A server that waits for the table of a folded segment learns this record too. Then it asks for the table of the
+    # segment before.
     partition.table_waits = tuple(wait for wait in partition.table_waits if not chain.is_folded(wait.segment_no))
     _answer(broker, partition, ask=True)
 
 
 def _answer(broker: BrokerState, partition: Partition, ask: bool) -> None:
     still: list[TableWait] = []
-    for wait in partition.table_waits[-64:]:  # who asks again is the newer one
+    for wait in partition.table_waits[-64:]:  # the newest 64: a server that asks again comes last
         table = table_after(partition, wait.segment_no)
         if table is None and ask:
             want_before(broker, partition, wait.segment_no)

@@ -1,11 +1,11 @@
-"""Repair: a sealed segment whose copy here cannot be read whole is written anew, from here and from the others.
+"""Repair: a member writes its damaged copy of a sealed segment anew, from its own disk and from the other members.
 
-A damaged place is found by a read (a delivery, a copy for another member, a scrub). From the segment's first message
-on, what can be read is read, and what cannot is asked of the other members; each piece is checked against the chain of
-checksums and written to another place of the disk. Nothing is cut first: the others' copies may be damaged as well, in
-other places, and what is good here may be all that is left of it.
+A read finds the damage: a delivery, a copy for another member, or a scrub. The member then goes through the segment
+from the first message on. It reads each piece from its own disk. If that fails, it asks the other members for the
+piece. It checks each piece against the checksum chain and writes it to another place of the disk. Nothing is cut first:
+the copies of the other members may be damaged in other places, and a good piece here may be the last one.
 
-The segment is not written while it is open: what is damaged there is repaired after its seal.
+An open segment is not repaired. Its repair begins after its seal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..values.states import drop, put
 
 
 def begin(broker: BrokerState, partition: Partition, no: int) -> None:
-    """The copy here is damaged; once it is known to be under repair that is no news."""
+    """A read found damage in the copy here: begin to repair it, unless its repair has begun already."""
     log = partition.logs.get(no)
     if no in partition.repairs or log is None or not log.is_whole:
         return
@@ -34,12 +34,12 @@ def begin(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
-    """Read the next piece here, or be done."""
+    """Read the next piece from the disk here, or end."""
     repair, log = partition.repairs[no], partition.logs.get(no)
     if log is None or log.record.sealed_len is None:
-        partition.repairs = drop(partition.repairs, no)  # it was dropped
+        partition.repairs = drop(partition.repairs, no)  # the segment was dropped
         return
-    if repair.next_index < log.start:  # retention has dropped the rest of what lies below
+    if repair.next_index < log.start:  # retention dropped messages meanwhile
         repair.next_index, repair.checksum = log.start, log.record.begin.checksum
     if repair.next_index >= log.record.sealed_len:
         partition.repairs = drop(partition.repairs, no)
@@ -55,7 +55,7 @@ def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def on_log_read(broker: BrokerState, partition: Partition, no: int, batches: tuple[Batch, ...] | None) -> None:
-    """What is good here is taken from here."""
+    """The disk here was read: write what is good, or ask another member for the piece."""
     repair = partition.repairs.get(no)
     if repair is None:
         return
@@ -64,7 +64,7 @@ def on_log_read(broker: BrokerState, partition: Partition, no: int, batches: tup
 
 
 def _ask(broker: BrokerState, partition: Partition, no: int, repair: Repair) -> None:
-    """Ask the next of the others for what cannot be read here."""
+    """Ask the next of the other members for the piece that cannot be read here."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
     members = (*segment.members, *segment.tail_copies) if segment is not None else ()
     others = [member for member in dict.fromkeys(members) if member != broker.member]
@@ -82,7 +82,7 @@ def _ask(broker: BrokerState, partition: Partition, no: int, repair: Repair) -> 
 
 
 def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
-    """Another member's piece."""
+    """Another member sent a piece: write it, or ask again after a pause."""
     no = message.segment_no
     repair = partition.repairs.get(no)
     if repair is None or repair.asked != sender or message.from_index != repair.next_index:
@@ -97,7 +97,7 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
 
 
 def _take(broker: BrokerState, partition: Partition, no: int, repair: Repair, batches: tuple[Batch, ...]) -> bool:
-    """Write what continues the chain; False if nothing does."""
+    """Write the batches that continue the checksum chain; False if there are none."""
     good: list[Batch] = []
     index, value = repair.next_index, repair.checksum
     for batch in batches:
@@ -113,18 +113,18 @@ def _take(broker: BrokerState, partition: Partition, no: int, repair: Repair, ba
     repair.is_asking = False
     repair.pause_us = 0
     broker.out.write(Rewrite(partition.id, no, tuple(good)))
-    broker.out.when_stored(partition.id, StoredFor.REPAIR, no)  # goes on when this is on the disk
+    broker.out.when_stored(partition.id, StoredFor.REPAIR, no)  # `on_stored` continues
     return True
 
 
 def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
-    """A piece is durable at its new place."""
+    """A piece is on the disk at its new place: repair the next one."""
     if no in partition.repairs:
         _go_on(broker, partition, no)
 
 
 def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
-    """No answer, or none that was good: ask another one."""
+    """There was no answer, or no good one: ask another member."""
     repair = partition.repairs.get(no)
     if repair is None or not repair.is_asking or broker.now.mono_us < repair.wake_us:
         return

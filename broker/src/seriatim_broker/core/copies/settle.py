@@ -1,13 +1,14 @@
-"""Settling: giving an UNSETTLED segment its length when one of its members is back.
+"""Settling: a member that is back gives an UNSETTLED segment its length.
 
-A trusted member fences itself; its length follows as in a switch (an unbroken master's commit, else its tail). What
-lies above the commit it knew may be on its disk alone, so it is copied to another disk first. Then one transaction.
-Nothing that a producer says can settle a segment: consumers may have been given more than the producer knows.
+A trusted member fences itself. Its length follows as in a switch: an unbroken master gives its commit, any other member
+its tail. The messages above the commit that it knew may be on its disk alone. So it copies them to another disk first.
+Then one transaction seals the segment. Nothing that a producer says can settle a segment, because consumers may have
+been given more than the producer knows.
 
-A suspect (its run ended badly, and the topic does not flush before commit) waits for a member that is none. If all
-members are back, fenced, and suspects, the longest of their tails is the best there is: they tell one another, whoever
-has it settles, and an event says so, for messages that were acknowledged may be missing. Nobody waits for a member
-whose slot was given to another disk: it never comes back.
+A suspect is a member whose last member run ended badly, in a topic that does not flush before commit. It waits for a
+member that is not a suspect. If all members are back and fenced, and all are suspects, they tell one another where
+their logs end. The one with the longest log settles. The event `settled_by_suspect` says that acknowledged messages may
+be missing. No member waits for a member whose slot has another disk, because that one never comes back.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..values.states import drop, put
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes: Changes) -> None:
-    """Begin with what this member can settle, end what is settled."""
+    """The chain record changed: begin to settle each UNSETTLED segment of this member, and end what is settled."""
     for segment in changes.changed:
         if segment.state is not SegmentState.UNSETTLED:
             partition.settling = drop(partition.settling, segment.no)
@@ -46,7 +47,7 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes:
 
 
 def on_fenced(broker: BrokerState, partition: Partition, no: int) -> None:
-    """The fence is durable: get the tail on a second disk, then write; a suspect compares with the others first."""
+    """The fence is durable: copy the tail to a second disk, then write. A suspect compares tails first."""
     settlement = partition.settling.get(no)
     if settlement is None:
         return
@@ -58,20 +59,20 @@ def on_fenced(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def on_directory(broker: BrokerState, partition: Partition) -> None:
-    """A disk that somebody waited for may have been replaced."""
+    """Members or disks have changed: a member that a settlement waits for may have another disk now."""
     for no, settlement in list(partition.settling.items()):
         _go_on(broker, partition, no, settlement)
 
 
 def _others(broker: BrokerState, partition: Partition, no: int) -> list[MemberId]:
-    """The other members that may come back."""
+    """The other members, without those whose disks were replaced: the replaced ones never come back."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
     members = segment.members if segment is not None else ()
     return [member for member in members if member != broker.member and not broker.directory.is_replaced(member)]
 
 
 def _may_be_older(partition: Partition, no: int) -> bool:
-    """Whether this log may be an older copy: a restart found it. (What does not flush is compared as suspects are.)"""
+    """Whether this log may be an older copy: it flushes, and a start found it. (Others are compared as suspects.)"""
     log = partition.logs[no]
     return log.record.flush and log.is_from_disk
 
@@ -84,17 +85,21 @@ def _own_tail(partition: Partition, no: int) -> SuspectTail:
 
 
 def _waits_for_second(broker: BrokerState, partition: Partition, no: int, settlement: Settlement) -> bool:
-    """Whether another member has more, or the others get some more time to say what they have.
+    """Whether another member has more, or may still say within `second_member_us` (3 s) that it has more.
 
-    Rules `second-member` and `longest-of-started`, as in a switch: see `Switch`.
+    Rules `second-member` and `longest-of-started` (I1, I6), as in a switch. Without them:
+      1. Both members of a topic that flushes go down. The disk of As is replaced by an older copy of itself, made
+         within its last member run.
+      2. As comes back first, and settles the segment at its tail.
+      3. Am comes back with acknowledged messages above that length.
     """
     if not _may_be_older(partition, no):
         return False
-    others = _others(broker, partition, no)  # without members whose disk was replaced: they have nothing any more
+    others = _others(broker, partition, no)  # a member whose disk was replaced has no tail any more
     longest = max((settlement.tails[member] for member in others if member in settlement.tails), default=0)
     if longest > length_of(partition, no):
         settlement.is_behind = True
-        _pause(broker, partition, no, settlement)  # the other one settles, and its word may not come: look again
+        _pause(broker, partition, no, settlement)  # it settles, and may not be able to say so: read again later
         return True
     until_us = settlement.began_us + broker.config.second_member_us
     missing = [member for member in others if member not in settlement.tails]
@@ -106,7 +111,7 @@ def _waits_for_second(broker: BrokerState, partition: Partition, no: int, settle
 
 
 def on_suspect_tail(broker: BrokerState, partition: Partition, sender: MemberId, message: SuspectTail) -> None:
-    """Another member is a suspect too, and says what it has."""
+    """Another member says where its log ends: it may be a suspect, or it may have an older copy of its disk."""
     no = message.segment_no
     settlement = partition.settling.get(no)
     if settlement is not None and message.compares and sender in _others(broker, partition, no):
@@ -122,13 +127,13 @@ def on_suspect_tail(broker: BrokerState, partition: Partition, sender: MemberId,
         return
     is_news = sender not in settlement.suspects
     settlement.suspects[sender] = message.length
-    if is_news and settlement.fenced:  # it may not have been listening when this one told
+    if is_news and settlement.fenced:  # it may not have been linked when this member told
         broker.send(sender, _own_tail(partition, no))
     _go_on(broker, partition, no, settlement)
 
 
 def _may_speak(broker: BrokerState, partition: Partition, no: int, settlement: Settlement) -> bool:
-    """Whether this member's tail may become the length: it is trusted, or the longest where nobody is."""
+    """Whether this member's tail may become the length: it is trusted, or no member is and its tail is the longest."""
     if not partition.logs[no].suspect:
         return True
     others = _others(broker, partition, no)
@@ -139,11 +144,16 @@ def _may_speak(broker: BrokerState, partition: Partition, no: int, settlement: S
     tails = {member: settlement.suspects[member] for member in others}
     tails[broker.member] = length_of(partition, no)
     speakers = [member for member in segment.members if member in tails]
-    return max(speakers, key=lambda member: tails[member]) == broker.member  # of equals the first
+    return max(speakers, key=lambda member: tails[member]) == broker.member  # among equal tails the first member
 
 
 def length_of(partition: Partition, no: int) -> int:
-    """The length that this member gives the segment."""
+    """The length that this member gives the segment.
+
+    Rule `settle-tail` (I6): a segment is settled at a fenced disk's tail, not at the commit that it knew. Without it:
+      1. As has stored and flushed a, and Am has acknowledged it. As has not heard the new commit, 1, yet.
+      2. Both members die. As comes back and settles at the commit that it knew, 0. The acknowledged a is gone.
+    """
     log = partition.logs[no]
     return log.commit if log.unbroken else log.tail
 
@@ -159,11 +169,14 @@ def _go_on(broker: BrokerState, partition: Partition, no: int, settlement: Settl
         return
     if not _may_speak(broker, partition, no, settlement):
         if settlement.suspects and settlement.wake_us <= broker.now.mono_us:
-            _pause(broker, partition, no, settlement)  # another one settles, and its word may not come: look again
+            _pause(broker, partition, no, settlement)  # another one settles, and may not be able to say so: read again
         return
     if _waits_for_second(broker, partition, no, settlement):
         return
     tail = _tail(partition, no)
+    # Rule `settle-copy` (I12): the member that settles copies its tail before the transaction. Without it: 1. a reached
+    # Am only, and both members died. 2. Am comes back and settles the segment with a in it. 3. The next switch merges
+    # the producer tables. The producer resends a, and the next master answers ok. Only one disk has a.
     if tail.batches and not settlement.stored:
         following = chain.after(no)
         assert following is not None
@@ -176,7 +189,7 @@ def _go_on(broker: BrokerState, partition: Partition, no: int, settlement: Settl
     if partition.write_wait_us(broker):
         _pause(broker, partition, no, settlement)
         return
-    trusted = broker.member in segment.eligible  # else others have acknowledgements that this member never saw
+    trusted = broker.member in segment.eligible  # else others have acks that this member never saw
     seal = Seal(
         length=tail.length,
         checksum=partition.logs[no].checksum_at(tail.length),
@@ -193,7 +206,7 @@ def _go_on(broker: BrokerState, partition: Partition, no: int, settlement: Settl
 
 
 def on_tail_stored(broker: BrokerState, partition: Partition, sender: MemberId, message: TailStored) -> None:
-    """A second disk has the tail."""
+    """A second disk has the tail: write the transaction."""
     settlement = partition.settling.get(message.segment_no)
     if settlement is None or settlement.id != message.settle or sender not in settlement.asked:
         return
@@ -202,7 +215,7 @@ def on_tail_stored(broker: BrokerState, partition: Partition, sender: MemberId, 
 
 
 def on_written(broker: BrokerState, partition: Partition, no: int, outcome: WriteOutcome) -> None:
-    """Lost or not known: the chain is being read; try again after it."""
+    """The transaction ended. Unless it was done, the chain is being read: try again after a pause."""
     settlement = partition.settling.get(no)
     if settlement is not None:
         settlement.writing = False
@@ -218,7 +231,7 @@ def _pause(broker: BrokerState, partition: Partition, no: int, settlement: Settl
 
 
 def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
-    """Try again; who leaves it to another suspect asks whether that one has settled."""
+    """The pause is over: try again. If another member is to settle, read whether it has."""
     settlement = partition.settling.get(no)
     if settlement is not None and broker.now.mono_us >= settlement.wake_us:
         if settlement.is_behind or not _may_speak(broker, partition, no, settlement):
@@ -227,7 +240,7 @@ def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """Somebody who could store the tail is there, or whose tail is to be compared with."""
+    """A member is linked: tell it the tail here if tails are compared, and ask it again to store the tail copy."""
     for no, settlement in list(partition.settling.items()):
         compares = partition.logs[no].suspect or _may_be_older(partition, no)
         if settlement.fenced and compares and member in _others(broker, partition, no):
@@ -240,10 +253,10 @@ def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> N
 
 
 def on_store_tail(broker: BrokerState, partition: Partition, sender: MemberId, message: StoreTail) -> None:
-    """Keep a second copy of an uncertain tail for a settler.
+    """Keep a second copy of an uncertain tail for the member that settles.
 
-    Each member of the segment has one tail, and any of them may settle. So a tail that does not touch the others is
-    kept beside them: a row has at most as many places as the segment has members.
+    Each member of the segment has one tail, and any of them may settle. So a tail that does not touch the tails known
+    before is kept beside them. A segment has at most as many tail copies here as it has members.
     """
     no = message.tail.segment_no
     row = partition.tail_copies.get(no, ())
