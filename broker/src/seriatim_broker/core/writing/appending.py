@@ -1,8 +1,8 @@
 """Appending: what a master does with a producer's batch, and when the replies leave.
 
-The rules are those of the producer's order: a run that was refused once stays refused, sequences have no gap, a repeat
-is answered with its first offset once that is committed. Only a batch that starts a run may set a sequence, and only
-while the table is incomplete.
+The rules keep the order of each producer. After a refusal the rest of the producer run is refused. Sequences have no
+gap. A repeat is answered with the offset of its first arrival, once that is committed. Only a batch that starts a
+producer run may set a sequence, and only while the producer table is incomplete.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ from ..values.states import add, put
 
 
 def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
-    """A producer's batch: into the log, and on its way to the followers in the same step."""
+    """A producer sent a batch: append it, and send it to the slaves in the same step."""
     log = partition.open_log()
     if log is None or not log.active or not log.unbroken:
         error: errors.SeriatimError
         if log is not None and log.record.fenced:
-            error = errors.SegmentMovedError(f"segment {log.no} is fenced; the next one opens elsewhere")
+            error = errors.SegmentMovedError(
+                f"segment {log.no} is fenced: the next segment opens elsewhere; this batch is not stored here"
+            )
         else:
-            error = errors.NotServingError("this broker is not the master of the open segment")
+            error = errors.NotServingError(
+                "this broker is not the master of the open segment: this batch is not stored here"
+            )
         broker.out.emit(AppendRefused(event.request, error, partition.route()))
         return
     if partition.quiescence is not None:
@@ -57,10 +61,16 @@ def append_staged(
     staged: Batch,
     place: StagedBatch | None,
 ) -> Batch:
-    """Append a batch whose body is that of a staged one, which was checked already, and send it to the followers.
+    """Append a batch with the body of a staged one, and send it to the slaves. The caller has checked the staged batch.
 
-    `place`: of the staged batch, if this disk has it and it is worth adopting; its followers are likely to have it too,
-    and are spared the body.
+    Args:
+        broker: This broker.
+        partition: The partition.
+        log: The log of its open segment.
+        header: The published header.
+        staged: The staged batch that has the body.
+        place: The place of the staged batch, if this disk has it and adopts its body. The slaves probably have it too,
+            so the master does not send them the body.
     """
     batch = log.append(broker, header, staged.body, staged.header if place is not None else None)
     _send_on(broker, partition, log, batch, place)
@@ -83,7 +93,11 @@ def _send_on(
 
 
 def _checked_for_room(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> Append:
-    """If a member's disk is full: have the head moved, and refuse the batch unless that can be done soon."""
+    """If a member's disk is full, start to move the open segment away; returns the batch as it is to be taken.
+
+    A batch is still taken for `disk_full_grace_us` (5 s) if the segment can move. After that, or if no other broker
+    group has room, it comes back with the refusal in `refuse`.
+    """
     full = disks.full_member(broker, log.record.members)
     if full is None or event.refuse is not None:
         return event
@@ -95,15 +109,15 @@ def _checked_for_room(broker: BrokerState, partition: Partition, log: SegmentLog
     if is_new and candidates.open_target(broker, partition.chain):
         return event
     error = errors.DiskFullError(
-        f"the disk of {full.broker} has reached its reserve, and the partition cannot move to a group with room. The "
-        "batch is not stored. Remedy: add disks or broker groups, or delete topics that are not needed",
+        f"the disk of {full.broker} has reached its reserve, and no other broker group has room for the partition. "
+        "The batch is not stored. Remedy: add disks or broker groups, or delete topics that are not needed",
         retry_after_ms=1000,
     )
     return replace(event, refuse=error)
 
 
 def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> Batch | None:
-    """Take a batch into an active segment; returns it with its place if it is new here."""
+    """Check a batch, and append it, or answer it; returns the appended batch, or None if nothing was appended."""
     error = _run_refusal(log, event)
     last = log.live_table.last(event.header.producer)
     is_repeat = _is_repeat(last, event)
@@ -111,7 +125,9 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
         error = event.refuse or _stage_refusal(partition, event) or _sequence_refusal(broker, log, event, last)
         if error is None and not is_repeat:
             error = _capacity_refusal(broker, log, event)
-        if not isinstance(error, errors.TooManyProducersError):  # of one that is not taken up nothing is kept
+        if not isinstance(
+            error, errors.TooManyProducersError
+        ):  # a producer that the table has no room for leaves no trace
             log.runs = put(log.runs, event.header.producer, (event.run, error is not None))
     if error is not None:
         broker.out.emit(AppendRefused(event.request, error, partition.route() if event.refuse else None))
@@ -131,16 +147,27 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
 
 
 def release(broker: BrokerState, log: SegmentLog) -> None:
-    """Answer what is safe enough by now."""
+    """Answer each batch that is as safe by now as its ack level asks.
+
+    Rule `one-level` (I12): each batch waits for its own ack level. Without it:
+      1. Batch a waits at `master_flushed` and batch b, behind it, at `replicated_flushed`.
+      2. Only the master has flushed both. It answers both, because a is the first in the row.
+      3. The master's disk is lost, and the acknowledged b with it.
+
+    Rule `fence-freezes-commit` (I6): a fenced member acknowledges nothing more. Without it:
+      1. Am answers a fence with commit 0. The slave's acknowledgement of a was on its way, and arrives.
+      2. Am sets its commit to 1, and acknowledges a.
+      3. The switcher seals the segment at 0, and a is lost.
+    """
     if not log.waiting:
         return
     durable = min((follower.durable for follower in log.followers), default=log.durable)
     safe = {
         AckLevel.MASTER_FLUSHED: log.durable,
-        AckLevel.REPLICATED: log.commit,  # with the promise: whoever answers a fence must have it
+        AckLevel.REPLICATED: log.commit,  # each member that may answer a fence has it
         AckLevel.REPLICATED_FLUSHED: min(log.commit, log.durable, durable),
     }
-    if log.record.fenced:  # a fence freezes every promise
+    if log.record.fenced:
         return
     still: list[Waiting] = []
     for waiting in log.waiting:
@@ -152,7 +179,13 @@ def release(broker: BrokerState, log: SegmentLog) -> None:
 
 
 def settle_waiting(broker: BrokerState, log: SegmentLog, route: RouteInfo | None) -> None:
-    """The segment is sealed: what lies below its length is stored, the rest of the attempts is gone for ever."""
+    """The segment is sealed: batches below its length are stored, and send attempts above it have failed.
+
+    Rule `failed-early` (I10): a send attempt is answered as failed only once the chain record says so. Without it:
+      1. Switcher W1 fences Am, which has a, at commit 0. Am answers the send attempt of a as failed.
+      2. Switcher W2 takes the slave's tail, 1, and its transaction comes first.
+      3. The segment is sealed at 1, and consumers are given a although its producer was told that it failed.
+    """
     sealed_len = log.record.sealed_len
     assert sealed_len is not None
     for waiting in log.waiting:
@@ -163,77 +196,95 @@ def settle_waiting(broker: BrokerState, log: SegmentLog, route: RouteInfo | None
         else:
             error = errors.SegmentTruncatedError(f"segment {log.no} was sealed below this attempt")
             effect = AppendRefused(waiting.request, error, route)
-        broker.out.when_durable(effect)  # not before the cut is on the disk
+        broker.out.when_durable(effect)  # when the cut is on the disk
     log.waiting = ()
 
 
 def abandon_waiting(broker: BrokerState, log: SegmentLog, route: RouteInfo | None) -> None:
-    """The segment was opened over, or its length is in doubt: what became of these attempts is not known yet."""
-    error = errors.OutcomeUnknownError(f"the length of segment {log.no} is not known for certain yet")
+    """The segment was opened over, or its length is in doubt: nobody knows yet what became of these send attempts."""
+    error = errors.OutcomeUnknownError(
+        f"the length of segment {log.no} is not known yet: this batch may be stored or not"
+    )
     refuse_waiting(broker, log, error, route)
 
 
 def refuse_waiting(broker: BrokerState, log: SegmentLog, error: errors.SeriatimError, route: RouteInfo | None) -> None:
-    """Give every attempt that waits this answer."""
+    """Refuse every send attempt that waits, with this error."""
     for waiting in log.waiting:
         broker.out.emit(AppendRefused(waiting.request, error, route))
     log.waiting = ()
 
 
 def _run_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
-    """Whether the batch belongs to a run that may not go on."""
+    """The refusal of a batch whose producer run may not go on; None if it may.
+
+    Rule `run-refused` (I2): after a refusal the rest of the producer run is refused. Without it:
+      1. P sends a, then b. This broker does not know yet that its segment is open when a arrives, and refuses a.
+      2. It knows it when b arrives. Its producer table is incomplete, so it takes b as the first that it hears of P.
+      3. P resends a. Its sequence is below the one of b, so a can never be stored in its place.
+    """
     known = log.runs.get(event.header.producer)
     if known is None:
         if event.starts_run:
             return None
-        return errors.RunRefusedError(f"run {event.run} did not begin here")
+        return errors.RunRefusedError(f"producer run {event.run} did not begin on this broker")
     run, refused = known
     if event.run < run:
-        return errors.RunRefusedError(f"run {event.run} is over: {run} is the current one")
+        return errors.RunRefusedError(f"producer run {event.run} is over: {run} is the current one")
     if event.run == run:
-        return errors.RunRefusedError(f"run {event.run} was refused before") if refused else None
-    return None if event.starts_run else errors.RunRefusedError(f"the first batch of run {event.run} is missing")
+        return errors.RunRefusedError(f"producer run {event.run} was refused before") if refused else None
+    return None if event.starts_run else errors.RunRefusedError(f"producer run {event.run} lacks its first batch")
 
 
 def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError | None:
-    """Whether the batch says something that only a master says, or was sent to the wrong kind of topic.
+    """The refusal of a batch that says what only a master may say, or that is in the wrong kind of topic; else None.
 
-    Rule `only-masters-publish` (P1). Without it a client appends rows that look like a publication's, and readers that
-    check whole publications find one that nobody decided.
+    Rule `only-masters-publish` (P1): a client's batch that looks like a published one is refused. Without it:
+      1. A client appends rows that look like rows of a publication.
+      2. A reader that checks whole publications finds one that was never decided.
 
-    Rule `own-ids`: so is a batch that names a writer's producer id. Without it: (1) a client sends one row under a
-    writer's id, which each reader sees, in the last epoch that there is; (2) the writer publishes; (3) its masters find
-    a later publication in their tables, append nothing, and answer that all is carried out.
+    Rule `own-ids` (P4): a client's batch with a writer's producer id is refused. Without it:
+      1. Each reader sees the producer id of a writer. A client sends one row under it, in the highest epoch that there
+         is.
+      2. The writer publishes. Its masters find a later publication in their producer tables.
+      3. They append nothing, and answer that all rows are committed.
     """
     if event.header.producer.endswith(PRODUCER_MARK):
         return errors.BadRequestError(
-            f"a producer id that ends with {PRODUCER_MARK!r} is a writer's: take a random one"
+            f"a producer id that ends with {PRODUCER_MARK!r} belongs to a writer: use a random one; nothing was stored"
         )
     flags = event.header.flags & (FLAG_STAGED | FLAG_PUBLISH)
     is_stage = partition.chain is not None and partition.chain.topic == STAGE_TOPIC
     if is_stage and not flags & FLAG_STAGED:
-        return errors.BadRequestError(f"{STAGE_TOPIC} takes nothing but what is staged for a publication")
+        return errors.BadRequestError(
+            f"{STAGE_TOPIC} takes only batches that are staged for a publication; nothing was stored"
+        )
     if flags and not is_stage:
-        return errors.BadRequestError("a batch of a client is neither staged nor published here: use a writer")
+        return errors.BadRequestError(
+            "a client's batch in this topic may not be marked as staged or published: use a writer; nothing was stored"
+        )
     return None
 
 
 def _sequence_refusal(
     broker: BrokerState, log: SegmentLog, event: Append, last: Entry | None
 ) -> errors.SeriatimError | None:
-    """Whether the batch is neither the producer's next one nor a repeat; `last` is the producer's newest."""
+    """The refusal of a batch that is neither the producer's next one nor a repeat; `last` is the producer's newest."""
     header = event.header
     if last is None or header.producer_epoch > last.epoch:
         may_set = event.starts_run and log.record.incomplete_table
         if header.base_sequence == 0 or may_set:
             return None if last is not None else _room_refusal(broker, log)
         return errors.SequenceGapError(
-            f"sequence {header.base_sequence} of an epoch that must begin at 0: the producer is not known, or no more",
+            f"sequence {header.base_sequence} is not 0, and this partition does not know the producer in this epoch, "
+            "or has forgotten it; nothing was stored",
             expected=0,
             producer=header.producer.hex(),
         )
     if header.producer_epoch < last.epoch:
-        return errors.ProducerFencedError(f"epoch {header.producer_epoch} is over: {last.epoch} is the current one")
+        return errors.ProducerFencedError(
+            f"producer epoch {header.producer_epoch} is over: {last.epoch} is the current one"
+        )
     expected = last.last_sequence + 1
     if header.base_sequence > expected:
         return errors.SequenceGapError(
@@ -243,47 +294,56 @@ def _sequence_refusal(
         if log.live_table.find(header) is None:
             if header.base_sequence < log.live_table.entries(header.producer)[0].base_sequence:
                 return errors.SequenceTooOldError(
-                    f"sequence {header.base_sequence} was stored long ago", producer=header.producer.hex()
+                    f"sequence {header.base_sequence} was stored, but its offset is no longer known",
+                    producer=header.producer.hex(),
                 )
-            return errors.BatchMismatchError(f"sequence {header.base_sequence} was sent in another batch before")
+            return errors.BatchMismatchError(
+                f"sequence {header.base_sequence} was stored before as part of another batch"
+            )
         return None
     if log.live_table.has_from(make_offset(log.no, log.commit), header.producer, WINDOW_BATCHES):
-        return errors.OverloadedError(f"{WINDOW_BATCHES} batches of this producer wait already", retry_after_ms=5)
+        return errors.OverloadedError(
+            f"{WINDOW_BATCHES} batches of this producer wait for the commit already", retry_after_ms=5
+        )
     return None
 
 
 def _room_refusal(broker: BrokerState, log: SegmentLog) -> errors.SeriatimError | None:
-    """Whether the table has no room for a producer that it does not know."""
+    """The refusal of a new producer if the producer table has no room for it; else None."""
     config = broker.config
     if log.makes_room(broker):
         return None
     return errors.TooManyProducersError(
         f"{config.producer_count_max} producers sent to this partition within the last {config.producer_evict_ms} ms; "
-        "nothing of this batch was stored: send with fewer producers, or to more partitions",
+        "this batch is not stored; send with fewer producers, or to more partitions",
         retry_after_ms=config.tidy_ms,
     )
 
 
 def _is_repeat(last: Entry | None, event: Append) -> bool:
-    """Whether a batch that is not refused is here already; `last` is its producer's newest."""
+    """Whether a batch that passed all checks is in the log already; `last` is the newest batch of its producer."""
     sent = (event.header.producer_epoch, event.header.base_sequence)
     return last is not None and sent <= (last.epoch, last.last_sequence)
 
 
 def _capacity_refusal(broker: BrokerState, log: SegmentLog, event: Append) -> errors.SeriatimError | None:
-    """Whether the members' disks are so far behind that, with a new batch, a switch would have to copy too much."""
+    """The refusal of a batch if more than `unflushed_bytes_max` (8 MiB) would wait for the members' disks."""
     limit = broker.config.unflushed_bytes_max
     if log.uncertain_bytes + len(event.header.raw) + len(event.body) <= limit:
         return None
-    return errors.OverloadedError(f"{limit} bytes of this partition wait for the members' disks", retry_after_ms=20)
+    return errors.OverloadedError(
+        f"{limit} bytes of this partition wait for the members' disks already", retry_after_ms=20
+    )
 
 
 def _is_final(partition: Partition, log: SegmentLog, segment_no: int) -> bool:
     """Whether readers find a batch at its place in that segment.
 
-    (1) Segment 1 holds a batch, and is opened over. (2) Segment 2 does not know the batch, and takes it again. (3) When
-    segment 1 is settled with the batch in it, readers find the batch there, and skip it in segment 2. So the place is
-    final only in a segment that was opened with the tables of all segments before it.
+    Rule `each-place-final` (PLACE): a place is final only if the tables of all segments before it are known. Without
+    it:
+      1. Segment 1 has a batch, and is opened over. Its producer gets no answer, and resends the batch.
+      2. Segment 2 does not know the batch, stores it again at 2:0, and calls this place final.
+      3. Segment 1 is settled with the batch in it. Readers get the batch from segment 1, and skip it at 2:0.
     """
     if segment_no == log.no:
         return not log.record.incomplete_table
@@ -292,7 +352,13 @@ def _is_final(partition: Partition, log: SegmentLog, segment_no: int) -> bool:
 
 
 def _answer_repeat(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> None:
-    """A batch that is here already: its first offset, once that is as safe as the level asks."""
+    """Answer a repeat with the offset of its first arrival, once that is as safe as its ack level asks.
+
+    Rule `repeat-waits` (I12): a repeat is answered only once it is committed. Without it:
+      1. Am has a on its disk, and As does not have it yet. The producer resends a.
+      2. Am finds a in its producer table, and answers ok.
+      3. Am's disk is lost, and a with it.
+    """
     entry = log.live_table.find(event.header)
     assert entry is not None
     segment_no, index = split_offset(entry.offset)

@@ -3,20 +3,24 @@
     asked ──own table──▶ all here ──committed──▶ answered
       └─▶ the next batch is fetched ─▶ checked ─▶ appended ─▶ … ─▶ committed ─▶ answered
 
-What is appended is an ordinary batch: producer = the writer's, epoch = the publication's sequence, sequence = the row's
-number in it. So a switch, a repeat and an incomplete table do with it what they do with every batch, and the next
-master goes on where its own table says (`plan`). Nothing of this is kept on a disk. If the segment ends, so does the
-work, and whoever asked asks the next master.
+The master appends ordinary batches: the producer is the writer, the producer epoch is the publication's sequence, and
+the sequence of a message is the row's number in the publication. So a switch, a repeat and an incomplete table treat
+them like all other batches, and the next master continues where its own producer table says (`stand`). Nothing of this
+work is kept on a disk. It ends with the segment. Then the publisher asks the next master.
 
-Rule `record-if-unknown` (P1): a master whose table does not know the writer reads the record, and refuses unless it
-says DECIDED. Without it: (1) publication 7 is carried out, and its caller's question is late; (2) the group is lost,
-and the next segment opens with an empty table; (3) the question arrives there, and 7 is appended again, perhaps behind
-8. The same where staged data is gone: it may be gone because all was done long ago.
+Rule `record-if-unknown` (I9, P1): a master that does not know the writer reads its record, and refuses unless the
+record says DECIDED. Without it:
+  1. Publication 7 is carried out. A second request to carry it out is still on its way.
+  2. The broker group is lost, and the next segment opens with an empty producer table.
+  3. The request arrives at the next master. It appends 7 again, perhaps behind 8.
+The same rule holds if staged data is gone: it may be gone because the publication was done long ago.
 
-Rule `window`: at most 16 batches of a writer are uncommitted. More would leave the window in which repeats are known,
+Rule `window`: at most 16 batches of a writer are uncommitted. With more, the producer table would not know all of them,
 and other producers would wait behind them.
 
-Rule `ends-with-the-segment` (I6): a fence or a seal ends the work, because nothing more is appended there.
+Rule `ends-with-the-segment` (I6): nothing is carried out in a segment that was fenced. Without it:
+  1. A switcher fences Am at tail 100. A staged batch arrives at Am.
+  2. Am appends it at 100, above the length that the switcher seals.
 """
 
 from __future__ import annotations
@@ -40,50 +44,51 @@ from . import appending
 from .publication_plan import Stand, is_as_staged, published_header, stand
 
 FETCHED_AHEAD_MAX = 4
-"""Staged batches of one publication that are fetched, or being fetched, and not appended yet: two megabytes. One that
-waits for a batch that cannot be had holds none: there may be as many as there are partitions."""
+"""At most so many staged batches of one publication are fetched, or on their way, and not appended yet: about 2 MB. A
+publication that waits for a missing batch holds none, because as many may wait as there are partitions."""
 
 CARRIED_BYTES_MAX = 64 << 20
-"""Of staged batches in the memory of one broker for all publications: fetched, or appended and not committed yet. At
-the limit each publication still has one batch on each partition, so that none waits for the end of another one."""
+"""At most so many bytes of staged batches are in a broker's memory for all publications: fetched, or appended and not
+committed yet. At the limit each publication may still have one batch on each partition. So no publication waits for the
+end of another one."""
 
 FETCH_PAUSE_US_MAX = 2_000_000
-"""Before a batch that cannot be had is asked for again; twice as long each time."""
+"""The longest pause before the master asks again for a missing batch. It begins with 50 ms, and doubles each time."""
 
 CARRYINGS_MAX = 64
-"""Publications that are carried out on one partition at once: one for each of so many writers."""
+"""At most so many publications are carried out on one partition at once, each for another writer."""
 
 CARRYINGS_MISSING_MAX = 256
-"""More of them that wait for what is staged on disks that are away: they take no turn from others."""
+"""So many more may wait for staged batches on disks that are away. They do not count as carried out."""
 
 WAITS_MAX = 64
-"""Questions about one publication that wait on one partition."""
+"""At most so many requests for one publication wait on one partition."""
 
 
 def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> None:
-    """A publisher asks for the rows of a publication that it read as DECIDED."""
+    """A publisher asks this master to append the rows of a publication that it read as DECIDED."""
     log = _led(partition)
     if log is None:
-        text = "this broker is not the master of the open segment"
+        text = "this broker is not the master of the open segment: it appended nothing"
         _refuse(broker, event.request, errors.NotServingError(text, retry_after_ms=50))
         return
     carrying = partition.carryings.get((event.producer, event.sequence))
     if carrying is None:
         missing = sum(each.is_missing for each in partition.carryings.values())
         if len(partition.carryings) - missing >= CARRYINGS_MAX or missing >= CARRYINGS_MISSING_MAX:
-            text = f"{len(partition.carryings)} publications are carried out on this partition already"
+            text = f"{len(partition.carryings)} publications are carried out on this partition already: ask again later"
             _refuse(broker, event.request, errors.OverloadedError(text, retry_after_ms=200))
             return
         carrying = Carrying(event, log.no)
         partition.carryings = put(partition.carryings, carrying.key, carrying)
     elif len(carrying.waits) >= WAITS_MAX:
-        text = f"{WAITS_MAX} wait for this publication already"
+        text = f"{WAITS_MAX} requests wait for this publication already: ask again later"
         _refuse(broker, event.request, errors.OverloadedError(text, retry_after_ms=200))
         return
     carrying.waits = (*carrying.waits, Wait(event.request, event.deadline_us))
-    # Rule `entry-stays`: whoever is asked for knows the writer still. Without it: (1) a publication waits for a group
-    # that is down, longer than tables keep idle producers; (2) the partitions that are done forget the writer; (3) they
-    # are asked again, read DECIDED, and begin at row 0.
+    # Rule `entry-stays` (I9): a writer stays in producer tables while it has a decided publication. Without it: 1. A
+    # publication waits for a broker group that is down, for longer than producer tables keep idle producers. 2. The
+    # partitions that are done forget the writer. 3. They are asked again, read DECIDED, and begin at row 0.
     now_ms = max(log.last_append_ms, broker.now.wall_ms)
     if log.keep_producer(broker, carrying.producer, now_ms):
         for follower in log.followers:
@@ -96,19 +101,25 @@ def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> Non
 
 
 def on_keep_producer(broker: BrokerState, partition: Partition, sender: MemberId, message: KeepProducer) -> None:
-    """The master keeps a writer in its table, and so does this follower: else it would be forgotten with the master."""
+    """The master keeps a writer in its producer table: this slave keeps it too.
+
+    Rule `followers-keep` (I9). Without it:
+      1. The master keeps the writer of a decided publication. Its slave forgets the writer as idle.
+      2. The master dies. The next segment opens with the slave's table.
+      3. The next master does not know the writer, reads DECIDED, and begins at row 0.
+    """
     log = partition.logs.get(message.segment_no)
     if log is not None and log.active and not log.unbroken and log.record.attempt == message.attempt:
         log.keep_producer(broker, message.producer, message.append_time_ms)
 
 
 def look_again(broker: BrokerState, partition: Partition) -> None:
-    """Time has passed, or the commit has moved: go on, and end what has waited too long."""
+    """Time has passed: continue with each publication, and refuse the requests whose deadline has passed."""
     for carrying in list(partition.carryings.values()):
         now_us = broker.now.mono_us
         late = [wait for wait in carrying.waits if now_us >= wait.deadline_us]
         for wait in late:
-            text = "not all rows of the publication are committed yet; it goes on when it is asked for again"
+            text = "not all rows of the publication are committed on this partition yet: ask again to continue"
             _refuse(broker, wait.request, errors.DeadlineExceededError(text))
         carrying.waits = tuple(wait for wait in carrying.waits if wait not in late)
         if carrying.waits:
@@ -120,13 +131,13 @@ def look_again(broker: BrokerState, partition: Partition) -> None:
 
 
 def on_commit(broker: BrokerState, partition: Partition) -> None:
-    """The commit, or what all members have flushed, has moved."""
+    """The commit, or the index that all members have flushed, has moved: continue with each publication."""
     for carrying in list(partition.carryings.values()):
         _go_on(broker, partition, carrying)
 
 
 def fail_all(broker: BrokerState, partition: Partition, error: errors.SeriatimError) -> None:
-    """There is no such partition any more."""
+    """The partition is gone: answer every request with this error."""
     for carrying in list(partition.carryings.values()):
         _end(broker, partition, carrying, error)
 
@@ -137,13 +148,13 @@ def fail_all(broker: BrokerState, partition: Partition, error: errors.SeriatimEr
 def _go_on(broker: BrokerState, partition: Partition, carrying: Carrying) -> None:
     log = _led(partition)
     if log is None or log.no != carrying.segment_no:
-        text = f"segment {carrying.segment_no} has ended; the next master goes on"
+        text = f"segment {carrying.segment_no} has ended: ask the next master, which continues"
         _end(broker, partition, carrying, errors.SegmentMovedError(text, retry_after_ms=20))
         return
     _let_go(broker, log, carrying)
     here = stand(log.live_table.last(carrying.producer), carrying.sequence, carrying.rows)
     if here is Stand.CONTRADICTS:
-        text = f"rows of publication {carrying.sequence} are here that its manifest does not give"
+        text = f"this partition has rows of publication {carrying.sequence} that are not in its manifest"
         _end(broker, partition, carrying, errors.CorruptionError(text))
         return
     if here is Stand.UNKNOWN and not carrying.is_decided:
@@ -160,7 +171,7 @@ def _go_on(broker: BrokerState, partition: Partition, carrying: Carrying) -> Non
 
 
 def _append_fetched(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> int:
-    """Append what is there of the batches from that number on; returns the first that is not appended."""
+    """Append the fetched batches from that number on; returns the number of the first one that is not appended."""
     while number < len(carrying.batches):
         if number in carrying.gone:
             if not carrying.is_decided:
@@ -179,7 +190,7 @@ def _append_fetched(broker: BrokerState, partition: Partition, log: SegmentLog, 
             header = published_header(
                 fetched.batch.header, partition.id, carrying.producer, carrying.sequence, row, carrying.manifest
             )
-            # The members of a group share what is staged on it.
+            # If this disk has the staged batch, the slaves probably have it too: they are the same broker group.
             is_adopted = fetched.is_here and len(fetched.batch.body) >= broker.config.adopted_bytes_min
             place = carrying.batches[number] if is_adopted else None
             appended = appending.append_staged(broker, partition, log, header, fetched.batch, place)
@@ -192,7 +203,12 @@ def _append_fetched(broker: BrokerState, partition: Partition, log: SegmentLog, 
 
 
 def _pass_over(broker: BrokerState, partition: Partition, carrying: Carrying, number: int) -> None:
-    """The disks with this staged batch are lost: only here may sequences have a gap."""
+    """The disks with this staged batch are declared lost: continue behind its rows. Only here may sequences have a gap.
+
+    Rule `passes-over-what-is-lost` (I13). Without it:
+      1. A publication is decided. Then all disks of a broker group with staged batches are declared lost.
+      2. The master asks for these batches again and again. The publication never ends, and its writer waits for ever.
+    """
     rows = carrying.batches[number].rows
     carrying.lost_rows += rows
     broker.out.note(
@@ -206,7 +222,7 @@ def _pass_over(broker: BrokerState, partition: Partition, carrying: Carrying, nu
 
 
 def _may_append(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying, batch: Batch) -> bool:
-    """Whether a batch may be appended now; if not, time or the commit brings this back."""
+    """Whether a batch may be appended now. If not, `look_again` or `on_commit` tries again."""
     if not _takes_more(broker, partition, log, carrying):
         return False
     limit = broker.config.unflushed_bytes_max
@@ -216,8 +232,8 @@ def _may_append(broker: BrokerState, partition: Partition, log: SegmentLog, carr
 
 
 def _takes_more(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying) -> bool:
-    """Whether a batch of any size may be appended now."""
-    if partition.quiescence is not None:  # a planned switch is near
+    """Whether the partition takes more batches of this publication now, whatever their size."""
+    if partition.quiescence is not None:  # the master holds back new batches for a planned switch
         return False
     if disks.full_member(broker, log.record.members) is not None:
         broker.poll(0, TimerKind.ROOM, partition.id)
@@ -228,12 +244,15 @@ def _takes_more(broker: BrokerState, partition: Partition, log: SegmentLog, carr
 def _is_safe(log: SegmentLog, carrying: Carrying) -> bool:
     """Whether all rows are committed, and on every member's disk.
 
-    Rule `answers-committed` (P4). Without it: (1) the last rows are on the master's disk only, and the publisher writes
-    DONE; (2) the master is lost, and the segment is sealed below them; (3) nobody carries them out any more.
+    Rule `answers-committed` (I12, P4): a master answers only when all rows are committed. Without it:
+      1. The last rows are on the master's disk only. The publisher writes DONE.
+      2. The master is lost, and the segment is sealed below these rows.
+      3. No master appends them any more, because the publication is DONE.
 
-    Rule `answers-flushed`: where the topic does not flush before it commits, the commit is not enough. Without it: (1)
-    all rows are in the memory of both members, and the publisher writes DONE; (2) both lose their power; (3) the rows
-    are gone, though a program sent them at `replicated_flushed` and heard ok.
+    Rule `answers-flushed` (I12, P4): if the topic commits before it flushes, the commit is not enough. Without it:
+      1. All rows are in the memory of both members. The publisher writes DONE.
+      2. Both machines lose power.
+      3. The rows are gone, although the program sent them at `replicated_flushed` and was told ok.
     """
     last = log.live_table.last(carrying.producer)
     if last is None or last.epoch != carrying.sequence:
@@ -242,11 +261,12 @@ def _is_safe(log: SegmentLog, carrying: Carrying) -> bool:
     return segment_no != log.no or index + last.message_count <= log.flushed
 
 
-# ---- what a step needs -----------------------------------------------------------------------------------
+# ---- fetching, and reading the record
+# -----------------------------------------------------------------------------------
 
 
 def _fetch(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> None:
-    """Ask for the batches that come next, unless they are there, or nothing may be appended now."""
+    """Fetch the next batches that are not here yet, unless nothing may be appended now."""
     if carrying.is_missing and broker.now.mono_us < carrying.due_us:
         return
     is_much = broker.carried_bytes >= CARRIED_BYTES_MAX
@@ -262,7 +282,7 @@ def _fetch(broker: BrokerState, partition: Partition, log: SegmentLog, carrying:
 
 
 def on_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) -> None:
-    """A staged batch is here, or is not to be had now, or is gone for good."""
+    """A staged batch was fetched, or cannot be read now, or is gone for good."""
     carrying = next((each for each in partition.carryings.values() if event.serial in each.fetching), None)
     if carrying is None:
         return
@@ -270,18 +290,23 @@ def on_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) 
     carrying.fetching = drop(carrying.fetching, event.serial)
     if event.is_gone:
         carrying.gone = put(carrying.gone, number, True)
+    # Rule `checks-staged` (P5): a staged batch is appended only if it is the one that the manifest names. Without it:
+    # 1. A member has another batch at the place that the manifest names. 2. The master appends rows that were never
+    # published.
     elif event.batch is not None and is_as_staged(event.batch, carrying.batches[number], broker.checksum):
         carrying.fetched = put(carrying.fetched, number, Fetched(event.batch, event.is_here))
         _hold(broker, carrying, event.batch.size_bytes)
-    else:  # one that differs is none: perhaps another member has what the manifest names
+    else:  # perhaps another member has the batch that the manifest names
         _missed(broker, partition, carrying, number, differs=event.batch is not None)
         return
     _go_on(broker, partition, carrying)
 
 
 def _missed(broker: BrokerState, partition: Partition, carrying: Carrying, number: int, *, differs: bool) -> None:
-    """A batch cannot be had now: time brings this back, and until then nothing that was fetched ahead is kept, and what
-    comes yet is not waited for."""
+    """A batch cannot be read now: ask again after a pause.
+
+    Until then the batches that were fetched ahead are let go, and those that are still on their way are ignored.
+    """
     if not carrying.is_missing:
         staged = carrying.batches[number]
         broker.out.note(
@@ -300,14 +325,14 @@ def _missed(broker: BrokerState, partition: Partition, carrying: Carrying, numbe
 
 
 def _hold(broker: BrokerState, carrying: Carrying, size_bytes: int) -> None:
-    """So many bytes more of staged batches are in memory, or fewer."""
+    """Count bytes of staged batches in memory; negative if they are let go."""
     carrying.held_bytes += size_bytes
     broker.carried_bytes += size_bytes
-    assert carrying.held_bytes >= 0, "what is let go was held"
+    assert carrying.held_bytes >= 0, "only batches that were held are let go"
 
 
 def _let_go(broker: BrokerState, log: SegmentLog, carrying: Carrying) -> None:
-    """What is committed is held no longer."""
+    """Count the batches that are committed by now as let go."""
     while carrying.uncommitted and carrying.uncommitted[0][0] <= log.commit:
         _hold(broker, carrying, -carrying.uncommitted[0][1])
         carrying.uncommitted = carrying.uncommitted[1:]
@@ -320,13 +345,13 @@ def _ask_record(broker: BrokerState, partition: Partition, carrying: Carrying) -
 
 
 def on_writer_read(broker: BrokerState, partition: Partition, event: WriterRead) -> None:
-    """The coordinator told the record, or did not answer."""
+    """The coordinator gave the writer's record, or did not answer."""
     carrying = next((each for each in partition.carryings.values() if each.asked == event.serial), None)
     if carrying is None:
         return
     carrying.asked = 0
     if event.failed:
-        return  # time brings this back
+        return  # `look_again` asks again
     record = event.record
     if record is None or not record.has_decided(carrying.producer, carrying.sequence, carrying.manifest):
         text = f"publication {carrying.sequence} of writer {carrying.writer!r} is not decided, or is done already"

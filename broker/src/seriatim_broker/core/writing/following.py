@@ -1,8 +1,9 @@
-"""Replication of the open segment, a follower's side: it takes what the master sends, and says how far it is.
+"""Replication of the open segment, a slave's side: it appends what the master sends, and says how far its log is.
 
-Of a publication the master sends headers only, because what is staged is on this disk too (`ReplicateStaged`). The body
-is read here, and until it is, what the master sends later waits behind it (`held`), no more than the master lets be
-uncommitted. If it is not here, the follower says so, and the master sends the bodies from there on.
+Of a publication the master sends headers only, because the staged batches are on this disk too (`ReplicateStaged`).
+The slave reads the body here. Until it has the body, everything that the master sends later waits behind it (`held`).
+The master's limit on uncommitted bytes bounds what waits. If the body is not here, the slave says so, and the master
+sends all bodies from there on.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from .publication_plan import is_as_staged
 
 
 def on_resume(broker: BrokerState, partition: Partition, sender: MemberId, message: ResumeReplica) -> None:
-    """The master asks where this member is."""
+    """The master asks where this member's log ends."""
     log = _followed_log(broker, partition, sender, message.segment_no, message.attempt)
     if log is not None:
-        log.held = ()  # comes again behind the tail that is told now
+        log.held = ()  # the master sends all of it again, from the tail in this answer on
         broker.send(
             sender, ReplicaTail(partition.id, log.no, log.record.attempt, log.tail, log.tail_checksum, log.durable)
         )
 
 
 def on_replicate(broker: BrokerState, partition: Partition, sender: MemberId, message: Replicate) -> None:
-    """Batches from the master: only the next ones, with the chain unbroken."""
+    """The master sent batches: append them if they are the next ones and continue the checksum chain."""
     log = _followed_log(broker, partition, sender, message.segment_no, message.attempt)
     if log is None:
         return
@@ -47,7 +48,7 @@ def on_replicate(broker: BrokerState, partition: Partition, sender: MemberId, me
 
 
 def on_replicate_staged(broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateStaged) -> None:
-    """A batch of a publication from the master, whose body has to be found here."""
+    """The master sent the header of a published batch: read the body on this disk."""
     log = _followed_log(broker, partition, sender, message.segment_no, message.attempt)
     if log is not None and message.header.end_index > log.tail:
         _hold(broker, partition, log, message)
@@ -56,14 +57,16 @@ def on_replicate_staged(broker: BrokerState, partition: Partition, sender: Membe
 def _take(
     broker: BrokerState, partition: Partition, log: SegmentLog, message: Replicate, adopts: BatchHeader | None = None
 ) -> bool:
-    """Take what the master sent into the log that follows it; False if it is not what comes next.
+    """Append what the master sent; False if it does not continue the log here. `adopts`: see `PutBatch`.
 
-    `adopts`: see `PutBatch`.
+    Rule `slave-flushes` (I12): a slave acknowledges only what it has flushed. Without it:
+      1. As has a in memory, and acknowledges it as flushed. Am commits a, and acknowledges it.
+      2. As loses power. Only Am's disk has a.
     """
     master = log.record.members[0]
     for batch in message.batches:
         if batch.header.end_index <= log.tail:
-            continue  # sent again after a resume
+            continue  # the master sent it again after a resume
         if not log.follow(broker, batch, adopts):
             broker.send(master, ReplicateRefused(partition.id, log.no, log.record.attempt, ReplicateRefusal.GAP))
             return False
@@ -83,7 +86,7 @@ def _take(
 
 
 def _hold(broker: BrokerState, partition: Partition, log: SegmentLog, message: Replicate | ReplicateStaged) -> None:
-    """Keep a message until its staged body is here, and those before it."""
+    """Keep a message until its staged body is here, and the bodies of all messages before it."""
     serial = 0
     if isinstance(message, ReplicateStaged):
         serial = broker.new_serial()
@@ -92,10 +95,10 @@ def _hold(broker: BrokerState, partition: Partition, log: SegmentLog, message: R
 
 
 def on_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) -> None:
-    """A staged batch was read, or is not on this disk: then the master has to send the bodies."""
+    """A staged batch was read. If it is not on this disk, ask the master to send the bodies."""
     log = next((log for log in partition.unsealed_logs() if _held_place(log, event.serial) is not None), None)
     if log is None:
-        return  # fenced or asked to resume meanwhile
+        return  # the log was fenced, or the master asked where it ends, meanwhile
     place = _held_place(log, event.serial)
     assert place is not None
     message, batch = log.held[place].message, event.batch
@@ -106,7 +109,7 @@ def on_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) 
             log.record.members[0], ReplicateRefused(partition.id, log.no, log.record.attempt, ReplicateRefusal.STAGED)
         )
         return
-    held = list(log.held)  # there may be ten thousands behind it: they are taken in one pass
+    held = list(log.held)  # perhaps tens of thousands: all that can go is taken in one pass
     held[place] = Held(message, 0, batch)
     taken = 0
     while taken < len(held) and not held[taken].serial:
@@ -124,8 +127,10 @@ def _held_place(log: SegmentLog, serial: int) -> int | None:
 def _is_body_of(broker: BrokerState, message: ReplicateStaged, batch: Batch) -> bool:
     """Whether a staged batch is the one that the master named, with the body that its header promises.
 
-    Rule `follows-as-staged` (P5). Without it: (1) this disk has another batch at the place that the manifest names; (2)
-    the master sends the header of the right one; (3) this member stores that header with a body that is not its own.
+    Rule `follows-as-staged` (I5, P5). Without it:
+      1. This disk has another batch at the place that the manifest names.
+      2. The master sends the header of the right batch.
+      3. This member stores that header with the body of the other batch, and two copies of the segment differ.
     """
     named, header = message.header, batch.header
     is_same = (named.body_crc, named.body_length) == (header.body_crc, header.body_length)
@@ -145,13 +150,13 @@ def _take_held(broker: BrokerState, partition: Partition, log: SegmentLog, held:
 def _followed_log(
     broker: BrokerState, partition: Partition, sender: MemberId, no: int, attempt: bytes
 ) -> SegmentLog | None:
-    """The log that a master speaks of; answers and returns None if this member does not follow it."""
+    """The log that a master names; if this member does not follow it there, refuse and return None."""
     log = partition.logs.get(no)
     follows = log is not None and log.active and not log.unbroken and sender == log.record.members[0]
     if log is not None and follows and log.record.attempt == attempt:
         return log
     if log is None and (no, attempt) in partition.preparations:
-        partition.read_chain(broker)  # the switch's word has not come yet; the master asks again when it is refused
+        partition.read_chain(broker)  # it is prepared here and may be open already; the master will ask again
     broker.send(
         sender,
         ReplicateRefused(

@@ -1,7 +1,9 @@
-"""Where a master goes on with a publication, and what the batches look like that it appends. Values only.
+"""Where a master continues with a publication, and the headers of the batches that it appends. Values only.
 
-Rule `own-table` (P5): a master goes on where its own producer table says, never where another master or a publisher
-was. So whichever master appends a row gives it the same number, in the same batch.
+Rule `own-table` (I9, P5): a master continues a publication where its own producer table says. Without it:
+  1. A master has appended ten batches of a publication. Four of them are sealed in, and it dies.
+  2. The next master continues at the eleventh, and six batches are missing.
+With the rule, every master that appends a row gives it the same number, in the same batch.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ..values.producers import Entry
 
 
 class Stand(enum.Enum):
-    """What a producer table says of a publication, where it is no place in it."""
+    """What a producer table says of a publication if it does not give a batch to continue at."""
 
     UNKNOWN = "the writer is not in the table"
     SUPERSEDED = "a later publication of the writer is here, so all of this one is"
@@ -27,12 +29,12 @@ class Stand(enum.Enum):
 
 
 def stand(last: Entry | None, sequence: int, rows: Sequence[int]) -> int | Stand:
-    """The batch to append next; as many as there are: all are here.
+    """The number of the batch to append next; the number of all batches if all are here.
 
     Args:
         last: The writer's newest entry in this master's table.
-        sequence: Of the publication.
-        rows: The number of the first row of each batch, and last the number of rows.
+        sequence: The sequence of the publication.
+        rows: The number of the first row of each batch, and as the last item the number of all rows.
     """
     if last is None:
         return Stand.UNKNOWN
@@ -46,7 +48,7 @@ def stand(last: Entry | None, sequence: int, rows: Sequence[int]) -> int | Stand
 
 
 def is_as_staged(batch: Batch, staged: StagedBatch, checksum: Checksum) -> bool:
-    """Whether this is the batch that the manifest names."""
+    """Whether this is the batch that the manifest names, with the place, the rows and the checksum that it gives."""
     header, body = batch
     place = (header.partition, header.segment, header.base_index)
     return (
@@ -60,7 +62,13 @@ def is_as_staged(batch: Batch, staged: StagedBatch, checksum: Checksum) -> bool:
 
 
 def published(header: BatchHeader, partition: int, producer: bytes, sequence: int, row: int, manifest: bytes) -> bytes:
-    """The header under which a staged batch is appended: the writer's, with all that the program said of its rows."""
+    """The header under which a staged batch is appended. What the program said of its rows stays.
+
+    Rule `as-the-writer` (PUB): published batches have the writer's producer id, the publication's sequence and the
+    row's number. Without it:
+      1. A batch keeps the producer id and the sequences under which a task of the program staged it.
+      2. The next master looks for the writer in its producer table, finds nothing, and appends the rows again.
+    """
     return make_header(
         partition=partition,
         message_count=header.message_count,
@@ -84,5 +92,5 @@ def published(header: BatchHeader, partition: int, producer: bytes, sequence: in
 def published_header(
     header: BatchHeader, partition: int, producer: bytes, sequence: int, row: int, manifest: bytes
 ) -> BatchHeader:
-    """That header, read."""
+    """The same header, parsed."""
     return parse_header(published(header, partition, producer, sequence, row, manifest))

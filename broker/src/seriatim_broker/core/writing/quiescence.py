@@ -1,7 +1,7 @@
-"""Coming to rest before a planned switch: what the master does when a planner asks for it.
+"""Coming to rest: a master holds back new batches before a planned switch.
 
-New batches wait, in order, until the switch has happened or is given up; nothing is refused in between, and the plan
-has a deadline of its own, so a planner that falls silent costs a pause.
+New batches wait in order until the switch is done or given up. The master refuses none of them meanwhile. The plan has
+a deadline, `planned_switch_us` (200 ms). So a planner that falls silent costs at most a pause of that length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import appending
 
 
 def on_quiesce(broker: BrokerState, partition: Partition, sender: MemberId, message: QuiesceRequest) -> None:
-    """Queue new batches and report when commit = tail."""
+    """A planner asks the master to rest: hold back new batches, and tell the planner when commit = tail."""
     log = partition.logs.get(message.segment_no)
     if log is None or not log.active or not log.unbroken or partition.quiescence is not None:
         broker.send(sender, QuiesceAnswer(partition.id, message.segment_no, message.switch, quiet=False))
@@ -40,7 +40,7 @@ def report_quiet(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
 
 
 def on_deadline(broker: BrokerState, partition: Partition) -> None:
-    """The plan took too long, or its planner is silent: go on accepting."""
+    """The deadline has passed without a fence: drop the plan, and take the batches that were held back."""
     quiescence = partition.quiescence
     if quiescence is None or broker.now.mono_us < quiescence.deadline_us:
         return
@@ -49,11 +49,11 @@ def on_deadline(broker: BrokerState, partition: Partition) -> None:
         answer = QuiesceAnswer(partition.id, log.no, quiescence.switch, quiet=False)
         broker.send_broker(quiescence.asked_by, answer)
         end(broker, partition)
-    # a fenced log keeps its queue until the chain says where the batches should go
+    # a fenced log keeps the batches until the chain record says where they should go
 
 
 def end(broker: BrokerState, partition: Partition) -> None:
-    """Give the queued batches back: to the log if it is still active, else to their senders with the new route."""
+    """Take the batches that were held back, or refuse them with the new route if the log is no longer active."""
     quiescence = partition.quiescence
     if quiescence is None:
         return

@@ -1,7 +1,8 @@
-"""Replication of the open segment, the master's side: it sends its batches, and the commit moves. See `following`.
+"""Replication of the open segment, the master's side: it sends its batches, and moves the commit. See `following`.
 
-On each new connection the master asks a follower where it is before anything counts: acknowledgements of an older
-connection do not. Everything that is not the very next thing ends in a refusal, and a refusal in a resume or a switch.
+On each new connection the master first asks the slave where its log ends. Before the answer nothing counts, and
+acknowledgements of an older connection never count. A slave refuses every batch that is not the next one. A refusal
+leads to a resume, or to a switch.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from ..values.messages import ReplicaTail, Replicate, ReplicateAck, ReplicateRef
 from . import appending, carrying, quiescence
 
 LOOKS_AGAIN_US = 10_000_000
-"""A follower that did not find a staged batch on its disk is sent bodies for so long: each miss costs a resume."""
+"""A slave that lacks a staged batch gets all bodies from the master for so long, because each miss costs a resume."""
 
 # ---- the master: commit ---------------------------------------------------------------------------------
 
 
 def on_log_durable(broker: BrokerState, partition: Partition, mark: LogDurable) -> None:
-    """This member's disk has the log up to there."""
+    """This member's disk has the log up to the tail in the mark."""
     log = partition.logs.get(mark.segment_no)
     if log is None or log.generation != mark.generation:
         return
@@ -36,7 +37,18 @@ def on_log_durable(broker: BrokerState, partition: Partition, mark: LogDurable) 
 
 
 def _move_commit(broker: BrokerState, partition: Partition, log: SegmentLog) -> None:
-    """Commit is the least index over all members; replies, readers and followers hear of it."""
+    """Move the commit to the least index over all members; then answer batches, deliver, and tell the slaves.
+
+    Rule `every-member` (I12): the commit waits for every member. Without it:
+      1. Am has a on its disk, and commits it alone. It acknowledges a.
+      2. Am's disk is lost. No other disk has a.
+
+    Rule `tail-from-commit` (I12): if the topic commits before it flushes, `flushed` stays at what every member is known
+    to have flushed. The uncertain tail begins there. Without it:
+      1. Both members have a in memory, and Am commits a. Only As flushes it.
+      2. The segment is sealed with a, but the uncertain tail begins above a. So no other disk gets a copy of a.
+      3. The next master answers a resend of a at `replicated_flushed`. Only the disk of As has a.
+    """
     flushed = min([log.durable, *(follower.durable for follower in log.followers)])
     safe = flushed if log.record.flush else min([log.tail, *(follower.received for follower in log.followers)])
     moved = log.advance_commit(safe)
@@ -54,11 +66,11 @@ def _move_commit(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
 
 
 def tell_commit(broker: BrokerState, partition: Partition) -> None:
-    """No frame carried the commit to the followers for a while: it goes alone.
+    """No frame carried the commit to the slaves for `commit_idle_us` (2 ms): send it alone.
 
-    What a follower is told is how far every member has flushed. Where the topic flushes before it commits, that is the
-    commit. Where it does not, the commit may be further; the follower needs the lower one, because it begins its
-    uncertain tail there if it is fenced.
+    The master tells the index up to which every member has flushed. If the topic flushes before it commits, this index
+    is the commit. Otherwise the commit may be higher. The slave needs the lower index, because its uncertain tail
+    begins there if it is fenced.
     """
     log = _led_log(partition)
     if log is None or log.told_flushed >= log.flushed:
@@ -70,7 +82,7 @@ def tell_commit(broker: BrokerState, partition: Partition) -> None:
 
 
 def _led_log(partition: Partition) -> SegmentLog | None:
-    """The log of the open segment, if this member is its master and goes on."""
+    """The log of the open segment, if this member is its unbroken master and no fence stopped it."""
     log = partition.open_log()
     return log if log is not None and log.active and log.unbroken else None
 
@@ -79,20 +91,26 @@ def _led_log(partition: Partition) -> SegmentLog | None:
 
 
 def begin(broker: BrokerState, partition: Partition, log: SegmentLog) -> None:
-    """The segment is open, and this member its master."""
+    """The segment is open, and this member is its master: ask each slave where its log ends."""
     log.followers = tuple(Follower(member) for member in log.record.members[1:])
     for follower in log.followers:
         _resume_follower(broker, partition, log, follower)
 
 
 def _resume_follower(broker: BrokerState, partition: Partition, log: SegmentLog, follower: Follower) -> None:
-    """First word on a connection: where are you? Acknowledgements of an older connection do not count."""
+    """Ask a slave where its log ends. This is the first message on a connection.
+
+    Rule `old-acks` (I12): acknowledgements of an older connection do not count. Without it:
+      1. The master has sent a on the old connection. The connection breaks, and a is lost with it.
+      2. On the new connection the master believes that the slave has all that was sent.
+      3. It commits a, and acknowledges it. Only its own disk has a.
+    """
     _out_of_step(broker, partition, follower)
     broker.send(follower.member, ResumeReplica(partition.id, log.no, log.record.attempt))
 
 
 def _out_of_step(broker: BrokerState, partition: Partition, follower: Follower) -> None:
-    """Without this follower nothing commits: it has a while to come back, then the segment moves on."""
+    """Count a slave as out of step: it has twice `resume_us` (0.4 s) to resume, because nothing commits without it."""
     follower.in_step = False
     if follower.out_of_step_us is None:
         follower.out_of_step_us = broker.now.mono_us
@@ -100,7 +118,7 @@ def _out_of_step(broker: BrokerState, partition: Partition, follower: Follower) 
 
 
 def on_step_due(broker: BrokerState, partition: Partition) -> None:
-    """Is a follower out of step for too long?"""
+    """Begin a switch if a slave has been out of step for twice `resume_us` (0.4 s)."""
     log = _led_log(partition)
     if log is None:
         return
@@ -116,7 +134,7 @@ def on_step_due(broker: BrokerState, partition: Partition) -> None:
 
 
 def resume_followers(broker: BrokerState, partition: Partition) -> None:
-    """Ask those again that were not ready."""
+    """Ask the slaves that are out of step again where their logs end."""
     log = _led_log(partition)
     if log is None:
         return
@@ -126,7 +144,7 @@ def resume_followers(broker: BrokerState, partition: Partition) -> None:
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A follower is connected (again)."""
+    """A slave is linked, perhaps again: ask it where its log ends."""
     log = _led_log(partition)
     follower = log.follower(member) if log is not None else None
     if log is not None and follower is not None:
@@ -134,7 +152,7 @@ def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> N
 
 
 def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A follower may come back."""
+    """The link to a slave is lost: the slave is out of step until it resumes."""
     log = partition.open_log()
     follower = log.follower(member) if log is not None else None
     if follower is not None:
@@ -142,7 +160,13 @@ def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) ->
 
 
 def on_replica_tail(broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicaTail) -> None:
-    """A follower says where it is: send on from there."""
+    """A slave says where its log ends: send it the batches behind, or begin a switch if its log disagrees.
+
+    Rule `resume-durable` (I12): after a reconnect, only what the slave says is flushed counts as flushed. Without it:
+      1. The slave has a in memory, and has not flushed it. The connection breaks.
+      2. The slave comes back with a tail that includes a. The master believes that a is flushed, and commits it.
+      3. The slave loses power and the master its disk. No disk has a.
+    """
     log = partition.logs.get(message.segment_no)
     if log is None or not log.active or log.record.attempt != message.attempt:
         return
@@ -166,7 +190,7 @@ def on_replica_tail(broker: BrokerState, partition: Partition, sender: MemberId,
 
 
 def on_replicate_ack(broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateAck) -> None:
-    """A follower has more."""
+    """A slave has received or flushed more: move the commit."""
     log = partition.logs.get(message.segment_no)
     if log is None or not log.active or log.record.attempt != message.attempt:
         return
@@ -181,7 +205,7 @@ def on_replicate_ack(broker: BrokerState, partition: Partition, sender: MemberId
 def on_replicate_refused(
     broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateRefused
 ) -> None:
-    """A follower takes no more: it lost step, was fenced, or did not hear yet that the segment is open."""
+    """A slave refuses batches: one is missing, its log is fenced, a staged body is missing, or its log is not open."""
     log = partition.logs.get(message.segment_no)
     if log is None or not log.active or log.record.attempt != message.attempt:
         return
@@ -198,7 +222,7 @@ def on_replicate_refused(
     elif message.reason == ReplicateRefusal.NOT_OPENED and partition.chain is not None:
         _out_of_step(broker, partition, follower)
         updates.tell_member(broker, partition, sender)
-        partition.read_chain(broker)  # perhaps it is this member that has not heard
+        partition.read_chain(broker)  # perhaps this member has not heard of a newer record
         broker.poll(broker.config.commit_idle_us, TimerKind.FOLLOW, partition.id)
     else:
         partition.read_chain(broker)
