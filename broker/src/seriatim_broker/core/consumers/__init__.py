@@ -1,25 +1,25 @@
-"""Consumers: consumer groups, one consumer of a partition active and the others standing by; and range reads.
+"""Consumers: consumer groups, of which one consumer of a partition is active and the others stand by; and range reads.
 
-A group's cursor is in one segment; the server of that segment delivers to the group. Acknowledgements and reservations
-("delivered below, perhaps") are control records, durable on every eligible member before they count. When everything
-below the sealed length is acknowledged, the group's cursor in the coordinator moves to the next segment, and only
-then do the consumers hear of the end of this one.
+A consumer group's cursor is in one segment. The server of that segment delivers to the consumer group. Acknowledgements
+and reservations ("perhaps delivered below") are control records: they count when every eligible member has them on its
+disk. When everything below the sealed length is acknowledged, the cursor in the coordinator moves to the next segment.
+Only then does the server tell the consumers that this segment has ended.
 
     LOADING ──cursor read──▶ SERVING ──all acknowledged──▶ CROSSING ──cursor written──▶ (gone: END_OF_SEGMENT)
        └── cursor elsewhere ──▶ (gone: refused with the address of the server)
 
-    head         a group is looked up, told something, forgotten
-    subscribing  consumers come and go; who of them is active
+    head         find the state of a consumer group, tell its consumers something, forget it
+    subscribing  consumers come and go; which of them is active
     sessions     an active consumer that sends no heartbeats gives way to a standby
-    serving      where the group's cursor stands, and whether this broker serves it there
-    questions    people and consumers who only ask where that is
+    serving      where the cursor of a consumer group is, and whether this broker serves it there
+    questions    people and consumers ask where the cursor is and which broker serves it
     delivery_attempts  how often this server gave a message to a consumer
-    delivery     batches to the active consumer
-    cursors      control records: from acknowledgements and reservations to the other members, and theirs to here
-    progress     a control record became common, time passed: the group goes on
+    delivery     batches go to the active consumer
+    cursors      control records go from the server to the other members
+    progress     all members have a control record, or time passed: the consumer group continues
     crossing     the cursor moves to the next segment
-    operations   a person rewinds, skips, pauses or resumes the group
+    operations   a person rewinds, skips, pauses or resumes the consumer group
     streams      what a consumer sends on its stream
-    eligibility  members join those that may serve a segment
-    ranges       range reads, which need no group
+    eligibility  a member joins those that may serve a segment
+    ranges       range reads, which need no consumer group
 """

@@ -1,6 +1,7 @@
-"""Crossing: the group's cursor moves to the next segment, in one transaction at the coordinator.
+"""Crossing: the cursor of a consumer group moves to the next segment, in one transaction at the coordinator.
 
-Only when all of a sealed segment is acknowledged, durably on every eligible member, by a server that has the right.
+A consumer group crosses only if it has acknowledged all of a sealed segment, if every eligible member has these
+acknowledgements on its disk, and if the server has the serving right.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from .head import forget_if_unused, read_cursor, tell
 
 
 def cross_if_done(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Everything is acknowledged: move the cursor to the next segment."""
+    """Move the cursor to the next segment if all of this one is acknowledged.
+
+    Rule `all-acknowledged` (I8): a consumer group crosses only when it has acknowledged everything. Without it:
+      1. The consumer was given all of segment 1, and has acknowledged half of it. The cursor moves to segment 2.
+      2. The consumer dies before it has worked on the other half.
+      3. The next consumer begins in segment 2, and no consumer ever works on the other half.
+    """
     log = partition.logs.get(head.segment_no)
     if (
         head.phase is not GroupPhase.SERVING
@@ -33,15 +40,15 @@ def cross_if_done(broker: BrokerState, partition: Partition, head: GroupHead) ->
     ):
         return
     assert log.record.sealed_len is not None
-    # Above it: what suspects lost had been consumed. What retention dropped has nothing to acknowledge.
+    # It may be above the length: the consumer group had consumed what suspects lost. Dropped messages need no ack.
     if max(head.safe_acked, log.start) < log.record.sealed_len:
         return
-    if head.active is not None and head.delivered < log.start:  # a read was under way when it was dropped
+    if head.active is not None and head.delivered < log.start:  # retention dropped messages while they were read
         head.held_back = ()
         head.reading = 0
         delivery.tell_dropped(broker, partition, head, log.start)
     wait_us = partition.write_wait_us(broker)
-    if wait_us:  # the coordinator refuses: the group stays here, its consumers with it, and looks again
+    if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
         broker.poll(min(wait_us, broker.config.refused_us_max), TimerKind.PUMP, partition.id, head.segment_no)
     elif right.may_deliver(broker, partition, head.segment_no):
         move_on(broker, partition, head, next_no(partition, head.segment_no))
@@ -50,13 +57,13 @@ def cross_if_done(broker: BrokerState, partition: Partition, head: GroupHead) ->
 
 
 def next_no(partition: Partition, no: int) -> int:
-    """The number of the segment behind that one; numbers of folded segments are passed over."""
+    """The number of the segment behind that one, without the numbers of folded segments."""
     following = partition.chain.from_no(no + 1) if partition.chain is not None else None
     return following.no if following is not None else no + 1
 
 
 def jump(broker: BrokerState, partition: Partition, head: GroupHead, next_no: int, reason: str) -> None:
-    """The head segment is gone: the consumers are told of the gap, and the group goes on in a new epoch."""
+    """The cursor segment is lost or dropped: tell the consumers of the gap, and cross in a new group epoch."""
     if _must_wait(broker, partition, head):
         return
     for consumer in head.consumers:
@@ -67,7 +74,7 @@ def jump(broker: BrokerState, partition: Partition, head: GroupHead, next_no: in
 def move_on(
     broker: BrokerState, partition: Partition, head: GroupHead, next_no: int, *, new_epoch: bool = False
 ) -> None:
-    """Write the cursor."""
+    """Cross: write that the cursor is at the beginning of segment `next_no`."""
     if _must_wait(broker, partition, head):
         return
     assert head.cursor is not None
@@ -80,10 +87,12 @@ def move_on(
 
 
 def _untold(partition: Partition, head: GroupHead) -> tuple[int, int]:
-    """From where on retention dropped what no consumer of the group is known to have been told of; 0, 0: nothing.
+    """The offset and position from which messages were dropped, if no consumer is known to have been told; else 0, 0.
 
-    Rule `untold-crosses` (I1): the group passes a segment without messages although nobody acknowledged anything in it.
-    Its consumers may have been told, and may have died since: the next server tells them (again).
+    Rule `untold-is-forgotten` (I1, I8): a cursor that passes a stub says what its readers were not told. Without it:
+      1. Retention drops all of segment 1. The consumer group has nothing to acknowledge there, and crosses.
+      2. Its consumer was told of the drop, but dies before it has acknowledged anything.
+      3. The next consumer begins in segment 2, and no broker tells it that messages are missing.
     """
     if head.dropped_from:
         return head.dropped_from, head.dropped_position
@@ -103,7 +112,10 @@ def write_cursor(
     revision: int,
     chain_revision: int = 0,
 ) -> None:
-    """One transaction on the group's cursor."""
+    """Start one transaction that writes the cursor, if its revision is still `revision`.
+
+    If `chain_revision` is not 0, the transaction also compares the revision of the chain record.
+    """
     if _must_wait(broker, partition, head):
         return
     head.crossing_serial = broker.new_serial()
@@ -111,7 +123,7 @@ def write_cursor(
 
 
 def _must_wait(broker: BrokerState, partition: Partition, head: GroupHead) -> bool:
-    """Whether the coordinator refuses writes; then the cursor is read and looked at again when it may take them."""
+    """Whether the coordinator refuses writes. Then a timer reads the cursor again when it may take them."""
     wait_us = partition.write_wait_us(broker)
     if wait_us:
         head.phase = GroupPhase.LOADING
@@ -120,7 +132,7 @@ def _must_wait(broker: BrokerState, partition: Partition, head: GroupHead) -> bo
 
 
 def on_written(broker: BrokerState, partition: Partition, head: GroupHead, outcome: WriteOutcome) -> None:
-    """The group stands in the next segment, or somebody else moved it, or nobody knows, or the write was refused."""
+    """The transaction of a crossing ended: end the segment if it was done, else read the cursor again."""
     if outcome is WriteOutcome.DONE and head.phase is GroupPhase.CROSSING:
         _end_segment(broker, partition, head)
         return
@@ -136,7 +148,7 @@ def on_written(broker: BrokerState, partition: Partition, head: GroupHead, outco
 
 
 def _end_segment(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """The cursor has moved, and only now the consumers hear of the end: they go to the next server."""
+    """The cursor has moved: tell the consumers that the segment has ended and which broker serves the next one."""
     log = partition.logs.get(head.segment_no)
     sealed_len = log.record.sealed_len if log is not None and log.record.sealed_len is not None else 0
     following_no = next_no(partition, head.segment_no)

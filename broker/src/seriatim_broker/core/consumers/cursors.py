@@ -1,7 +1,7 @@
-"""Control records: how far a group has acknowledged, and below where it may have been given messages.
+"""Control records: how far a consumer group has acknowledged, and below which index it may have been given messages.
 
-The server writes each on its own disk and sends it to every eligible (or joining) member; `progress` looks who has
-confirmed. On another member they are kept, in case it becomes the server.
+The server writes each control record on its own disk and sends it to every eligible or joining member. `progress`
+counts which members have confirmed it. The other members keep it in case one of them becomes the server.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from ..values.states import drop
 
 
 def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoch: int) -> CursorState | None:
-    """What this disk knows of the group's acknowledgements in a segment.
+    """The control record on this disk of a consumer group in a segment, if it is of that group epoch.
 
-    Rule `old-epochs-void` (I1): those of another epoch count for nothing. Without it: (1) a group has acknowledged 1:50
-    and is rewound to 1:0; (2) its server finds 1:50 on its disk, and the group is never given what it was rewound for.
+    Rule `old-epochs-void` (I8): what was acknowledged in another group epoch does not count. Without it:
+      1. A consumer group has acknowledged all below 1:50. A person rewinds it to 1:0.
+      2. Its server finds 1:50 on its disk, and begins there. The messages from 1:0 to 1:49 are not given again.
     """
     known = partition.cursor_in(segment_no, group)
     return known if known is not None and known.group_epoch == group_epoch else None
 
 
 def was_further(partition: Partition, group: str, segment_no: int, group_epoch: int) -> bool:
-    """Whether this disk knows that the group has left that place already: then the cursor is an older one.
+    """Whether this disk has a control record of a later segment or group epoch. Then the cursor that was read is older.
 
-    Rule `further-before` (I9, I11): it is not known here how far the group was in the segment that it had left. Without
-    it: (1) the group has worked segment 2 off, and this member serves it in segment 4, where the control record takes
-    the place of the one of segment 2; (2) the coordinator is restored as it was when the group came to segment 2; (3)
-    before this member notices, a consumer joins, and is given segment 2 again, as if for the first time.
+    Rule `further-before` (I9, I11): the server then flags its deliveries, because it does not know how far the consumer
+    group was in the segment of the older cursor. Without it:
+      1. The consumer group has finished segment 2. This member serves it in segment 4. Here the control record of
+         segment 4 has replaced the one of segment 2.
+      2. The coordinator is restored as it was when the consumer group came to segment 2.
+      3. Before this member notices, a consumer joins. It is given segment 2 again, without a flag.
     """
     known = partition.cursors.get(group)
     return known is not None and (known.group_epoch, known.segment_no) > (group_epoch, segment_no)
@@ -48,7 +51,7 @@ def was_further(partition: Partition, group: str, segment_no: int, group_epoch: 
 
 
 def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> None:
-    """All up to an offset is done, if the token is the current grant's."""
+    """A consumer acknowledges all messages up to an offset. It counts only with the token of the current grant."""
     for head in partition.groups.values():
         for consumer in head.consumers:
             if (consumer.stream, consumer.subscription) != (event.stream, event.subscription):
@@ -59,13 +62,13 @@ def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> Non
                 return  # a stale token changes nothing
             if index + 1 > head.acked:
                 head.acked = index + 1
-                head.dropped_from = 0  # it was told: what it acknowledges comes behind that
+                head.dropped_from = 0  # the consumer was told of the drop before it got this message
                 _sync_soon(broker, partition, head)
             return
 
 
 def _sync_soon(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Make the acknowledgement durable: with others that come within a moment, at the end of a segment at once."""
+    """Make an acknowledgement durable after `ack_sync_us` (20 ms) with others; at the end of a segment at once."""
     log = partition.logs.get(head.segment_no)
     if log is not None and log.record.sealed_len is not None and head.acked == log.record.sealed_len:
         sync(broker, partition, head)
@@ -75,14 +78,20 @@ def _sync_soon(broker: BrokerState, partition: Partition, head: GroupHead) -> No
 
 
 def on_sync_due(broker: BrokerState, partition: Partition, group: str) -> None:
-    """The moment is over."""
+    """`ack_sync_us` is over: write the control record."""
     head = partition.groups.get(group)
     if head is not None and head.dirty and head.phase is GroupPhase.SERVING:
         sync(broker, partition, head)
 
 
 def sync(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Write the control record here and on every other eligible (or joining) member."""
+    """Write the control record here, and send it to every other eligible or joining member.
+
+    Rule `ack-copies` (I11): an ack counts only once every eligible member has it. Without it:
+      1. The server has an ack on its own disk only, and tells the consumer that it is confirmed.
+      2. The server dies, and another eligible member takes the right.
+      3. The new server does not have the ack, and the cursor of the consumer group falls back.
+    """
     head.dirty = False
     no = head.segment_no
     segment = partition.chain.segment(no) if partition.chain is not None else None
@@ -105,7 +114,7 @@ def sync(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
 
 
 def _keep(broker: BrokerState, partition: Partition, cursor: CursorState) -> None:
-    """Write a control record, and drop the one that the group left in an earlier segment."""
+    """Write a control record, and drop the one of the same consumer group in an earlier segment."""
     left = partition.keep_cursor(cursor)
     broker.out.write(PutCursor(partition.id, cursor))
     if left is not None:
@@ -113,7 +122,7 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState) -> Non
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """What a member may have missed is sent again: the newest control record says it all."""
+    """A member is linked that may have missed control records: send the newest one, which replaces all others."""
     for head in list(partition.groups.values()):
         if head.phase is GroupPhase.SERVING and any(member in waited.waiting for waited in head.syncs.values()):
             sync(broker, partition, head)
@@ -123,10 +132,10 @@ def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> N
 
 
 def on_cursor_sync(broker: BrokerState, partition: Partition, sender: MemberId, message: CursorSync) -> None:
-    """The server's control records: keep them, unless a newer server is known."""
+    """The server sent control records: keep them, unless a newer server is known here."""
     segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
     if segment is not None and partition.chain is not None and message.server_epoch < segment.server_epoch:
-        updates.tell_member(broker, partition, sender)  # it serves no more
+        updates.tell_member(broker, partition, sender)  # another member serves the segment now
         return
     for cursor in message.cursors:
         _keep(broker, partition, _merge(partition.cursor_in(cursor.segment_no, cursor.group), cursor))
@@ -134,11 +143,11 @@ def on_cursor_sync(broker: BrokerState, partition: Partition, sender: MemberId, 
     broker.out.when_durable_send(sender, answer)
 
 
-# ---- groups that are gone -------------------------------------------------------------------------------
+# ---- deleted consumer groups -------------------------------------------------------------------------------
 
 
 def list_groups(partitions: Mapping[PartitionId, Partition], event: ListCursors) -> CursorsListed:
-    """The groups with a control record here of an epoch that may have expired, by partition and name."""
+    """The consumer groups with a control record here of an epoch that may have expired, by partition and name."""
     found: list[tuple[PartitionId, str]] = []
     first, after = event.after
     for id_ in sorted(id_ for id_, partition in partitions.items() if id_ >= first and partition.cursors):
@@ -154,10 +163,11 @@ def list_groups(partitions: Mapping[PartitionId, Partition], event: ListCursors)
 
 
 def forget_group(broker: BrokerState, partition: Partition, event: ForgetGroup) -> None:
-    """Drop the control records of a group that was deleted, from memory and disk.
+    """Drop the control record of a deleted consumer group, in memory and on the disk.
 
-    Rule `forgets-below`: only those of epochs up to `epoch_max`. The group may have been made again since the
-    coordinator was read, and its new control records hold acknowledged messages.
+    Rule `forgets-below` (I11): only if its group epoch is at most `epoch_max`. Without it:
+      1. The coordinator is read: the consumer group is deleted. Then a consumer makes it again, in a later group epoch.
+      2. This member drops the new control record, and with it acknowledgements that were confirmed.
     """
     cursor = partition.cursors.get(event.group)
     if cursor is not None and cursor.group_epoch <= event.epoch_max:
@@ -166,7 +176,19 @@ def forget_group(broker: BrokerState, partition: Partition, event: ForgetGroup) 
 
 
 def _merge(known: CursorState | None, new: CursorState) -> CursorState:
-    """Within an epoch of the group a cursor only moves forward, whatever the order of arrival."""
+    """The newer of two control records; within one group epoch the higher index of each kind.
+
+    Rule `reserved-back` (I9): an older control record lowers nothing. Without it:
+      1. The server delivers below a reservation of 200. An earlier control record, with 100,
+         arrives here after that.
+      2. The server dies, and this member takes the right with a reservation of 100.
+      3. It delivers messages between 100 and 200 a second time, without a flag.
+
+    Rule `epochs-apart` (I8): control records of two group epochs are not merged. Without it:
+      1. A consumer group has acknowledged all below 1:50 in group epoch 1, and is rewound to 1:0.
+      2. In group epoch 2 it acknowledges 1:4. This member merges the two records, and keeps 1:50 in group epoch 2.
+      3. It becomes the server, and the messages from 1:5 to 1:49 are not given again.
+    """
     if known is None or known.group_epoch < new.group_epoch:
         return new
     if known.group_epoch > new.group_epoch:

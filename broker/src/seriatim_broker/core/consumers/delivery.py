@@ -1,6 +1,11 @@
-"""Delivering: batches of the head segment to the active consumer, one read at a time.
+"""Delivering: batches of the cursor segment go to the active consumer, one read at a time.
 
-Delivered is only what lies below the commit, below a reservation that is durable, and while this member has the right.
+The server delivers only below the commit, only below a durable reservation, and only while it has the serving right.
+
+Rule `above-commit` (I12): consumers are served only below the commit (`SegmentLog.readable_below`). Without it:
+  1. A consumer is given 3:41, which only the master has.
+  2. The master dies. A switch seals the shorter log of the slave at 41.
+  3. One consumer group has seen a message that no other consumer group ever will.
 """
 
 from __future__ import annotations
@@ -21,20 +26,20 @@ from .head import tell
 
 
 def pump(broker: BrokerState, partition: Partition, segment_no: int) -> None:
-    """There may be more to deliver from a segment."""
+    """The commit, the right or something else changed in a segment: deliver more of it if possible."""
     for head in partition.groups.values():
         if head.segment_no == segment_no:
             pump_group(broker, partition, head)
 
 
 def pump_all(broker: BrokerState, partition: Partition) -> None:
-    """A consumer has room again."""
+    """A consumer gave credit: deliver more to each consumer group of the partition if possible."""
     for head in list(partition.groups.values()):
         pump_group(broker, partition, head)
 
 
 def pump_group(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Read the next batches for the active consumer, if it has room and this member has the right."""
+    """Read the next batches for the active consumer, if it has credit and this member has the serving right."""
     log = partition.logs.get(head.segment_no)
     consumer = head.active
     if head.phase is not GroupPhase.SERVING or log is None or consumer is None or head.reading or head.is_held:
@@ -66,14 +71,17 @@ def pump_group(broker: BrokerState, partition: Partition, head: GroupHead) -> No
 
 
 def tell_dropped(broker: BrokerState, partition: Partition, head: GroupHead, to_index: int) -> None:
-    """Retention dropped what the group has not read: its consumer is told before anything behind it is delivered.
+    """Tell the active consumer that retention dropped messages that it has not read, before it gets later ones.
 
-    Rule `dropped-told` (I1, I8). The floor does not move by it, but by what the consumer acknowledges behind it. So if
-    this server, or the consumer, dies before the consumer was told, the next one is told again.
+    Rule `drops-in-silence` (I1, I2): readers are told what was dropped. The floor of the consumer group does not move
+    by that, but by acknowledgements of later messages. So if this server or the consumer dies, the next one is told
+    again. Without it:
+      1. A consumer group has read up to 1:10. Retention drops the messages up to 1:100.
+      2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
     """
     segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
     assert segment is not None
-    assert segment.base is not None, "nothing is dropped behind an unsettled segment"
+    assert segment.base is not None, "retention drops nothing behind an UNSETTLED segment"
     assert head.active is not None
     from_offset, position = head.dropped_from, head.dropped_position
     if not from_offset:
@@ -87,7 +95,7 @@ def tell_dropped(broker: BrokerState, partition: Partition, head: GroupHead, to_
 def on_log_read(
     broker: BrokerState, partition: Partition, serial: int, group: str, batches: tuple[Batch, ...] | None
 ) -> None:
-    """The batches are there; whether they may be delivered is asked again now."""
+    """The batches were read. Check again whether they may be delivered."""
     head = partition.groups.get(group)
     if head is None or head.reading != serial:
         return
@@ -101,7 +109,22 @@ def on_log_read(
 
 
 def deliver_held_back(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Deliver what was read, below the reservation only, and under the right only."""
+    """Deliver the batches that were read, if they are below the reservation and this member has the serving right.
+
+    Rule `reservations` (I9): a range is reserved durably before it is delivered. Without it:
+      1. The server delivers 1:0 to 1:99, and dies. No other member knows that these messages may have been delivered.
+      2. The next server delivers them again, without a flag.
+
+    Rule `no-second-look` (SERVER): the server checks its right again after the read. Without it:
+      1. The server has the right and starts a read, which takes 500 ms.
+      2. Meanwhile its heartbeats have no answer. Another member takes the right over, and delivers.
+      3. The read ends, and the server delivers the same messages to another consumer.
+
+    Rule `readers-skip` (I9): readers skip a batch that is earlier in the order already. Without it:
+      1. a is at 1:0, and behind the unsettled segment 1 it was stored again at 2:0. Consumer c1 gets 1:0 and crosses.
+      2. c1 is replaced by c2, which remembers nothing.
+      3. c2 is given 2:0 as a first delivery.
+    """
     batches = head.held_back
     consumer = head.active
     if not batches or consumer is None or head.phase is not GroupPhase.SERVING or head.is_held:
@@ -139,7 +162,7 @@ def deliver_held_back(broker: BrokerState, partition: Partition, head: GroupHead
 
 
 def _skip(broker: BrokerState, head: GroupHead, consumer: Consumer, batch: Batch) -> None:
-    """The batch stands earlier in the chain already: say so, that contiguity can be checked."""
+    """The batch is earlier in the order already: tell the consumer of the skip, so that it can check for holes."""
     start = max(batch.header.base_index, head.delivered)
     tell(broker, consumer, Skip(head.segment_no, start, batch.header.end_index))
     head.delivered = batch.header.end_index
@@ -155,7 +178,7 @@ def _deliver_run(broker: BrokerState, head: GroupHead, consumer: Consumer, run: 
     tell(broker, consumer, batches)
     assert head.given is not None
     head.delivered = head.given.below = end
-    # Of what was skipped the consumer hears nothing to give back: only what is sent takes of its credit.
+    # Only sent bytes take credit, because the consumer never gives back credit for skipped batches.
     broker.streams.credits[consumer.stream] = broker.streams.credits.get(consumer.stream, 0) - sum(
         batch.size_bytes for batch in run
     )

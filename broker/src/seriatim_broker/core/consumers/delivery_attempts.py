@@ -1,11 +1,11 @@
-"""Delivery attempts: how often this server gave a message to a consumer of the group.
+"""Delivery attempts: how often this server gave a message to a consumer of the consumer group.
 
-A grant gives everything from the first message that is not acknowledged up to some end. So the attempt of a message is
-one more than the number of earlier grants whose end lies above it: only these ends are kept. They outlive the group's
-head, because a group whose only consumer leaves is forgotten, and comes again.
+A grant gives everything from the first message that is not acknowledged up to some end. So the delivery attempt of a
+message is one more than the number of earlier grants that ended above it, and the server keeps only these ends. It
+keeps them when the only consumer leaves, although it forgets the other state of the consumer group then.
 
-The count is this server's alone, and is not replicated. After a change of server, a restart or a rewind it begins at 1
-again; what another server may have delivered is flagged `maybe_repeated` instead.
+The count is in the memory of this server, and is not replicated. After a change of server, a restart or a rewind it
+begins at 1 again. Messages that another server may have delivered are flagged `maybe_repeated` instead.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..state.partition import Partition
 from ..values.states import drop, put
 
 ENDS_MAX: Final = 64
-"""Different ends that are kept for a group. Above it the two highest are taken for one, the lower: the newest messages
-may show a lower attempt than theirs, never a higher one."""
+"""At most so many different ends are kept for a consumer group. Above that the two highest become one, at the lower of
+the two. So the newest messages may show a lower delivery attempt than theirs, never a higher one."""
 
 
 def take_up(partition: Partition, head: GroupHead) -> None:
-    """This server begins to serve the group: go on with what is known of the same segment and group epoch."""
+    """This server begins to serve the consumer group: use the ends that it kept of the same segment and group epoch."""
     known = partition.given.get(head.group)
     if known is None or (known.segment_no, known.group_epoch) != (head.segment_no, head.group_epoch):
         known = Given(head.segment_no, head.group_epoch)
@@ -31,7 +31,7 @@ def take_up(partition: Partition, head: GroupHead) -> None:
 
 
 def begin_grant(head: GroupHead) -> None:
-    """The grant before is over: what it gave and was not acknowledged has been given once more."""
+    """A new grant begins: count what the one before gave and the consumer did not acknowledge as one more attempt."""
     given = head.given
     assert given is not None
     ends = dict(given.ends)
@@ -46,11 +46,11 @@ def begin_grant(head: GroupHead) -> None:
 
 
 def attempt_of(head: GroupHead, end_index: int) -> int:
-    """The attempt of a batch that ends before `end_index`, if it is delivered now."""
+    """The delivery attempt of a batch that ends below `end_index`, if it is delivered now."""
     assert head.given is not None
     return 1 + sum(count for end, count in head.given.ends if end >= end_index)
 
 
 def forget(partition: Partition, group: str) -> None:
-    """The group has left the segment, or another member serves it."""
+    """Forget the ends: the consumer group has left the segment, or another member serves it."""
     partition.given = drop(partition.given, group)

@@ -1,7 +1,8 @@
-"""Eligibility: a member that holds a whole sealed segment is given its control records, and then listed to serve it.
+"""Eligibility: the server gives a member with a whole sealed segment the control records, and then lists it as
+eligible.
 
-This is the server's part; the member asks from `copying`. While it is joining, control records of all groups wait for
-it as for those that are listed already.
+This is the server's part; the member asks from `copying`. While a member is joining, the control records of all
+consumer groups wait for it, as they wait for the eligible members.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from . import progress
 
 
 def on_eligible_request(broker: BrokerState, partition: Partition, sender: MemberId, message: EligibleRequest) -> None:
-    """Give a whole member the control records; when they are durable there, list it."""
+    """A member asks to be listed as eligible: send it the control records. It is listed when it has them on its disk.
+
+    Rule `eligible-at-once` (I9): a member is listed as eligible only when it has the control records. Without it:
+      1. The server lists a member that has no control records yet. Then the server dies.
+      2. The listed member takes the right. It does not know what was delivered.
+      3. It delivers the segment from its beginning, without a flag.
+    """
     no = message.segment_no
     held = partition.rights.get(no)
     segment = partition.chain.segment(no) if partition.chain is not None else None
@@ -29,7 +36,7 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
             updates.tell_member(broker, partition, sender)
         return
     if disks.is_hung(broker, sender):
-        return  # control records would wait for its disk; it asks again
+        return  # all control records would wait for its disk; the member asks again later
     if not held.confirmed:
         right.seek(broker, partition, no)
         return
@@ -40,7 +47,7 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
 
 
 def on_cursor_synced(broker: BrokerState, partition: Partition, sender: MemberId, message: CursorSynced) -> None:
-    """A joining member has the control records: list it."""
+    """A joining member has the control records on its disk: list it as eligible."""
     no = message.segment_no
     held = partition.rights.get(no)
     chain = partition.chain
@@ -57,7 +64,7 @@ def on_cursor_synced(broker: BrokerState, partition: Partition, sender: MemberId
 
 
 def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A member that was about to become eligible must ask again, unless it may be listed already."""
+    """The link to a joining member is lost: it must ask again, unless it may be listed already."""
     for no, held in partition.rights.items():
         if member in held.joining and member not in held.listing and not partition.is_writing(WriteOwner.RIGHT, no):
             held.joining = drop(held.joining, member)
@@ -65,7 +72,7 @@ def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) ->
 
 
 def on_written(broker: BrokerState, partition: Partition, no: int, outcome: WriteOutcome) -> None:
-    """A change of the right was lost or is not known: members that were joining and are gone must ask again."""
+    """A transaction on the right ended. Unless it was done, joining members that are not linked must ask again."""
     held = partition.rights.get(no)
     if held is None or outcome is WriteOutcome.DONE:
         return

@@ -11,7 +11,7 @@ from ..values.states import drop, put
 
 
 def head_of(broker: BrokerState, partition: Partition, group: str, start: StartPosition) -> GroupHead:
-    """The group's head; one that is not known here is asked for."""
+    """The state of a consumer group here. If this broker has none, make it, and read the chain and the cursor."""
     head = partition.groups.get(group)
     if head is None:
         head = GroupHead(group, start)
@@ -22,7 +22,7 @@ def head_of(broker: BrokerState, partition: Partition, group: str, start: StartP
 
 
 def read_cursor(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Ask the coordinator where the group is."""
+    """Ask the coordinator for the cursor."""
     broker.out.emit(ReadCursor(partition.id, head.group, head.cursor_revision))
 
 
@@ -32,10 +32,10 @@ def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
 
 
 def forget_if_unused(partition: Partition, head: GroupHead) -> None:
-    """A group that nobody consumes or asks for leaves nothing behind, once nothing of it is under way."""
+    """Forget a consumer group without consumers, questions and operations, when none of its writes is under way."""
     is_used = head.consumers or head.questions or head.syncs or head.operations or head.passes_alone
     if not is_used and head.phase is not GroupPhase.CROSSING:
         partition.groups = drop(partition.groups, head.group)
         given = head.given
         if given is not None and max((given.below, *(end for end, _ in given.ends))) <= head.acked:
-            partition.given = drop(partition.given, head.group)  # nothing that was given will come again
+            partition.given = drop(partition.given, head.group)  # all that was given is acknowledged

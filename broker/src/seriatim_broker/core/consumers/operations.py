@@ -1,33 +1,39 @@
-"""What people do to a group: rewind, skip, pause, resume. The server of the group's head carries it out.
+"""What people do to a consumer group: rewind, skip, pause, resume. The server of its cursor segment carries it out.
 
     asked ──chain and cursor read──▶ refused, or done before
-      └──right held──▶ written ──done──▶ answered; after a rewind or skip the group begins anew, in the next epoch
-                          ├── conflict: read both again, some times
-                          └── no answer: the group stays where it is, given nothing, until it is known
+      └──right held──▶ written ──done──▶ answered; a rewind or skip begins the next group epoch
+                          ├── conflict: read both again, at most 8 times
+                          └── no answer: the consumer group is given nothing until the outcome is known
 
-Only a member that may deliver at that moment carries anything out: then no other one may, nor will before the chain
-record says so, and the transaction compares that.
+Only a member that may deliver at that moment carries out an operation. No other member may deliver then, until a newer
+chain record names it. The transaction compares the chain record.
 
-A rewind or a skip stops the group first, and one transaction moves its cursor and raises its epoch. All that was given
-or acknowledged in the epoch before counts for nothing from then on: acknowledgements name a token, and control records
-an epoch. The consumers stay; each is told the new epoch, and what began it, with its next grant.
+A rewind or a skip first stops the consumer group. Then one transaction moves its cursor and raises its group epoch.
+All that was given or acknowledged in the group epoch before is void from then on, because acknowledgements name a token
+and control records name a group epoch. The consumers stay. With its next grant, each is told the new group epoch and
+which operation began it.
 
-A pause changes no epoch. Nothing more is given out; what was given out can be acknowledged, and the group still crosses
-to the next segment if all before is acknowledged.
+A pause changes no group epoch. The server gives out nothing more, but the consumers may acknowledge what they have. The
+consumer group still crosses to the next segment if all before it is acknowledged.
 
 Rule `operation-compares-chain` (I11): the transaction compares the chain record, which names the server. Without it:
-  1. A serves the group and is frozen; B takes the right over and delivers.
-  2. A wakes, has not heard of it, and rewinds the group.
-  3. B goes on in the old epoch, and nobody tells its consumers. What it confirms counts for nothing.
-It also keeps a rewind from landing on messages that retention has just let go.
+  1. A serves the consumer group and is frozen. B takes the right over, and delivers.
+  2. A wakes up. It has not heard of B, and rewinds the consumer group.
+  3. B continues in the old group epoch, and does not tell its consumers. What it confirms counts for nothing.
+The rule also prevents that a rewind goes to messages that retention has just dropped.
 
-Rule `operation-once`: the ids of the last operations stay in the cursor. A call whose answer was lost is repeated with
-its id, and finds that it is done.
+Rule `operation-once` (ONCE): a repeated request is carried out once. The cursor keeps the ids of the last operations.
+Without it:
+  1. A person rewinds a consumer group to 1:0. The server writes that, and the answer is lost.
+  2. The consumer group works up to 1:50. The person repeats the request with the same id.
+  3. The server rewinds the consumer group a second time.
 
-Rule `unknown-holds` (I11): a transaction without an answer may still be carried out later. The group is given nothing
-until that is known: the same transaction is tried again, and succeeds, or finds that the first one did. Without it:
-  1. A rewinds the group; the coordinator does not answer. A reads the cursor, finds it as it was, and goes on.
-  2. Now the first write is carried out. A serves the old epoch until it crosses, and all that it confirms is void.
+Rule `unknown-holds` (I11): a consumer group gets nothing until its move is known to be done. The server tries the same
+transaction again: it succeeds, or finds that the first one did. Without it:
+  1. A rewinds the consumer group. The coordinator does not answer. A reads the cursor, finds it unchanged, and
+     delivers.
+  2. Now the coordinator carries out the first write. A serves the old group epoch until it crosses. All that it
+     confirms is void.
 """
 
 from __future__ import annotations
@@ -51,31 +57,31 @@ from . import crossing, cursors, delivery, delivery_attempts
 from .head import forget_if_unused, head_of, read_cursor, tell
 
 OPERATIONS_MAX = 8
-"""That wait for one group on one partition."""
+"""At most so many operations wait for one consumer group on one partition."""
 
 TRIES_MAX = 8
-"""Transactions of one operation that met another record than the one that was read."""
+"""After so many conflicts with other transactions an operation is given up."""
 
 
 def ask(broker: BrokerState, partition: Partition, event: OperateGroup) -> None:
-    """Somebody wants something done: read what it depends on."""
+    """A person asks for an operation: read the chain and the cursor first."""
     head = partition.groups.get(event.group)
     if head is not None and len(head.operations) >= OPERATIONS_MAX:
         error = errors.OverloadedError(
-            f"{OPERATIONS_MAX} operations on group {event.group} wait already", retry_after_ms=200
+            f"{OPERATIONS_MAX} operations on group {event.group} wait already: try again later", retry_after_ms=200
         )
         broker.out.emit(GroupOperated(event.request, None, False, error))
         return
     if head is None:
         head = head_of(broker, partition, event.group, StartPosition.EARLIEST)
     head.operations.append(Operation(event))
-    partition.read_chain(broker)  # and then the cursor
+    partition.read_chain(broker)  # the cursor is read after it
     broker.wake(event.deadline_us, TimerKind.OPERATIONS, partition.id, event.group)
     broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, event.group)
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
-    """Time passed: tell who has waited for too long, and look again for the others."""
+    """Time has passed: answer the operations whose deadline has passed, and try the others again."""
     head = partition.groups.get(group)
     if head is None or not head.operations:
         return
@@ -93,7 +99,7 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
 
 
 def fail(broker: BrokerState, head: GroupHead, error: errors.SeriatimError) -> None:
-    """The group, or its partition, is not there."""
+    """Answer every operation with this error: the consumer group, or its partition, is not there."""
     for operation in head.operations:
         _answer(broker, operation, None, error)
     head.operations = []
@@ -105,7 +111,10 @@ def fail(broker: BrokerState, head: GroupHead, error: errors.SeriatimError) -> N
 def is_unsettled(
     broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int
 ) -> bool:
-    """Whether it is still not known what became of an operation: then the group's place is not known either."""
+    """Whether the outcome of an operation is still not known.
+
+    Then the place of the consumer group is not known either.
+    """
     operation = head.writing
     if operation is None:
         return False
@@ -117,7 +126,7 @@ def is_unsettled(
         return False
     operation.is_begun = False
     if revision != head.cursor_revision:
-        return False  # another one was quicker: it cannot be carried out any more
+        return False  # another transaction came first, so this one can never be carried out
     if not _is_server(broker, partition, record):
         head.operations.pop(0)
         text = "another broker serves the group now, and it is not known whether the operation was carried out"
@@ -125,7 +134,7 @@ def is_unsettled(
         return False
     try:
         following = after(record, operation.event, partition.chain)
-    except errors.SeriatimError as exc:  # retention has dropped the place meanwhile
+    except errors.SeriatimError as exc:  # retention has dropped the messages at that place meanwhile
         head.operations.pop(0)
         _answer(broker, operation, None, exc)
         return False
@@ -134,7 +143,7 @@ def is_unsettled(
 
 
 def take_up(broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int) -> None:
-    """The group stands where it stood; perhaps it was paused or resumed."""
+    """The cursor is in the same place as before: take up whether the consumer group was paused or resumed."""
     was_paused = head.cursor is not None and head.cursor.paused
     head.cursor, head.cursor_revision = record, revision
     if record.paused != was_paused:
@@ -146,7 +155,7 @@ def take_up(broker: BrokerState, partition: Partition, head: GroupHead, record: 
 
 
 def go_on(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Both records are known: carry out what waits."""
+    """The chain and the cursor are known: carry out the operations that wait, one after another."""
     while head.operations and not head.crossing_serial and partition.read_floor is None:
         if head.cursor is None or head.phase is GroupPhase.CROSSING:
             return
@@ -154,7 +163,7 @@ def go_on(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
         chain = partition.chain
         segment = chain.segment(head.cursor.segment_no) if chain is not None else None
         if chain is None or segment is None or segment.state is SegmentState.LOST:
-            return  # the group is being moved on, or the record is older than the cursor
+            return  # the cursor is just moving on, or the chain record here is older than the cursor
         try:
             record = _decide(broker, partition, head, operation.event, chain)
         except errors.SeriatimError as exc:
@@ -162,7 +171,7 @@ def go_on(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
         else:
             if record is not head.cursor and not _is_alone(broker, partition, segment.no):
                 right.seek(broker, partition, segment.no)
-                return  # another member may deliver still; time, or the record, brings this back
+                return  # another member may still deliver; `on_due`, or a newer record, tries again
             if record is not head.cursor:
                 _write(broker, partition, head, operation, record)
                 return
@@ -174,13 +183,14 @@ def go_on(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
 def _decide(
     broker: BrokerState, partition: Partition, head: GroupHead, event: OperateGroup, chain: Chain
 ) -> CursorRecord:
-    """The group's cursor after the operation; the one that it has, if there is nothing to do.
+    """The cursor after the operation; the same cursor if there is nothing to do.
 
     Raises:
-        GroupHeadElsewhereError: Another broker serves the group.
-        StaleGroupEpochError: The group was moved since the caller looked.
-        OffsetOutOfRangeError: There is no such place, or it lies in the other direction.
-        CoordinatorRefusedError: Nothing can be written now.
+        GroupHeadElsewhereError: Another broker serves the consumer group.
+        StaleGroupEpochError: The consumer group was moved since the caller looked.
+        OffsetOutOfRangeError: There is no such place, or it is in the other direction.
+        PreconditionError: A broker of an older version does not know the pause.
+        CoordinatorRefusedError: The coordinator refuses writes at this moment.
     """
     cursor = head.cursor
     assert cursor is not None
@@ -192,8 +202,8 @@ def _decide(
         raise errors.GroupHeadElsewhereError(f"segment {cursor.segment_no} is served by {server}", server=server)
     if event.group_epoch not in (0, cursor.group_epoch):
         raise errors.StaleGroupEpochError(
-            f"group {event.group} is in epoch {cursor.group_epoch}, not {event.group_epoch}: it was moved by another "
-            "operation, or lost its position, since you looked; look again",
+            f"group {event.group} is in group epoch {cursor.group_epoch}, not {event.group_epoch}: since you looked, "
+            "another operation moved it, or its acknowledgements were lost; nothing was changed; look again",
             group_epoch=cursor.group_epoch,
         )
     if event.operation.moves:
@@ -202,34 +212,39 @@ def _decide(
         return cursor
     elif not broker.directory.forms_of_all & FORM_GROUP_OPERATIONS:
         raise errors.PreconditionError(
-            "a broker of an older version would give the paused group messages: upgrade all brokers first"
+            "a broker of an older version would give messages to the paused group: nothing was changed; upgrade all "
+            "brokers first"
         )
     if partition.write_wait_us(broker):
-        raise errors.CoordinatorRefusedError("the coordinator takes no writes now: nothing was changed; try again")
+        raise errors.CoordinatorRefusedError(
+            "the coordinator takes no writes now: nothing was changed; try again later"
+        )
     return after(cursor, event, chain)
 
 
 def _check_direction(partition: Partition, head: GroupHead, event: OperateGroup, place: Place) -> None:
-    """A rewind goes back and a skip goes forward, from where the group is by now.
+    """Refuse a rewind that goes forward and a skip that goes back, from where the consumer group is by now.
 
-    Without it: (1) a person decides to skip to 1:50, where the group stands at 1:10; (2) its consumers read up to 1:90;
-    (3) the skip gives them 40 messages again.
+    Without this check:
+      1. A person sees the consumer group at 1:10, and decides to skip to 1:50.
+      2. Its consumers read up to 1:90.
+      3. The skip gives them 40 messages again.
     """
     here = _here(partition, head)
     if event.operation is GroupOperation.SKIP and place < here:
         raise errors.OffsetOutOfRangeError(
-            f"group {event.group} has passed {named(place)} already and is at {named(here)}: to go back is a rewind",
+            f"group {event.group} has passed {named(place)} already and is at {named(here)}: use a rewind to go back",
             here=named(here),
         )
     if event.operation is GroupOperation.REWIND and place > here:
         raise errors.OffsetOutOfRangeError(
-            f"group {event.group} is at {named(here)} and has not reached {named(place)}: to go there is a skip",
+            f"group {event.group} is at {named(here)} and has not reached {named(place)}: use a skip to go forward",
             here=named(here),
         )
 
 
 def _here(partition: Partition, head: GroupHead) -> Place:
-    """Below which place the group has acknowledged all, as far as this server knows."""
+    """The place below which the consumer group has acknowledged all, as far as this server knows."""
     cursor = head.cursor
     assert cursor is not None
     if head.phase is GroupPhase.SERVING:
@@ -246,8 +261,10 @@ def was_done(cursor: CursorRecord, event: OperateGroup) -> bool:
 def _is_alone(broker: BrokerState, partition: Partition, segment_no: int) -> bool:
     """Whether no other member may deliver at this moment.
 
-    Rule `operates-alone` (I11). Without it: (1) B takes the right over from A, which has not heard of it and may
-    deliver until its heartbeats are old; (2) B rewinds the group; (3) A gives messages in the epoch that has ended.
+    Rule `operates-alone` (I11). Without it:
+      1. B takes the right over from A. A has not heard of it, and may deliver until `serve_lease_ms` has passed.
+      2. B rewinds the consumer group.
+      3. A delivers messages in the group epoch that has ended.
     """
     return right.may_deliver(broker, partition, segment_no)
 
@@ -258,7 +275,13 @@ def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) 
 
 
 def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> CursorRecord:
-    """The cursor that the operation makes of this one."""
+    """The cursor that the operation makes of this one.
+
+    Rule `operation-raises-epoch` (I11): a rewind or skip begins a new group epoch. Without it:
+      1. A consumer group has acknowledged all below 1:50, and is rewound to 1:0 in the same group epoch.
+      2. An eligible member has the control record of 1:50, and merges it with the newer one.
+      3. It becomes the server, and the cursor leaps from 1:5 to 1:50. The messages between are not given again.
+    """
     assert chain is not None
     requests = (*cursor.requests, event.operation_id)[-REQUESTS_KEPT:]
     if not event.operation.moves:
@@ -274,8 +297,8 @@ def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> Cur
 def _write(
     broker: BrokerState, partition: Partition, head: GroupHead, operation: Operation, record: CursorRecord
 ) -> None:
-    """One transaction, under the revisions of the cursor and of the chain that were read."""
-    if not partition.revision:  # a member told the record: it is read again
+    """Start one transaction under the revisions of the cursor and of the chain that were read."""
+    if not partition.revision:  # a member told the record, without its revision: read it
         partition.read_chain(broker)
         return
     if operation.event.operation.moves and head.phase is GroupPhase.SERVING:
@@ -286,12 +309,14 @@ def _write(
 
 
 def _stop(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Give nothing more out, and take no acknowledgement; the consumers stay.
+    """Give out nothing more, and take no acknowledgement. The consumers stay.
 
-    Rule `stops-first` (I11). Without it the group is given messages, and is told that they are acknowledged, in an
-    epoch that has ended.
+    Rule `stops-first` (I11): a consumer group is stopped before it is moved. Without it:
+      1. The server starts the transaction of a rewind. The coordinator carries it out.
+      2. Before the answer comes, the server delivers messages and confirms acknowledgements in the old group epoch.
+      3. That group epoch has ended: these acknowledgements count for nothing.
     """
-    if head.dirty:  # if the transaction fails, the group goes on with what it has acknowledged
+    if head.dirty:  # if the transaction fails, these acknowledgements still count
         cursors.sync(broker, partition, head)
     head.look_again()
 
@@ -299,7 +324,7 @@ def _stop(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
 def on_written(
     broker: BrokerState, partition: Partition, head: GroupHead, outcome: WriteOutcome, revision: int
 ) -> None:
-    """The transaction ended."""
+    """The transaction of an operation ended: answer it, or try it again."""
     operation = head.writing
     assert operation is not None
     event = operation.event
@@ -321,11 +346,11 @@ def on_written(
         _answer(broker, operation, record, None)
     elif outcome is WriteOutcome.REFUSED:
         head.operations.pop(0)
-        text = "the coordinator refuses to write, and it is not known whether it kept this write"
+        text = "the coordinator refuses to write, and it is not known whether it stored this write"
         _answer(broker, operation, None, errors.CoordinatorRefusedError(f"{text}: repeat it with the same id"))
     elif operation.tries >= TRIES_MAX:
         head.operations.pop(0)
-        text = f"group {head.group} moved again and again meanwhile; nothing was changed"
+        text = f"other transactions on group {head.group} came first each time: nothing was changed; try again"
         _answer(broker, operation, None, errors.NotServingError(text, retry_after_ms=200))
     if outcome is WriteOutcome.CONFLICT:
         partition.read_chain(broker)

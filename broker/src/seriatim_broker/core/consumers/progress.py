@@ -1,6 +1,6 @@
-"""A group goes on: a control record became common to its members, time passed, or something else changed.
+"""A consumer group continues: all members have a control record, time has passed, or the chain record has changed.
 
-What was held back may be delivered, more may be read, and what is done may be crossed.
+Then the server may deliver what it held back, read more, or cross.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .head import forget_if_unused, tell
 
 
 def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
-    """Time, a certificate or a record changed: what was held back may go now."""
+    """Time has passed, or a certificate or a record has come: try to deliver, to read and to cross in this segment."""
     for head in list(partition.groups.values()):
         if head.segment_no == segment_no and head.phase is GroupPhase.SERVING:
             _chase_syncs(broker, partition, head)
@@ -32,7 +32,7 @@ def _go_on(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
 
 
 def _chase_syncs(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """A control record waits for a member that is silent, or whose disk hangs: that one must not stay eligible."""
+    """Start to remove the members that control records wait for, if they are silent or their disks hang."""
     if not head.syncs:
         return
     no = head.segment_no
@@ -53,7 +53,7 @@ def _chase_syncs(broker: BrokerState, partition: Partition, head: GroupHead) -> 
 def on_synced(
     broker: BrokerState, partition: Partition, member: MemberId, no: int, server_epoch: int | None, serial: int
 ) -> None:
-    """One more member has a control record; it says all that the older ones of the same group said."""
+    """A member has a control record. It replaces all older ones of the consumer group, so these are confirmed too."""
     for head in list(partition.groups.values()):
         if serial not in head.syncs or head.segment_no != no or server_epoch not in (None, head.server_epoch):
             continue
@@ -63,7 +63,7 @@ def on_synced(
 
 
 def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: MemberId) -> None:
-    """A member that was about to be eligible is gone: no control record waits for it any more."""
+    """A joining member is gone: no control record waits for it any more."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
     for head in list(partition.groups.values()):
         if head.segment_no != no or (segment is not None and member in segment.eligible):
@@ -75,7 +75,7 @@ def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: M
 
 
 def finish_sync(broker: BrokerState, partition: Partition, head: GroupHead, serial: int) -> None:
-    """If all have the control record: what it says counts from now on."""
+    """If all members have the control record, it counts from now on: tell the consumer, and continue."""
     sync = head.syncs[serial]
     if sync.waiting:
         return

@@ -1,7 +1,8 @@
-"""Questions: where a group's head is, who serves it, how far the group is.
+"""Questions: where the cursor of a consumer group is, which broker serves it, how far the consumer group is.
 
-A question with a complaint about a server is answered when another one serves, or at its deadline; meanwhile something
-is done about that server. To ask never makes a group.
+A consumer may complain of a server with its question. The answer then leaves when another broker serves, or at the
+deadline. Meanwhile this broker starts a switch, or asks the other eligible members to take the right. A question never
+makes a consumer group.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ Answer = ConsumerResolved | GroupDescribed
 
 
 def on_resolve(broker: BrokerState, partition: Partition, event: ResolveConsumer) -> None:
-    """A consumer asks which broker serves its group, and perhaps complains of a server."""
+    """A consumer asks which broker serves its consumer group, and perhaps complains of a server."""
     _ask(
         broker, partition, event.request, event.group, event.failed_server_epoch, event.start, event.deadline_us
     )  # fmt: skip
 
 
 def on_describe(broker: BrokerState, partition: Partition, event: DescribeGroup) -> None:
-    """A person asks how far a group is."""
+    """A person asks how far a consumer group is."""
     deadline_us = broker.now.mono_us + broker.config.fence_timeout_us
     _ask(
         broker, partition, event.request, event.group, None, StartPosition.EARLIEST, deadline_us, describe=True
@@ -48,7 +49,18 @@ def _ask(
     deadline_us: int,
     describe: bool = False,
 ) -> None:
-    """Say who serves the group's head; with a complaint, once that is somebody else, or at the deadline."""
+    """Keep a question until it can be answered, and read the chain and the cursor for it.
+
+    Args:
+        broker: This broker.
+        partition: The partition.
+        request: The number of the request to answer.
+        group: The consumer group.
+        failed_epoch: The server epoch of the server that the consumer complains of; None: no complaint.
+        start: Where the consumer group begins if it is new and a consumer comes.
+        deadline_us: When the answer leaves in any case, by the monotonic clock.
+        describe: Whether a person asks how far the consumer group is.
+    """
     head = partition.groups.get(group)
     if head is None:
         head = head_of(broker, partition, group, start)
@@ -60,7 +72,7 @@ def _ask(
 
 
 def on_due(broker: BrokerState, partition: Partition) -> None:
-    """Somebody's deadline passed."""
+    """The deadline of a question has passed: answer what is due, and read the chain for the others."""
     for head in list(partition.groups.values()):
         if head.questions:
             answer(broker, partition, head)
@@ -69,7 +81,7 @@ def on_due(broker: BrokerState, partition: Partition) -> None:
 
 
 def answer(broker: BrokerState, partition: Partition, head: GroupHead, without_cursor: bool = False) -> None:
-    """Answer what can be answered, and look again for the rest."""
+    """Answer the questions that can be answered now, and set a timer for the others."""
     still: list[Question] = []
     for question in head.questions:
         late = broker.now.mono_us >= question.deadline_us
@@ -88,7 +100,7 @@ def answer(broker: BrokerState, partition: Partition, head: GroupHead, without_c
 
 
 def fail(broker: BrokerState, partition: Partition, head: GroupHead, error: errors.SeriatimError) -> None:
-    """There is nothing to answer."""
+    """Answer every question with this error."""
     for question in head.questions:
         broker.out.emit(_failed(partition, question, error))
     head.questions = []
@@ -109,13 +121,15 @@ def _answer_to(
     if segment is None:
         if not late:
             return None
-        error = errors.CoordinatorUnavailableError("the group's position could not be read in time")
+        error = errors.CoordinatorUnavailableError(
+            "the position of the consumer group could not be read in time: ask again"
+        )
         return _failed(partition, question, error)
     if question.describe:
         return _description(broker, partition, head, question, segment)
     complaint_stands = question.failed_epoch is not None and segment.server_epoch <= question.failed_epoch
     if (complaint_stands or segment.state is SegmentState.LOST) and not late:
-        return None  # of a lost segment: the group is being moved on
+        return None  # from a lost segment the cursor is just moving on
     return ConsumerResolved(
         question.request,
         partition.id,
@@ -132,10 +146,12 @@ def _answer_to(
 def _description(
     broker: BrokerState, partition: Partition, head: GroupHead, question: Question, segment: Segment
 ) -> GroupDescribed:
-    """Only the server knows; and it says only what no later answer takes back."""
+    """How far the consumer group is. Only the server knows, and no later answer takes back what it says."""
     assert partition.chain is not None
     if segment.server != broker.member:
-        error = errors.NotServingError(f"segment {segment.no} is served by {segment.server.broker}, not by this broker")
+        error = errors.NotServingError(
+            f"segment {segment.no} is served by {segment.server.broker}, not by this broker: ask there"
+        )
         return _failed(partition, question, error)  # type: ignore[return-value]
     acked = _confirmed(partition, head, segment)
     position = segment.base + acked if segment.base is not None and acked is not None else None
@@ -150,9 +166,11 @@ def _description(
 
 
 def _confirmed(partition: Partition, head: GroupHead, segment: Segment) -> int | None:
-    """Below which index all is acknowledged for good; None until this server knows what an earlier one confirmed.
+    """The index below which every eligible member knows that all is acknowledged; None while this server does not know
+    it.
 
-    What is acknowledged here alone does not count: the next server may not have it, and the position would fall back.
+    An acknowledgement that only this server has does not count: the next server may not have it, and then the position
+    would fall back.
     """
     if head.phase is GroupPhase.LOADING:
         known = cursors.known_in_epoch(partition, head.group, segment.no, head.group_epoch)
@@ -161,7 +179,7 @@ def _confirmed(partition: Partition, head: GroupHead, segment: Segment) -> int |
 
 
 def complain(broker: BrokerState, partition: Partition, segment: Segment) -> None:
-    """A client cannot reach the server: the open segment's is its master's affair, others may be taken over."""
+    """A client cannot reach the server of a segment: probe the master if it is open, else ask for another server."""
     if segment.state is SegmentState.OPEN:
         routes.complain(broker, partition, segment.no, SwitchReason.CONSUMER_COMPLAINT)
         return

@@ -1,11 +1,13 @@
 """Range reads: batches of [from, to) of a partition, for readers without a consumer group.
 
-What lies below the commit never changes, and every whole member of a sealed segment has the same. So no serving right
-is needed: any whole member of a sealed segment reads, and any member of the open one below the commit that it knows.
+Messages below the commit never change, and all whole copies of a sealed segment are the same. So a range read needs no
+serving right. Any member with a whole copy reads a sealed segment. Any member reads the open segment, below the commit
+that it knows.
 
-A range is read in steps, each asked for by the servicer: at most one read of the disk, and an answer that says where to
-go on, that the range is read to its end, or that the next part is on other brokers. The end is always said. What groups
-skip (repeats behind unsettled segments) is skipped here by the same tables, unless the reader wants it raw.
+A range is read in steps. The servicer asks for each step. A step reads the disk at most once, and its answer says one
+of three things: where the next step begins, that the range is read to its end, or that other brokers have the next
+part. Repeats behind unsettled segments are skipped with the same producer tables as for consumer groups, unless the
+reader asks for raw batches.
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ from ..values.producers import ProducerTable
 from ..values.states import drop, put
 
 SEGMENTS_PER_STEP = 64
-"""Segments that one step passes over: lost, empty, or read to their ends before."""
+"""At most so many segments are passed over in one step: lost ones, empty ones, and those read to their ends."""
 
 
 # ---- a survey: what is known of the partition here --------------------------------------------------------
 
 
 def survey(broker: BrokerState, partition: Partition, event: SurveyPartition) -> None:
-    """Tell the chain as it is known here; if an epoch is asked for that is newer, once that is read."""
+    """Tell the chain as it is known here. If the caller asks for a newer chain epoch, read it first."""
     known = partition.chain.epoch if partition.chain is not None else 0
     if partition.chain is not None and known >= event.epoch:
         _tell(broker, partition, event)
@@ -56,6 +58,13 @@ def survey(broker: BrokerState, partition: Partition, event: SurveyPartition) ->
 
 
 def _tell(broker: BrokerState, partition: Partition, event: SurveyPartition) -> None:
+    """Tell the chain and the index below which this member may read a segment.
+
+    Rule `range-end-by-any` (RANGE): only the master of the open segment says where the partition ends. Without it:
+      1. The slave knows the commit 100. The master has acknowledged all below 120.
+      2. A job asks the slave where the partition ends, and reads to 100.
+      3. The job says that it has read everything that was sent before it began, and 20 messages are missing.
+    """
     chain = partition.chain
     assert chain is not None
     no = event.segment_no or chain.open_segment.no
@@ -66,15 +75,21 @@ def _tell(broker: BrokerState, partition: Partition, event: SurveyPartition) -> 
 
 
 def _readable_below(partition: Partition, segment: Segment) -> int | None:
-    """The index below which this member may read a segment; None if it is not whole here, or not here."""
+    """The index below which this member may read a segment; None if it has no whole copy.
+
+    Rule `range-above-commit` (I6): a range read ends below the commit. Without it:
+      1. The master has a at index 40, and its commit is 40. A range read gives a.
+      2. A switch seals the segment at 40, and the master truncates a. The reader has a message that does not exist.
+
+    Rule `range-parts` (RANGE, I3): ranges are read from whole copies. Without it:
+      1. A member has copied 100 of the 800 messages of a sealed segment.
+      2. A reader believes that the segment ends at 100, and continues in the next one. 700 messages are missing.
+    """
     log = partition.logs.get(segment.no)
     if log is None or log.record.quarantined or log.record.lost:
         return None
     if segment.state is SegmentState.OPEN or log.record.sealed_len is None:
         return log.readable_below
-    # Rule `whole-reads`: a copy under way is a part of the segment, and its tail is not the segment's end. Without it:
-    # (1) a member has copied 100 of 800 messages; (2) a reader takes its tail for the end and goes on in the next
-    # segment; (3) 700 messages are missing, and nothing says so.
     return log.record.sealed_len if log.is_whole else None
 
 
@@ -82,7 +97,7 @@ def _readable_below(partition: Partition, segment: Segment) -> int | None:
 
 
 def read(broker: BrokerState, partition: Partition, event: ReadRange) -> None:
-    """Answer a step of a range, now or when what it needs is there."""
+    """Answer a step of a range read: now, or when the chain, a producer table or the disk has answered."""
     wait = RangeWait(event, event.start, ())
     if partition.chain is None:
         _hold(broker, partition, wait)
@@ -111,11 +126,13 @@ def _answer(
 
 
 def _advance(broker: BrokerState, partition: Partition, wait: RangeWait) -> None:
-    """Go on from `wait.place`: over what holds nothing to read, up to one read of the disk."""
+    """Continue from `wait.place`: pass over segments with nothing to read, up to one read of the disk."""
     chain = partition.chain
     assert chain is not None
     if chain.topic == STAGE_TOPIC and not wait.event.staged:
-        refusal = errors.BadRequestError("what is staged for publications has no order, and is read by brokers only")
+        refusal = errors.BadRequestError(
+            "the stage topic has no order, and only brokers read it: read the topics that it is published to"
+        )
         _answer(broker, partition, wait, error=refusal)
         return
     wait = _over_what_was_dropped(chain, wait)
@@ -148,7 +165,10 @@ def _advance(broker: BrokerState, partition: Partition, wait: RangeWait) -> None
 
 
 def _over_what_was_dropped(chain: Chain, wait: RangeWait) -> RangeWait:
-    """Retention may have passed the place, also while the range is read: then the reader is told, and goes on there."""
+    """If retention has dropped the messages at the place, tell the reader, and continue at the first one that is left.
+
+    Retention may also drop messages while the range is read.
+    """
     first = first_kept(chain)
     if not is_dropped(chain, wait.place, first):
         return wait
@@ -159,27 +179,26 @@ def _over_what_was_dropped(chain: Chain, wait: RangeWait) -> RangeWait:
 
 
 def _names_behind(wait: RangeWait, segment: Segment) -> bool:
-    """Whether the range begins or ends behind the end of a sealed segment, where no offset is."""
+    """Whether the range begins or ends behind the end of a sealed segment. There is no such offset."""
     named = (place.index for place in (wait.place, wait.event.until) if place.segment_no == segment.no)
     return max(named) > (segment.sealed_len or 0)
 
 
 def _to_segment(wait: RangeWait, segment: Segment) -> RangeWait:
-    """The place names a segment that is not in the record: one that was folded, or an empty one that was dropped.
+    """The segment of the place is not in the record, because it was folded, or empty and dropped: go to the next one.
 
-    The reader is told of the last of such numbers, or it would wait for what comes before the next segment.
+    The reader is told that the last of such numbers has ended, because otherwise it would wait for that segment.
     """
     return wait._replace(place=Place(segment.no, 0), passed=(*wait.passed, RangeSegmentEnd(segment.no - 1, 0, 0)))
 
 
 def _read_from(broker: BrokerState, partition: Partition, wait: RangeWait, chain: Chain, segment: Segment) -> None:
-    """Read batches of a segment that has some at or behind the place."""
+    """Read batches of a segment from the place on, if this member may read them."""
     is_unsettled = segment.state is SegmentState.UNSETTLED
     if is_unsettled or not (wait.event.staged or chain.settled_before(segment.no)):
         _answer(broker, partition, wait, error=_behind_end(partition, chain, wait))
         return
     readable = _readable_below(partition, segment)
-    # Rule `commit-bounds-ranges` (I6): what lies at or above the commit may be truncated by a switch.
     until = wait.event.until
     until_index = until.index if until.segment_no == segment.no else None
     end = end_of(partition, chain)
@@ -207,7 +226,7 @@ def _read_from(broker: BrokerState, partition: Partition, wait: RangeWait, chain
 def on_log_read(
     broker: BrokerState, partition: Partition, serial: int, request: int, batches: tuple[Batch, ...] | None
 ) -> None:
-    """The disk answered; whether this may be told is asked again now."""
+    """The disk has read batches. Check again whether this member may still read them, and answer."""
     wait = partition.range_waits.get(request)
     if wait is None or wait.reading != serial:
         return
@@ -219,9 +238,11 @@ def on_log_read(
     segment = chain.segment(wait.place.segment_no) if chain is not None else None
     readable = _readable_below(partition, segment) if segment is not None else None
     if not batches or chain is None or segment is None or readable is None:
-        # Rule `empty-is-no-end`: the record says that there is something, and nothing was read. Another one is asked.
+        # Rule `range-nothing-is-end` (RANGE): a range does not end where a member lacks messages. The record says that
+        # there are messages, so the reader asks another member. Without it: 1. A member lacks the last messages of a
+        # segment. 2. It answers that the range is read to its end. 3. A job counts as complete without these messages.
         brokers = _others(broker, segment) if segment is not None else ()
-        text = f"{broker.member.broker} cannot read segment {wait.place.segment_no}"
+        text = f"{broker.member.broker} cannot read segment {wait.place.segment_no}: ask another broker"
         _answer(broker, partition, wait, brokers=brokers, error=errors.NotServingError(text, retry_after_ms=50))
         return
     skips = segment.incomplete_table and not wait.event.raw
@@ -239,7 +260,12 @@ def on_log_read(
 
 
 def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable) -> list[RangeEvent]:
-    """Batches in runs, and between them skips for what stands earlier in the order already."""
+    """The batches in rows, and between the rows skips of batches that are earlier in the order already.
+
+    Rule `range-repeats` (I9): a range read skips a batch that is earlier in the order already. Without it:
+      1. a is at 1:0. Behind the unsettled segment 1 it was stored again at 2:0.
+      2. A range read of both segments gives a twice.
+    """
     events: list[RangeEvent] = []
     for batch in batches:
         header, last = batch.header, events[-1] if events else None
@@ -257,7 +283,7 @@ def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable) -> list[
 
 
 def _others(broker: BrokerState, segment: Segment) -> tuple[str, ...]:
-    """Who else has the segment, as the record says; its server first."""
+    """The other brokers that have the segment according to the record, its server first."""
     others = dict.fromkeys((segment.server, *segment.eligible, *segment.members))
     return tuple(member.broker for member in others if member != broker.member)
 
@@ -266,9 +292,9 @@ def _others(broker: BrokerState, segment: Segment) -> tuple[str, ...]:
 
 
 def end_of(partition: Partition, chain: Chain) -> Place | None:
-    """The end of a partition as far as this member can tell; None if another one must be asked.
+    """The end of the partition if this member knows it; None if the reader must ask another member.
 
-    Behind an UNSETTLED segment nothing has a place in the order yet: the end is where that segment begins.
+    Messages behind an UNSETTLED segment have no place in the order yet, so the end is where that segment begins.
     """
     if chain.open_segment.base is None:
         unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
@@ -282,14 +308,14 @@ def end_of(partition: Partition, chain: Chain) -> Place | None:
 def _behind_end(partition: Partition, chain: Chain, wait: RangeWait) -> errors.SeriatimError:
     end = end_of(partition, chain)
     if end is None:
-        # This member may know an older record than the reader.
+        # The record here may be older than the reader's.
         return errors.NotServingError(
-            f"this broker does not know of offset {_text(wait.place)}; the master of the open segment does",
+            f"this broker does not know offset {_text(wait.place)}: ask the master of the open segment",
             retry_after_ms=50,
         )
     return errors.OffsetOutOfRangeError(
-        f"offset {_text(wait.event.until)} lies behind the end of the partition, which is {_text(end)}: read up to "
-        "there, or wait for more messages",
+        f"offset {_text(wait.event.until)} is behind the end of the partition, {_text(end)}: read up to there, or wait "
+        "for more messages",
         end=make_offset(*end),
     )
 
@@ -297,7 +323,7 @@ def _behind_end(partition: Partition, chain: Chain, wait: RangeWait) -> errors.S
 def _behind_segment(no: int, length: int) -> errors.SeriatimError:
     end = make_offset(no, length)
     return errors.OffsetOutOfRangeError(
-        f"segment {no} ends at {format_offset(end)}: an offset behind that is in no segment", end=end, segment=no
+        f"segment {no} ends at {format_offset(end)}: there is no offset behind that in it", end=end, segment=no
     )
 
 
@@ -309,7 +335,7 @@ def _text(place: Place) -> str:
 
 
 def look_again(broker: BrokerState, partition: Partition) -> None:
-    """Time has passed, a record or a table has come: go on with what waits, and end what has waited too long."""
+    """Time has passed, or a record or a table has come: continue the steps that wait, or refuse the late ones."""
     now_us = broker.now.mono_us
     waits, partition.surveys = partition.surveys, ()
     for event in waits:
@@ -322,16 +348,18 @@ def look_again(broker: BrokerState, partition: Partition) -> None:
             partition.surveys = (*partition.surveys, event)
     for wait in list(partition.range_waits.values()):
         if wait.reading:
-            continue  # the disk answers, in its own time
+            continue  # the disk will answer
         if now_us >= wait.event.deadline_us:
-            error = errors.DeadlineExceededError("what the range needs from other brokers did not come in time")
+            error = errors.DeadlineExceededError(
+                "the chain or a producer table that the range needs did not come in time: ask again"
+            )
             _answer(broker, partition, wait, error=error)
         elif partition.chain is not None and not partition.reading:
             _advance(broker, partition, wait)
 
 
 def fail_all(broker: BrokerState, partition: Partition, error: errors.SeriatimError) -> None:
-    """There is no such partition (any more)."""
+    """The partition does not exist, or no longer: answer every step with this error."""
     for event in partition.surveys:
         broker.out.emit(PartitionSurveyed(event.request, None, None, False, error))
     partition.surveys = ()

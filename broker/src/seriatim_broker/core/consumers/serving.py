@@ -1,6 +1,7 @@
-"""Serving: from a group's cursor to deliveries, on the one broker that serves its head segment; and the end of that.
+"""Serving: the server of the cursor segment begins to serve a consumer group, and stops when another member serves it.
 
-The cursor and the chain record come from the coordinator in either order; whatever does not fit together is read again.
+The cursor and the chain record come from the coordinator in either order. If they do not fit together, this broker
+reads them again.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ..values.states import NOTHING, drop, put
 from . import crossing, cursors, delivery_attempts, operations, progress, questions, subscribing
 from .head import forget_if_unused, head_of, read_cursor, tell
 
-# ---- where the cursor stands ----------------------------------------------------------------------------
+# ---- where the cursor is ----------------------------------------------------------------------------
 
 
 def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead) -> None:
-    """The coordinator knows where the group is."""
+    """The coordinator gave the cursor: serve the consumer group here, or tell the consumers which broker serves it."""
     group, record, revision = event.group, event.record, event.revision
     head = partition.groups.get(group)
     if head is None:
@@ -40,10 +41,15 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
     if _came_late(head, revision, event.known_revision):
         return
     if partition.chain is not None and partition.chain.topic == STAGE_TOPIC:
-        _refuse(broker, partition, head, errors.BadRequestError("what is staged for publications has no consumers"))
+        _refuse(
+            broker,
+            partition,
+            head,
+            errors.BadRequestError("the stage topic has no consumers: its rows are delivered when they are published"),
+        )
         return
     is_new = record is None or record.deleted
-    if is_new:  # to describe a group, or to operate it, must not make it
+    if is_new:  # neither a question nor an operation makes a consumer group
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
         operations.fail(broker, head, error)
     if is_new and not head.consumers and all(question.describe for question in head.questions):
@@ -59,8 +65,8 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         return
     if record.external:
         refusal = errors.PreconditionError(
-            f"group {group} has no consumers: a program reads ranges, and reports how far it is. Consume as another "
-            "group, or delete this one first"
+            f"group {group} is an external group: a program reads ranges for it, and reports how far it has read. "
+            "Consume under another group name, or delete this group first"
         )
         _refuse(broker, partition, head, refusal)
         return
@@ -68,13 +74,14 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         questions.answer(broker, partition, head)
         return
     if head.phase is GroupPhase.LOADING and head.crossing_serial:
-        # The read overtook the answer of a write of this member, after which the cursor is read again. Without it the
-        # group would begin here twice: its consumer would be given the same messages again, under another token.
+        # The read has overtaken the answer to a write of this member. After that answer the cursor is read again. If
+        # this read counted, the consumer group would begin here twice: its consumer would be given the same messages
+        # under two tokens.
         questions.answer(broker, partition, head)
         return
     moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
     if head.phase is GroupPhase.LOADING or (moved and head.phase is not GroupPhase.CROSSING):
-        if head.phase is GroupPhase.SERVING:  # another server has moved the group on
+        if head.phase is GroupPhase.SERVING:  # another server has moved the cursor
             head.look_again()
         head.cursor, head.cursor_revision = record, revision
         _place(broker, partition, head, record)
@@ -87,20 +94,23 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
 def _came_late(head: GroupHead, revision: int, known_revision: int) -> bool:
     """Whether a cursor was read before the newest one that this member knows.
 
-    Rule `newest-cursor` (I11). Without it: (1) the cursor is read for a question; (2) a person resumes the group, which
-    this member writes and tells; (3) the answer of the read comes, and the group is taken for paused, until somebody
-    resumes it again. A rewound group would be served in the epoch before, for a moment.
+    Rule `newest-cursor` (I11): a cursor that was read earlier and arrives late is ignored. Without it:
+      1. This member starts to read the cursor of a paused consumer group, for a question.
+      2. A person resumes the consumer group. This member writes that, and tells the consumers.
+      3. The answer to the read arrives. This member believes that the consumer group is paused, until a person resumes
+         it again. In the same way a rewound consumer group would be served in the group epoch before.
 
-    Rule `late-began-before` (I13): a read that began with that one known is not late. It shows that an older copy of
-    the coordinator was restored, which counts on from lower revisions. Without it: (1) the group's crossing has no
-    answer, because the older copy is put in place; (2) this member reads the cursor, and waits for one as new as the
-    one that it knows; (3) only this cursor was lost, so no broker notices, and its consumers wait for ever.
+    Rule `late-began-before` (I13): a read is not late if this member knew the newest cursor when the read began. Such a
+    read shows that an older copy of the coordinator was restored, which counts from lower revisions on. Without it:
+      1. A crossing has no answer, because the coordinator is just replaced by an older copy.
+      2. This member reads the cursor, and waits for one that is as new as the one that it knows.
+      3. Only this cursor was lost, so no broker notices the restore. The consumers wait for ever.
     """
     return 0 < revision < head.cursor_revision and known_revision < head.cursor_revision
 
 
 def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWritten) -> None:
-    """A transaction on a cursor ended: of a person's operation, or of a group that moves on."""
+    """A transaction on a cursor ended: the one of a person's operation, or the one of a crossing."""
     partition.note_write(broker, event.outcome)
     head = partition.groups.get(event.group)
     if head is None or head.crossing_serial != event.serial:
@@ -113,7 +123,7 @@ def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWr
 
 
 def on_cursor_timer(broker: BrokerState, partition: Partition, group: str) -> None:
-    """Look again."""
+    """Read the cursor again, if this broker still waits for it."""
     head = partition.groups.get(group)
     if head is not None and head.phase is GroupPhase.LOADING and head.crossing_serial == 0:
         read_cursor(broker, partition, head)
@@ -122,16 +132,17 @@ def on_cursor_timer(broker: BrokerState, partition: Partition, group: str) -> No
 def _create_cursor(
     broker: BrokerState, partition: Partition, head: GroupHead, chain: Chain, epoch: int, revision: int
 ) -> None:
-    """A group that was never here begins at the first message that is kept, or at the end of the open segment."""
+    """Begin a new consumer group at the first message that retention has left, or at the end of the open segment."""
     if head.reads_chain_first:
-        # Rule `conflict-reads-chain`: the cursor of a new group compares the chain's revision as well. Without it: (1)
-        # the chain has changed, or an older copy of the coordinator has no such record; (2) the cursor is read, is not
-        # there, and is written under the same revision again, some hundred times a second.
+        # Rule `conflict-reads-chain` (LIMIT): after a conflict the chain is read before the cursor, because the first
+        # cursor compares the revision of the chain too. Without it: 1. The chain has changed, or an older copy of the
+        # coordinator has no such record. 2. This member reads the cursor, finds none, and writes it under the same
+        # revision again, some hundred times a second.
         head.reads_chain_first = False
         partition.read_chain(broker)  # and then the cursor
         return
-    # Not at the first segment of the record: another group may keep segments there of which all was dropped, and the
-    # new one is told of nothing that went before it came.
+    # Not at the first segment of the record: that may be a stub that another consumer group keeps there. A new consumer
+    # group is not told of messages that were dropped before it began.
     no, index = first_kept(chain)
     segment = chain.segment(no)
     assert segment is not None
@@ -143,13 +154,14 @@ def _create_cursor(
             _refuse_all(broker, partition, head, segment)  # only a member of the open segment knows its end
             return
         index = log.commit
-    # Rule `begins-in-the-record` (I8): the segment may have left the record since it was read here.
+    # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it: 1. The segment leaves the
+    # record after it was read here. 2. The new cursor names a segment that does not exist.
     begun = CursorRecord(segment.no, epoch, index, chain.topic)
     crossing.write_cursor(broker, partition, head, begun, revision, partition.revision)
 
 
 def _place(broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
-    """Serve the group from here if its head segment is this member's to serve."""
+    """Serve the consumer group if this member is the server of its cursor segment, else tell which member is."""
     chain = partition.chain
     segment = chain.segment(record.segment_no) if chain is not None else None
     head.segment_no = record.segment_no
@@ -193,10 +205,12 @@ def _place(broker: BrokerState, partition: Partition, head: GroupHead, record: C
 def _pass_over_folded(
     broker: BrokerState, partition: Partition, head: GroupHead, chain: Chain, record: CursorRecord
 ) -> None:
-    """The head segment was empty and is not kept any more: the group begins at the next one, in the same epoch.
+    """The cursor segment was empty, and is folded: write the cursor to the next segment, in the same group epoch.
 
-    Rule `leaves-folded` (I13): no member serves that number any more. Any broker may write the cursor, because there
-    was nothing to deliver or to acknowledge in the segment.
+    Rule `stays-in-folded` (I13): a consumer group whose cursor is in a folded segment continues. Any broker may write
+    the cursor, because the segment had nothing to deliver or to acknowledge. Without it:
+      1. The cursor is in segment 2, which has no message. A switch folds segment 2.
+      2. No member serves segment 2 any more, so the consumer group waits for ever.
     """
     following = chain.from_no(record.segment_no)
     assert following is not None
@@ -213,35 +227,37 @@ def _refuse_all(broker: BrokerState, partition: Partition, head: GroupHead, segm
     head.active = None
     head.passes_alone = False
     if broker.directory.is_replaced(segment.server):
-        questions.complain(broker, partition, segment)  # nobody else would: the slot answers, with another disk
+        questions.complain(broker, partition, segment)  # no client does: the broker answers, with another disk
     questions.answer(broker, partition, head)
     forget_if_unused(partition, head)
 
 
-# ---- here -----------------------------------------------------------------------------------------------
+# ---- this member serves
+# -----------------------------------------------------------------------------------------------
 
 
 def _renew_epoch(broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
-    """Nobody who knew the group's acknowledgements is left: it goes on from this own cursor, in a new epoch."""
+    """No member is left that knew the acknowledgements: begin at the cursor on this disk, in a new group epoch."""
     known = cursors.known_in_epoch(partition, head.group, record.segment_no, record.group_epoch)
     start = known.acked if known is not None else record.start_index
     renewed = record.moved_to(record.segment_no, start, new_epoch=True)
-    if start > record.start_index:  # what lies below was acknowledged, so its consumer was told
+    if start > record.start_index:  # a later message was acknowledged, so the consumer was told
         renewed = replace(renewed, dropped_from=0, dropped_position=0)
     crossing.write_cursor(broker, partition, head, renewed, head.cursor_revision)
 
 
 def _begin(broker: BrokerState, partition: Partition, head: GroupHead, segment: Segment, record: CursorRecord) -> None:
-    """Deliver from what is known here of the group's acknowledgements."""
+    """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
     known = cursors.known_in_epoch(partition, head.group, segment.no, record.group_epoch)
     if known is not None:
         head.acked, head.reserved = known.acked, known.reserved
     else:
         head.acked = head.reserved = record.start_index
-    # Common is what every eligible member has confirmed to this server; at first that is the coordinator's cursor.
-    # What only the disk of this member is known to have does not count (I9): (1) the server before wrote a reservation,
-    # which reached this member and not a third one, and died; (2) this member takes it for common, delivers without a
-    # flag, and dies before its own control record gets through; (3) the third one delivers the same without a flag.
+    # Rule `reserved-by-one` (I9): a reservation counts only when every eligible member has confirmed it to this server.
+    # At first only the coordinator's cursor counts. Without it: 1. The server before wrote a reservation. It reached
+    # this member but not a third one. The server died. 2. This member counts the reservation, delivers below it without
+    # a flag, and dies before its own control record reaches the third one. 3. The third one delivers the same messages
+    # without a flag.
     head.safe_acked = head.safe_reserved = record.start_index
     head.found_acked = head.acked
     _take_up_dropped(head, record)
@@ -259,22 +275,30 @@ def _begin(broker: BrokerState, partition: Partition, head: GroupHead, segment: 
     for consumer in head.consumers:
         if consumer is not first:
             subscribing.stand_by(broker, head, consumer)
-    # make common what a predecessor acknowledged and reserved last
+    # send what this disk has of the server before to every eligible member
     cursors.sync(broker, partition, head)
     crossing.cross_if_done(broker, partition, head)
 
 
 def _take_up_dropped(head: GroupHead, record: CursorRecord) -> None:
-    """What no consumer is known to have been told: whoever acknowledged something behind it was."""
+    """Take up what the cursor record says was dropped, unless a consumer has acknowledged a later message since.
+
+    Rule `untold-not-taken-up` (I1, I13): a new server tells consumers what the cursor says was dropped. Without it:
+      1. Retention drops all of segment 1. The consumer group crosses, and its cursor says what was dropped.
+      2. The server of segment 2 delivers the first message there without telling the consumer of the drop.
+      3. The consumer finds a hole of which it was not told. It treats that as a violation of the order, and stops.
+    """
     is_open = bool(record.dropped_from) and head.acked <= record.start_index
     head.dropped_from, head.dropped_position = (record.dropped_from, record.dropped_position) if is_open else (0, 0)
 
 
 def pass_group(broker: BrokerState, partition: Partition, event: PassGroup) -> None:
-    """Retention found a group in a segment without messages: its server moves the group on, with or without consumers.
+    """The cursor of a consumer group is in a segment without messages: have its server move the consumer group on.
 
-    Rule `server-passes` (I3): only the server. Without it (1) another broker writes the cursor; (2) the server has not
-    heard that the messages were dropped, and delivers them to a consumer; (3) the next server delivers at once as well.
+    Rule `anybody-passes` (I3): only its server moves a consumer group past a stub. Without it:
+      1. Another broker writes the cursor.
+      2. The server has not heard that the messages were dropped, and delivers them to a consumer.
+      3. The server of the next segment begins to deliver at the same time.
     """
     segment = partition.chain.segment(event.segment_no) if partition.chain is not None else None
     if segment is None:
@@ -297,9 +321,9 @@ def pass_group(broker: BrokerState, partition: Partition, event: PassGroup) -> N
 def _pass_alone(
     broker: BrokerState, partition: Partition, head: GroupHead, chain: Chain, segment: Segment, record: CursorRecord
 ) -> None:
-    """The group has no consumer, and its segment no message: it crosses.
+    """The consumer group has no consumer and its segment has no message: cross.
 
-    Without it a group that has no consumers any more would keep every later segment in the record.
+    Otherwise a consumer group that has no consumers any more would keep every later segment in the record.
     """
     if not right.may_deliver(broker, partition, segment.no):
         right.seek(broker, partition, segment.no)
@@ -320,7 +344,7 @@ def _pass_alone(
 
 
 def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, chain: Chain) -> None:
-    """The record changed: the right may be gone, the segment sealed, a silent member no longer eligible."""
+    """The chain record changed: stop what is served elsewhere now, and continue with everything else."""
     for head in list(partition.groups.values()):
         if head.phase is GroupPhase.LOADING:
             if head.questions and head.segment_no:
@@ -333,13 +357,13 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
         subscribing.tell_new_gaps(broker, partition, head, known)
         _expect_only_eligible(broker, partition, head, segment)
         if head.phase is GroupPhase.SERVING and set(segment.eligible) - set(head.eligible):
-            cursors.sync(broker, partition, head)  # a new one must have the newest record
+            cursors.sync(broker, partition, head)  # a new eligible member must have the newest control record
         if head.group in partition.groups:
             progress.retry(broker, partition, head.segment_no)
 
 
 def _expect_only_eligible(broker: BrokerState, partition: Partition, head: GroupHead, segment: Segment) -> None:
-    """Control records do not wait for members that are no longer eligible."""
+    """Let control records wait no longer for members that are not eligible any more."""
     for serial in list(head.syncs):
         sync = head.syncs.get(serial)
         if sync is None:
@@ -352,10 +376,10 @@ def _expect_only_eligible(broker: BrokerState, partition: Partition, head: Group
 
 
 def _revoke(broker: BrokerState, partition: Partition, head: GroupHead, segment: Segment | None) -> None:
-    """Serve no more; under a seal by somebody else the same member may go on at once, under a new epoch."""
+    """Stop serving in this server epoch. If this member is still the server, it finds the place of the cursor anew."""
     mine = segment is not None and segment.server == broker.member
     if not mine:
-        error = errors.NotServingError(f"segment {head.segment_no} is served elsewhere now")
+        error = errors.NotServingError(f"another broker serves segment {head.segment_no} now")
         for consumer in head.consumers:
             tell(broker, consumer, Revoked(error))
         head.consumers = []
@@ -370,7 +394,7 @@ def _revoke(broker: BrokerState, partition: Partition, head: GroupHead, segment:
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> None:
-    """A read ended: what waited for it goes on."""
+    """A read of the chain ended: continue with each consumer group that waited for it."""
     for head in list(partition.groups.values()):
         if head.phase is GroupPhase.SERVING:
             progress.retry(broker, partition, head.segment_no)
@@ -381,7 +405,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> No
 
 
 def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
-    """Groups that could not cross, or be placed, try again."""
+    """The coordinator takes writes again: try again to cross, or to place consumer groups."""
     for head in list(partition.groups.values()):
         if head.phase is GroupPhase.SERVING:
             progress.retry(broker, partition, head.segment_no)
@@ -390,24 +414,24 @@ def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
 
 
 def on_caught_up(broker: BrokerState, partition: Partition) -> None:
-    """The coordinator has what it had lost: find the place of each group anew.
+    """The coordinator has its lost decisions again: find the place of each consumer group anew.
 
-    Rule `place-found-anew` (I13): a cursor that was read from the older copy names a segment that the group has left
-    since. Without it:
-      1. The older copy puts the group into segment 2, which this member serves.
-      2. Its consumers have had all of that segment: they drop what comes, and acknowledge nothing.
-      3. The rebuild writes that the group is in segment 8, and this member goes on in segment 2 for ever.
-    So the place is found anew after a rebuild as well, whether or not this member has noticed a loss.
+    Rule `place-found-anew` (I13): a cursor from the older copy may name a segment that the consumer group has left.
+    Without it:
+      1. In the older copy the cursor is in segment 2. This member serves segment 2.
+      2. The consumers have had all of segment 2: they drop what comes, and acknowledge nothing.
+      3. The rebuild writes that the cursor is in segment 8. This member serves segment 2 for ever.
+    So this happens after each rebuild, also if this member has not noticed a loss.
     """
     for head in list(partition.groups.values()):
-        head.cursor_revision = 0  # they may have begun anew
+        head.cursor_revision = 0  # the revisions may count from a lower one on
         if head.phase is not GroupPhase.LOADING:
             segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
             _revoke(broker, partition, head, segment)
 
 
 def _refuse(broker: BrokerState, partition: Partition, head: GroupHead, refusal: errors.SeriatimError) -> None:
-    """There is no such group here, and will be none."""
+    """Refuse everything that waits for a consumer group that cannot be served."""
     for consumer in head.consumers:
         tell(broker, consumer, SubscriptionRefused(refusal, 0, ""))
     head.consumers = []
@@ -417,7 +441,7 @@ def _refuse(broker: BrokerState, partition: Partition, head: GroupHead, refusal:
 
 
 def on_no_partition(broker: BrokerState, partition: Partition) -> None:
-    """The partition does not exist (any more)."""
+    """The partition does not exist, or no longer: refuse everything that waits for its consumer groups."""
     error = errors.UnknownTopicError(f"there is no partition {partition.id}")
     for head in list(partition.groups.values()):
         for consumer in head.consumers:

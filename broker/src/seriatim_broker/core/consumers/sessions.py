@@ -1,9 +1,10 @@
 """Sessions: an active consumer that sends no heartbeats gives way to a standby.
 
-A consumer drops what comes on its grant once a heartbeat has been unanswered for its session time (docs/adr/0028). The
-server waits twice that time, from the last heartbeat that it heard: then the consumer, frozen or cut off, gives nothing
-of the old grant to its application any more, and another one may be given the same. Consumers that send no heartbeats,
-of version 0.2 and older, keep their place until their stream ends. Without a standby nobody is waited for.
+If a heartbeat is unanswered for the consumer's session time, the consumer drops what comes on its grant
+(docs/adr/0028). The server waits twice that time, from the last heartbeat that it received. By then a consumer that was
+frozen or cut off gives nothing of the old grant to its application any more, so another consumer may be given the same
+messages. Consumers of version 0.2 and older send no heartbeats. They stay active until their stream ends. If there is
+no standby, a silent consumer stays active.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from . import subscribing
 from .head import tell
 
 ROUNDS: Final = 2
-"""So many looks in a row must find the consumer silent: a broker that was frozen has heartbeats to read first."""
+"""So many checks in a row must find the consumer silent, because a broker that was frozen first has to read heartbeats
+that came meanwhile."""
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
-    """Look whether the active consumer is silent, as long as somebody stands by."""
+    """Check whether the active consumer is silent, as long as a standby is there."""
     head = partition.groups.get(group)
     if head is None or head.phase is not GroupPhase.SERVING or head.active is None or len(head.consumers) < 2:
         return
@@ -45,5 +47,13 @@ def _give_way(broker: BrokerState, partition: Partition, head: GroupHead) -> Non
     silent = head.active
     assert silent is not None
     broker.out.note("silent consumer", partition.id, group=head.group, consumer=silent.name)
-    tell(broker, silent, Revoked(errors.NotServingError(f"{silent.name} sent no heartbeat, and another one reads")))
+    tell(
+        broker,
+        silent,
+        Revoked(
+            errors.NotServingError(
+                f"{silent.name} sent no heartbeat for twice its session, so another consumer of the group is active now"
+            )
+        ),
+    )
     subscribing.leave(broker, partition, silent.stream, silent.subscription)

@@ -1,4 +1,4 @@
-"""What consumers send on their streams: they join and leave, acknowledge, give credit, and show that they live."""
+"""What consumers send on their streams: joins, leaves, acknowledgements, credit and heartbeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) 
     """A consumer ends a subscription.
 
     Returns:
-        The partition that it was for, if it is known here.
+        The partition of the subscription, if this broker knows it.
     """
     partition = _subscribed(broker, partitions, event.stream, event.subscription)
     broker.streams.subscriptions.get(event.stream, {}).pop(event.subscription, None)
@@ -36,13 +36,13 @@ def on_ack(broker: BrokerState, partitions: Partitions, event: ConsumerAck) -> N
 
 
 def _subscribed(broker: BrokerState, partitions: Partitions, stream: int, subscription: int) -> Partition | None:
-    """The partition that a subscription is for."""
+    """The partition of a subscription, if this broker knows it."""
     partition = broker.streams.subscriptions.get(stream, {}).get(subscription)
     return partitions.get(partition) if partition is not None else None
 
 
 def on_credit(broker: BrokerState, partitions: Partitions, event: ConsumerCredit) -> None:
-    """A consumer takes more bytes."""
+    """A consumer gives credit for more bytes."""
     streams = broker.streams
     before = streams.credits.get(event.stream, 0)
     streams.credits[event.stream] = before + event.size_bytes
@@ -54,9 +54,10 @@ def on_credit(broker: BrokerState, partitions: Partitions, event: ConsumerCredit
 
 
 def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) -> None:
-    """A consumer shows that it lives, and hears which of its subscriptions are not served here.
+    """A consumer sent a heartbeat: answer which of its subscriptions this broker may not deliver to at this moment.
 
-    No read is needed for the answer: the member that has the right to deliver knows that no other member has it.
+    The answer needs no read of the coordinator, because the member with the serving right knows that no other member
+    has it.
     """
     if event.session_ms:
         session_ms = min(max(event.session_ms, 1), broker.config.session_ms_max)
@@ -67,7 +68,7 @@ def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) ->
         known = partitions.get(partition)
         head = None if known is None else subscribing.head_with(known, event.stream, subscription)
         if known is None or head is None:
-            del subscriptions[subscription]  # its segment has ended, or it was revoked: the consumer was told
+            del subscriptions[subscription]  # its segment has ended, or the grant was revoked; the consumer knows
         elif not subscribing.is_served(broker, known, head):
             unserved.append(subscription)
     broker.out.emit(Deliver(event.stream, 0, Pong(event.number, tuple(unserved))))
@@ -77,7 +78,7 @@ def on_gone(broker: BrokerState, partitions: Partitions, event: ConsumerGone) ->
     """A stream has ended.
 
     Returns:
-        The partitions that it had subscriptions for, if they are known here.
+        The partitions of its subscriptions, if this broker knows them.
     """
     left: list[Partition] = []
     for partition in dict.fromkeys(broker.streams.subscriptions.pop(event.stream, {}).values()):

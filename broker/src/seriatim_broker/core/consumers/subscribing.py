@@ -1,4 +1,4 @@
-"""Consumers of a group come and go: the first is active, the others stand by in the order in which they came."""
+"""Consumers come and go: the first of a consumer group is active, and the others stand by in the order of joining."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from . import cursors, delivery, delivery_attempts
 from .head import forget_if_unused, head_of, read_cursor, tell
 
 LOOKED_BACK_MAX = 100
-"""Lost or empty segments before a group's first message that are looked at, to tell the group what was lost."""
+"""At most so many lost or empty segments before the first message are checked for gaps to tell the consumer."""
 
 TOKEN_COUNTER_BITS = 24
-"""Tokens are the serving epoch above and a counter below: a new server's tokens void all older ones."""
+"""A token has the server epoch above and a counter below. So the tokens of a new server void all older ones."""
 
 
 def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
-    """A consumer asks for the partition."""
+    """A consumer joins: it becomes active if it is the first, else it stands by."""
     head = head_of(broker, partition, event.group, event.start)
     for consumer in head.consumers:
-        if consumer.name == event.consumer:  # it came back before its old stream was seen to be gone
-            tell(broker, consumer, Revoked(errors.NotActiveError("the consumer joined again on another stream")))
+        if consumer.name == event.consumer:  # it came back before this broker noticed the end of its old stream
+            tell(broker, consumer, Revoked(errors.NotActiveError("the consumer has joined again on another stream")))
             leave(broker, partition, consumer.stream, consumer.subscription)
             head = head_of(broker, partition, event.group, event.start)
             break
@@ -37,10 +37,11 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
     if head.phase is not GroupPhase.SERVING:
         return
     if is_first:
-        # Rule `first-reads`: a head without consumers waits for a member that is silent, and knows nothing of the
-        # coordinator. Without it (I9): (1) the group is deleted meanwhile, and made again by another server; (2) this
-        # consumer is given messages in the epoch of the deleted group; (3) when the group would cross, the cursor is
-        # another one, and all is given again, not flagged.
+        # Rule `first-reads` (I2, I9): if a consumer group had no consumers, its server reads the cursor again. Without
+        # it: 1. A consumer group has no consumers, and its server waits for a silent member. 2. Meanwhile the consumer
+        # group is deleted, and made again by another server. 3. A consumer joins here, and is given messages in the
+        # group epoch of the deleted consumer group. 4. The crossing finds another cursor, and all messages are given
+        # again without a flag.
         head.look_again()
         read_cursor(broker, partition, head)
         return
@@ -52,7 +53,7 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
 
 
 def head_with(partition: Partition, stream: int, subscription: int) -> GroupHead | None:
-    """The head of the group that a subscription belongs to; None if it has ended."""
+    """The consumer group of a subscription; None if the subscription has ended."""
     for head in partition.groups.values():
         for consumer in head.consumers:
             if (consumer.stream, consumer.subscription) == (stream, subscription):
@@ -61,17 +62,17 @@ def head_with(partition: Partition, stream: int, subscription: int) -> GroupHead
 
 
 def is_served(broker: BrokerState, partition: Partition, head: GroupHead) -> bool:
-    """Whether this member may deliver to the group at this moment: then no other member may."""
+    """Whether this member may deliver to the consumer group at this moment. Then no other member may."""
     return head.phase is not GroupPhase.LOADING and right.may_deliver(broker, partition, head.segment_no)
 
 
 def activate(broker: BrokerState, partition: Partition, head: GroupHead, consumer: Consumer) -> None:
-    """Give the exclusive grant: from the first message that is not acknowledged."""
+    """Give a consumer the exclusive grant, from the first message that is not acknowledged."""
     head.active = consumer
     head.silent_rounds = 0
     if len(head.consumers) > 1:
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, head.group)
-    broker.streams.tokens += 1  # of this run: a token is never given twice under one serving epoch
+    broker.streams.tokens += 1  # `tokens` counts over the member run: no token comes twice in one server epoch
     head.token = head.server_epoch << TOKEN_COUNTER_BITS | broker.streams.tokens % (1 << TOKEN_COUNTER_BITS)
     head.delivered = head.acked
     head.held_back = ()
@@ -86,7 +87,7 @@ def activate(broker: BrokerState, partition: Partition, head: GroupHead, consume
 
 
 def tell_new_gaps(broker: BrokerState, partition: Partition, head: GroupHead, known: Chain | None) -> None:
-    """The cursor was read before the record that says which segments it has passed over."""
+    """The chain record says that segments before the cursor are lost, and came after the cursor: tell the consumer."""
     if head.active is None:
         return
     told = lost_before(known, head)
@@ -96,11 +97,12 @@ def tell_new_gaps(broker: BrokerState, partition: Partition, head: GroupHead, kn
 
 
 def lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
-    """Lost segments just before the group's first message here: who served them is not there to say so.
+    """The lost segments just before the first message of the consumer group here. No server of theirs tells of the gap.
 
-    Empty segments between do not count. Without it (I1): (1) the server of an empty segment behind a lost one has read
-    the group's cursor, and not yet the record that says what is lost; (2) there is nothing to acknowledge, so the group
-    crosses at once; (3) the next server sees the empty segment before its own, and nobody tells the group of the gap.
+    Empty segments between them and this one are passed over. Without that (I1):
+      1. The server of an empty segment behind a lost one has read the cursor, but not the record with the loss.
+      2. There is nothing to acknowledge in its segment, so the consumer group crosses at once.
+      3. The next server finds an empty segment before its own. So no server tells the consumer group of the gap.
     """
     lost: list[int] = []
     if chain is None or head.acked:
@@ -117,7 +119,7 @@ def lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
 
 
 def stand_by(broker: BrokerState, head: GroupHead, consumer: Consumer) -> None:
-    """Another one is active."""
+    """Tell a consumer that it is a standby."""
     tell(broker, consumer, _joined(head, active=False))
 
 
@@ -137,7 +139,7 @@ def _joined(head: GroupHead, active: bool) -> Joined:
 
 
 def leave(broker: BrokerState, partition: Partition, stream: int, subscription: int | None) -> None:
-    """A subscription, or all of a stream, is gone: the next one in line takes over."""
+    """A subscription is gone, or all of a stream: if its consumer was active, the next standby becomes active."""
     for head in list(partition.groups.values()):
         gone = [
             consumer
