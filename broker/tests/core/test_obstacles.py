@@ -56,9 +56,9 @@ def test_a_segment_that_nobody_may_serve_waits_for_those_who_may_come_back() -> 
     chain = chain_of(sealed(M00, M01, more=(M10,)))
     alone = EVERYBODY - {M00, M01}
     (text,) = told(chain, alone)
-    assert text == "segment 1 of orders, partition 3, is served by nobody: g0-0 or g0-1 must come back"
+    assert text == "segment 1 of orders, partition 3, has no live server: g0-0 or g0-1 must come back"
     (text,) = told(chain, alone, replaced=frozenset({M00}))
-    assert "served by nobody: g0-1 must" in text, "a disk that was replaced never comes back"
+    assert "no live server: g0-1 must" in text, "a disk that was replaced never comes back"
     assert told(chain, alone, replaced=frozenset({M00, M01})) == [], "then another whole copy serves"
     (text,) = told(chain_of(sealed(M00, M01)), alone, replaced=frozenset({M00, M01}))
     assert "none of its disks can come back" in text
@@ -67,7 +67,7 @@ def test_a_segment_that_nobody_may_serve_waits_for_those_who_may_come_back() -> 
 def test_too_few_brokers_for_the_copies_are_told_and_a_holder_of_the_tail_is_no_copy() -> None:
     chain = chain_of(sealed(M00, M01, tail=(M10, M11)))
     (text,) = told(chain, takers=frozenset())
-    assert text.endswith("wants 2 copies, and 0 other brokers are live")
+    assert text.endswith("needs 2 copies, and 0 other brokers are live")
     assert told(chain_of(sealed(M00, M01, more=(M10,))), takers=frozenset({"g2-0"})) == []
 
 
@@ -76,7 +76,7 @@ def test_a_head_waits_for_a_whole_group_or_for_its_own_members() -> None:
     (text,) = told(chain, whole=False)
     assert "no other group is whole" in text
     (text,) = told(chain, EVERYBODY - {M00, M01})
-    assert "g0-0 or g0-1 must come back, or g0-0's end be proven" in text
+    assert "g0-0 or g0-1 must come back, or a person must say that g0-0 has ended" in text
     (text,) = told(chain, EVERYBODY - {M00, M01}, replaced=frozenset({M00, M01}))
     assert "must come back" not in text
     assert told(chain, whole=False, closed=frozenset()) == []

@@ -25,7 +25,7 @@ from ..values.states import drop
 def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoch: int) -> CursorState | None:
     """The control record on this disk of a consumer group in a segment, if it is of that group epoch.
 
-    Rule `old-epochs-void` (I8): what was acknowledged in another group epoch does not count. Without it:
+    Rule `old-epochs-void` (I1, I8): what was acknowledged in another group epoch does not count. Without it:
       1. A consumer group has acknowledged all below 1:50. A person rewinds it to 1:0.
       2. Its server finds 1:50 on its disk, and begins there. The messages from 1:0 to 1:49 are not given again.
     """

@@ -134,7 +134,7 @@ def _create_cursor(
 ) -> None:
     """Begin a new consumer group at the first message that retention has left, or at the end of the open segment."""
     if head.reads_chain_first:
-        # Rule `conflict-reads-chain` (LIMIT): after a conflict the chain is read before the cursor, because the first
+        # Rule `conflict-reads-chain`: after a conflict the chain is read before the cursor, because the first
         # cursor compares the revision of the chain too. Without it: 1. The chain has changed, or an older copy of the
         # coordinator has no such record. 2. This member reads the cursor, finds none, and writes it under the same
         # revision again, some hundred times a second.

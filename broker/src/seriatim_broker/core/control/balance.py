@@ -1,12 +1,13 @@
-"""Balance: which heads should stand elsewhere, as a pure function of what the masters took lately.
+"""Balance: which open segments should move, as a pure function of the traffic that the masters measured.
 
-Every member of a group writes what its masters take, so a group carries the sum of its heads; within the group, only
-the master of a head deals with producers. So heads are spread over groups first, in proportion to their weights, and
-then masters over the members of each group. Each step moves one head, from where the load is highest to where it is
-lowest, and only if that lowers the higher of the two: the plan never makes the maximum worse, and it ends.
+Every member of a broker group writes what its masters take, so the load of a broker group is the sum of its open
+segments. Within a broker group only the master of a segment deals with producers. So open segments are spread over
+broker groups first, in proportion to their weights, and then masters over the members of each broker group. Each step
+moves one open segment from the highest load to a low one, and only if that lowers the higher of the two loads. So the
+plan never makes the maximum worse, and it ends.
 
-It begins above one limit and goes on to a lower one, so that a cluster that was balanced is not touched for the next
-small change. Heads without traffic stay where they are: they cost nothing, and each move is a segment.
+A plan begins above one limit and continues down to a lower one. So a small change does not disturb a cluster that was
+just balanced. Open segments without traffic stay: they cost nothing, and each move makes a segment.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ BATCH_COST_BYTES = 64 * 1024
 1 KiB: about 70 microseconds a frame and 0.3 nanoseconds a byte, that is 200 KB; frames under load hold several."""
 
 GAIN_MIN = 0.01
-"""A move must lower the higher of the two loads by so much of the mean: less is noise."""
+"""A move must lower the higher of the two loads by at least this part of the mean load, because less is noise."""
 
 MOVES_MAX = 100
-"""Of one plan: at two a second it is old before they are made, and the next one knows more."""
+"""At most so many moves in one plan. At two a second they take 50 s, and by then the next plan knows more."""
 
 TARGETS_TRIED = 3
-"""For each move the places with the lowest loads are looked at: with unequal weights the lowest may not be the best."""
+"""For each move so many places with the lowest loads are tried: with unequal weights the lowest may not be the best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A partition's open segment: where it is, and what its master takes, in bytes a second (batches included)."""
+    """A partition's open segment, with what its master takes, in bytes a second (and a cost for each batch)."""
 
     partition: PartitionId
     group: str
@@ -43,7 +44,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """A whole, active group that has been so for a while: its members' names, and its share of the load."""
+    """A whole, active broker group that is steady: the names of its members, and its share of the load."""
 
     name: str
     brokers: tuple[str, ...]
@@ -52,7 +53,7 @@ class GroupShare:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A planned switch: the head with the partition goes to that group, under that master."""
+    """A planned switch: the open segment goes to that broker group, under that master."""
 
     head: Head
     to_group: str
@@ -64,9 +65,9 @@ class Limits:
     """When a plan begins, and how far it goes.
 
     Attributes:
-        begin: The highest load may be so much above the mean, as a ratio, before anything is moved.
-        end: Then heads are moved until it is no more than so much above it.
-        floor: Mean loads below this, in bytes a second, are not worth a move.
+        begin: A plan begins if the highest load is more than this above the mean, as a ratio.
+        end: It moves open segments until the highest load is at most this above the mean, as a ratio.
+        floor: If the mean load is below this, in bytes a second, nothing is moved.
     """
 
     begin: float
@@ -80,13 +81,13 @@ class Limits:
 def plan(
     heads: Iterable[Head], groups: Iterable[GroupShare], limits: Limits, barred: Collection[PartitionId] = ()
 ) -> list[Move]:
-    """The moves, in the order in which they help most.
+    """The moves, the most useful ones first.
 
     Args:
-        heads: With traffic. Those on other groups than the given ones are left alone.
-        groups: That may give and take heads.
-        limits: When to begin, and how far to go.
-        barred: Partitions that were moved not long ago.
+        heads: The open segments with traffic. Those on other broker groups than the given ones stay.
+        groups: The broker groups that may give and take open segments.
+        limits: When to begin, and when to end.
+        barred: Partitions that were moved recently. They stay.
     """
     shares = {group.name: group for group in groups}
     standing = {head.partition: head for head in heads if head.group in shares}
@@ -98,7 +99,7 @@ def plan(
 
 
 def after(heads: Iterable[Head], moves: Iterable[Move]) -> list[Head]:
-    """Where the heads stand once the moves are made."""
+    """The open segments as they are once the moves are made."""
     moved = {move.head.partition: move for move in moves}
     return [
         replace(head, group=moved[head.partition].to_group, master=moved[head.partition].to_master)
@@ -109,7 +110,7 @@ def after(heads: Iterable[Head], moves: Iterable[Move]) -> list[Head]:
 
 
 def group_loads(heads: Iterable[Head], shares: Mapping[str, GroupShare]) -> dict[str, float]:
-    """What each group carries, divided by its weight."""
+    """The load of each broker group, divided by its weight."""
     loads = dict.fromkeys(shares, 0.0)
     for head in heads:
         if head.group in loads:
@@ -118,7 +119,7 @@ def group_loads(heads: Iterable[Head], shares: Mapping[str, GroupShare]) -> dict
 
 
 def master_loads(heads: Iterable[Head], brokers: Sequence[str]) -> dict[str, float]:
-    """What each broker takes as a master."""
+    """The load of each broker as a master."""
     loads = dict.fromkeys(brokers, 0.0)
     for head in heads:
         if head.master in loads:
@@ -127,7 +128,7 @@ def master_loads(heads: Iterable[Head], brokers: Sequence[str]) -> dict[str, flo
 
 
 def excess(loads: Mapping[str, float], mean: float) -> float:
-    """How much the highest load is above the mean, as a ratio."""
+    """How far the highest load is above the mean, as a ratio."""
     return max(loads.values()) / mean - 1 if loads and mean > 0 else 0.0
 
 
@@ -165,7 +166,7 @@ def _spread_masters(
     barred: Collection[PartitionId],
     moves: dict[PartitionId, Move],
 ) -> None:
-    """Heads that are on their way already are not moved a second time."""
+    """Plan moves between the masters of one broker group. Open segments that already have a move get no second one."""
     own = [head for head in standing.values() if head.group == share.name]
     spreading = _Spreading(master_loads(own, share.brokers), dict.fromkeys(share.brokers, 1.0))
     if not spreading.is_due(limits, limits.floor / len(share.brokers)):
@@ -182,20 +183,20 @@ def _spread_masters(
 
 
 class _Spreading:
-    """Loads of places (groups, or brokers), each divided by the place's weight, while heads are moved between them."""
+    """The loads of places (broker groups, or brokers) while moves are planned, each divided by its place's weight."""
 
     def __init__(self, loads: dict[str, float], weights: Mapping[str, float]) -> None:
         self._loads = loads
         self._weights = weights
         self._mean = sum(loads[name] * weights[name] for name in loads) / sum(weights.values()) if loads else 0.0
-        self._stuck: set[str] = set()  # places from which no move helps
+        self._stuck: set[str] = set()  # places for which no move lowers the load
 
     def is_due(self, limits: Limits, floor: float) -> bool:
-        """Whether the highest load is so high that something should be moved."""
+        """Whether the highest load is high enough to begin."""
         return len(self._loads) > 1 and self._mean > floor and excess(self._loads, self._mean) > limits.begin
 
     def best_move(self, at: Mapping[str, Sequence[Head]], end: float) -> tuple[Head, str] | None:
-        """The move that lowers the highest load most, done; None if none does, or all are low enough."""
+        """Find the move that lowers the highest load most, and count it as made; None if no move helps or is needed."""
         while True:
             high = [name for name in self._loads if name not in self._stuck]
             source = max(high, key=lambda name: (self._loads[name], name), default="")

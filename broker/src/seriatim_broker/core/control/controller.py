@@ -1,4 +1,4 @@
-"""What the controller decides, as pure functions of what it knows: whom to switch away from, what to heal.
+"""Decisions of the controller, as pure functions of what it knows: which broker groups to leave, what to heal.
 
 The asynchronous half (election, watches, paging over chains) is `runtime.controller`.
 """
@@ -19,8 +19,8 @@ from ..values.placement import healer, healers
 class MemberView:
     """What the controller knows of a registered member.
 
-    `is_live`: its live key stands, or it is linked. `is_certified`: the run that it registered last has a death
-    certificate.
+    `is_live`: it has a live key in the coordinator, or it is linked. `is_certified`: the member run that it registered
+    last has a death certificate.
     """
 
     member: MemberId
@@ -31,7 +31,7 @@ class MemberView:
 
 
 def lost_groups(members: Iterable[MemberView]) -> frozenset[str]:
-    """Groups of which no member runs: certified dead, or neither live nor linked."""
+    """The broker groups of which no member runs: each is certified dead, or neither live nor linked."""
     running: dict[str, bool] = {}
     for view in members:
         if view.admitted:
@@ -41,7 +41,7 @@ def lost_groups(members: Iterable[MemberView]) -> frozenset[str]:
 
 
 def switch_away(chain: Chain, lost: Set[str]) -> SwitchAwayFrom | None:
-    """The event for a partition whose open segment is on a lost group."""
+    """The event for a partition whose open segment is on a lost broker group; else None."""
     segment = chain.open_segment
     return SwitchAwayFrom(chain.partition, segment.no) if segment.group in lost else None
 
@@ -53,13 +53,13 @@ def plan_heals(
     *,
     min_copies: int,
 ) -> list[Heal]:
-    """What to copy of a partition: sealed segments with fewer than `min_copies` copies that are not dead.
+    """The copies that a partition needs: of sealed segments with fewer than `min_copies` members that are not dead.
 
     Args:
         chain: The partition.
-        dead: Members that were away for longer than `heal_after`.
-        live: Running, admitted members by group.
-        min_copies: How many copies there should be.
+        dead: Members that have been away for longer than `heal_after` (10 minutes unless set).
+        live: Running, admitted members by broker group.
+        min_copies: How many copies a segment should have.
     """
     heals: list[Heal] = []
     for segment in chain.segments:
@@ -77,7 +77,7 @@ def plan_heals(
 
 
 def _candidates(group: str, holding: Set[MemberId], live: Mapping[str, Sequence[MemberId]]) -> list[MemberId]:
-    """Members of the segment's own group first, others only if there is none: copies stay together while they can."""
+    """Members of the segment's own broker group; if there is none, members of the others."""
     own = [member for member in live.get(group, ()) if member not in holding]
     if own:
         return own
@@ -91,10 +91,10 @@ def _candidates(group: str, holding: Set[MemberId], live: Mapping[str, Sequence[
 
 
 def wants_copies(segment: Segment, gone: Set[MemberId], min_copies: int) -> bool:
-    """Whether too few of a segment's members are left, and something can or will be done about it.
+    """Whether too few of a segment's members are left, and healing can do something about it now or later.
 
-    A segment that is not sealed yet counts, even if nobody of it is left: nothing else would tell that it was sealed,
-    or that a member is back.
+    A segment that is not sealed yet counts even if no member of it is left. The controller would not hear otherwise
+    that it was sealed, or that a member is back.
     """
     left = sum(member not in gone for member in segment.members)
     if segment.state is SegmentState.LOST:
@@ -103,14 +103,19 @@ def wants_copies(segment: Segment, gone: Set[MemberId], min_copies: int) -> bool
 
 
 def holders(segment: Segment) -> set[MemberId]:
-    """Whose disks a segment still needs, for its messages or to serve them; a lost one needs nobody's."""
+    """The members whose disks a segment still needs, to keep its messages or to serve them; none if it is LOST.
+
+    Rule `tails-forgotten` (I13): a drained broker group gives away tail copies as well. Without it:
+      1. A member of a drained broker group keeps only a tail copy of a segment. The controller does not count it.
+      2. The record still names the member, so the broker group never becomes empty.
+    """
     if segment.state is SegmentState.LOST:
         return set()
     return {*segment.members, *segment.eligible, *segment.tail_copies, segment.server}
 
 
 RELEASED_AT_ONCE_MAX = 64
-"""Segments of a partition in one request: their pages still go into one transaction."""
+"""At most so many segments of a partition are in one request, so that their pages fit into one transaction."""
 
 
 def plan_release(
@@ -120,11 +125,18 @@ def plan_release(
     *,
     min_copies: int,
 ) -> Release | None:
-    """The sealed segments whose records some members can leave, for enough others hold the whole of them and run.
+    """The sealed segments whose records some members can leave now, and the server that carries it out; None: none.
 
-    The server does it; if it does not run, another one takes the right first, also while too few others are eligible:
-    nobody but a server makes a new copy eligible. Of several servers the one with the most such segments comes first:
-    transactions on one chain would be in each other's way.
+    If the server of a segment does not run, another member takes the right first, even if too few others are eligible:
+    only a server makes a new copy eligible. If several servers have such segments, the one with the most comes first,
+    because two transactions on one chain would conflict.
+
+    Rules `leaves-when-one-stays` and `leaves-when-listed` (LEAVE): a copy leaves a record only if two whole copies
+    stay, and only an eligible member counts as a whole copy. `leaving.staying_copies` checks both again. Without them:
+      1. Group A is drained. Segment 1 has a whole copy on A and one on B. A third copy on C is listed as a member, but
+         is still being made.
+      2. The copy on A leaves the record, and its disk is removed.
+      3. The disk of B is lost. No disk has the rest of segment 1.
 
     Args:
         chain: The partition.
@@ -159,13 +171,13 @@ def plan_copies_elsewhere(
     *,
     min_copies: int,
 ) -> list[Heal]:
-    """Copies that sealed segments need so that the leaving members can be spared.
+    """The copies that sealed segments need before the leaving members can leave.
 
     Args:
         chain: The partition.
         is_leaving: Whether a member should leave.
-        live: Running, admitted members by group, of the groups that new copies may go to.
-        min_copies: How many whole copies there should be without them.
+        live: Running, admitted members by broker group, of the broker groups that may get new copies.
+        min_copies: How many whole copies there should be without the leaving members.
     """
     steps: list[Heal] = []
     there = {member for members in live.values() for member in members}
@@ -173,7 +185,7 @@ def plan_copies_elsewhere(
         if segment.state is not SegmentState.SEALED or not any(map(is_leaving, holders(segment))):
             continue
         listed = [member for member in segment.members if member in there and not is_leaving(member)]
-        brokers = {member.broker for member in segment.members}  # a holder of its tail only may get the rest as well
+        brokers = {member.broker for member in segment.members}  # a holder of a tail copy only may get the rest too
         free = [member for _, members in sorted(live.items()) for member in members if member.broker not in brokers]
         for member in healers(chain.partition, segment.no, free, min_copies - len(listed)):
             steps.append(Heal(chain.partition, segment.no, member, None))

@@ -1,10 +1,11 @@
-"""Leaving: a broker group that is cordoned gets rid of its heads, one that is drained also of its copies.
+"""Leaving: open segments leave a broker group that is cordoned, and copies too if it is drained.
 
-The controller says what should leave; whoever is asked looks again for itself, and does nothing unless it is safe as
-far as it knows. Heads leave by planned switches. Copies of a sealed segment leave its record by a transaction of the
-segment's server, only while `min_copies` whole copies stay whose holders it can reach; a server that must leave itself
-hands the right to one of them first, which waits as any new server does. Lost to another transaction it is not tried
-again here: the controller looks, and asks anew.
+The controller says what should leave. The member that is asked checks by itself whether that is safe as far as it
+knows, and does nothing otherwise. Open segments leave by planned switches. Copies of a sealed segment leave its record
+by a transaction of the segment's server. It needs `min_copies` whole copies that stay, on members that it can reach. A
+server that must leave itself hands the right to one of these members in the same transaction; the new server waits as
+any new server does. If another transaction comes first, this one is not tried again here: the controller looks again,
+and asks again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..values.kinds import SwitchReason, TimerKind, WriteOwner
 
 
 def move_head(broker: BrokerState, partition: Partition, no: int) -> None:
-    """Begin a planned switch of the open segment, if this is its master and there is a group to go to."""
+    """Begin a planned switch of the open segment, if this is its master and a broker group can take it."""
     chain = partition.chain
     log = partition.open_log()
     if chain is None or log is None or chain.open_segment.no != no or not log.active or not log.unbroken:
@@ -32,7 +33,14 @@ def move_head(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def leave_full_disk(broker: BrokerState, partition: Partition) -> None:
-    """Move the head to a group with room, if this is its master and a disk of its members is full; and look again."""
+    """Move the open segment to a broker group with room, if this is its master and a disk of its members is full.
+
+    While the disk is full this is tried again every `retry_us_max` (1 s).
+
+    Rule `full-stays` (I13): an open segment leaves a full disk. Without it:
+      1. The disk of As reaches its reserve. Am refuses new batches.
+      2. Am and As are alive, so no switch begins. The partition takes no batch until a person acts.
+    """
     chain, log = partition.chain, partition.open_log()
     if chain is None or log is None or not log.active or not log.unbroken:
         return
@@ -45,9 +53,9 @@ def leave_full_disk(broker: BrokerState, partition: Partition) -> None:
 
 
 def release(broker: BrokerState, partition: Partition, nos: Collection[int], leaving: Collection[MemberId]) -> None:
-    """Have members leave the records of sealed segments; of those that nobody serves, take the right to do so.
+    """Have members leave the records of sealed segments. If a segment has no live server, take its right first.
 
-    All in one transaction, for two on the same chain would be in each other's way.
+    All segments leave in one transaction, because two transactions on one chain would conflict.
     """
     chain = partition.chain
     if chain is None or any(chain.segment(no) is None for no in nos):
@@ -62,7 +70,8 @@ def release(broker: BrokerState, partition: Partition, nos: Collection[int], lea
         if partition.is_writing(WriteOwner.RIGHT, segment.no):
             continue
         if segment.server != broker.member:
-            # Whoever is not eligible lacks the control records: it serves only if nobody who has them can come back.
+            # A member that is not eligible lacks the control records. It serves only if no eligible member can come
+            # back.
             if broker.member in segment.eligible or all(map(broker.directory.is_replaced, segment.eligible)):
                 right.take_over(broker, partition, segment.no, segment.server_epoch)
             continue
@@ -74,5 +83,8 @@ def release(broker: BrokerState, partition: Partition, nos: Collection[int], lea
 
 
 def staying_copies(broker: BrokerState, segment: Segment, leaving: Collection[MemberId]) -> list[MemberId]:
-    """Eligible members (they hold the whole segment and its control records) that do not leave and can be reached."""
+    """The eligible members that do not leave and are linked. They hold the whole segment and its control records.
+
+    Rules `leaves-when-one-stays` and `leaves-when-listed` (LEAVE): see `controller.plan_release`.
+    """
     return [member for member in segment.eligible if member not in leaving and broker.is_linked(member)]

@@ -1,7 +1,8 @@
-"""Why a group that is to be left is not empty yet: what does not leave by itself, and what it waits for, for people.
+"""Obstacles: why a broker group that is to be left is not empty yet. A text for people.
 
-Whatever moves heads and copies (`controller`, `leaving`) goes by events and asks again; it never knows that something
-will not happen. This looks at a chain and at who is there, and tells it from what is merely not done yet.
+The modules that move open segments and copies (`controller`, `leaving`) react to events and try again. They never know
+that a move cannot happen. This module looks at a chain and at the brokers that are live. It finds the segments that
+wait for a broker or for a person, and leaves out those that will leave by themselves.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from .controller import holders
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is known of everybody at this moment.
+    """What is known of all brokers and broker groups at this moment.
 
     Attributes:
-        closed: Groups that no head is to stand on.
+        closed: Broker groups that are to have no open segment.
         is_leaving: Whether a member is to keep nothing.
         is_there: Whether a member is admitted and runs, as far as is known.
-        is_replaced: Whether its slot has another disk, or nobody: it never comes back.
-        takers: Live brokers of groups that are not closed: new copies go to them.
-        has_whole_group: Whether a group that is not closed has all its members there: heads go to such.
-        min_copies: Of a segment.
+        is_replaced: Whether the slot of a member has another disk, or none: the member never comes back.
+        takers: Live brokers of broker groups that are not closed. New copies go to them.
+        has_whole_group: Whether a broker group that is not closed is whole. Open segments go to such a broker group.
+        min_copies: The number of whole copies that a segment needs.
     """
 
     closed: Set[str]
@@ -39,9 +40,9 @@ class Around:
 
 
 def obstacles(chain: Chain, around: Around) -> Iterator[tuple[Segment, str]]:
-    """The segments that should leave and do not without help, each with what it waits for.
+    """The segments that should leave and cannot leave by themselves, each with a text that says what it waits for.
 
-    What leaves at this moment, or is about to, is not among them.
+    Segments that leave at this moment, or are about to, are not among them.
     """
     for segment in chain.segments:
         if segment.state is SegmentState.OPEN:
@@ -57,9 +58,9 @@ def obstacles(chain: Chain, around: Around) -> Iterator[tuple[Segment, str]]:
 def _head(segment: Segment, around: Around) -> str:
     if not any(map(around.is_there, segment.members)):
         back = _who_may_return(segment.members, around)
-        proof = f"{segment.master.broker}'s end be proven (declare-dead)"
+        proof = f"a person must say that {segment.master.broker} has ended (declare-dead)"
         return f"is open and none of its brokers is live: {f'{back} must come back, or ' if back else ''}{proof}"
-    return "" if around.has_whole_group else "is open, and no other group is whole and takes heads"
+    return "" if around.has_whole_group else "is open, and no other group is whole and takes open segments"
 
 
 def _unsettled(segment: Segment, around: Around) -> str:
@@ -67,21 +68,21 @@ def _unsettled(segment: Segment, around: Around) -> str:
         return ""
     if back := _who_may_return(segment.members, around):
         return f"has no settled length: {back} must come back"
-    return "has no settled length and all its disks are replaced: only chain declare-gap goes on without it"
+    return "has no settled length and all its disks are replaced: only chain declare-gap can end the wait for it"
 
 
 def _sealed(segment: Segment, around: Around) -> str:
     if not any(map(around.is_there, segment.eligible)):
         if back := _who_may_return(segment.eligible, around):
-            return f"is served by nobody: {back} must come back"
+            return f"has no live server: {back} must come back"
         if not any(map(around.is_there, segment.members)):
             back = _who_may_return(segment.members, around)
             return f"is on no live broker: {back or 'none of its disks'} can come back"
     staying = {member.broker for member in segment.members if around.is_there(member) and not around.is_leaving(member)}
     count = len(staying | around.takers)
-    return "" if count >= around.min_copies else f"wants {around.min_copies} copies, and {count} other brokers are live"
+    return "" if count >= around.min_copies else f"needs {around.min_copies} copies, and {count} other brokers are live"
 
 
 def _who_may_return(members: Iterable[MemberId], around: Around) -> str:
-    """Those whose disks may come back, by name; empty if there is none."""
+    """The names of the members whose disks may come back, joined by "or"; empty if there is none."""
     return " or ".join(sorted(member.broker for member in members if not around.is_replaced(member)))

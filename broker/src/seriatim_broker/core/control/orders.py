@@ -1,4 +1,4 @@
-"""What the controller asks for one partition: done here, or passed on to the member that can do it."""
+"""What the controller asks for in one partition: this broker does it, or passes it on to the member that can."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import leaving
 
 
 def on_heal(broker: BrokerState, partition: Partition, event: Heal) -> None:
-    """A member is to complete a segment."""
+    """The controller asks a member to make a copy of a segment."""
     if event.member == broker.member:
         copying.heal(broker, partition, event.segment_no, event.replaces)
     else:
@@ -21,14 +21,14 @@ def on_heal(broker: BrokerState, partition: Partition, event: Heal) -> None:
 
 
 def on_heal_request(broker: BrokerState, partition: Partition, sender: MemberId, message: HealRequest) -> None:
-    """The same, passed on."""
+    """Another broker passes on that this member is to make a copy."""
     if partition.chain is None:
         partition.read_chain(broker)  # the controller asks again
     copying.heal(broker, partition, message.segment_no, message.replaces)
 
 
 def on_move(broker: BrokerState, partition: Partition, event: MoveHead) -> None:
-    """The open segment is to leave its broker group."""
+    """The controller asks the master to move the open segment to another broker group."""
     if event.master == broker.member:
         leaving.move_head(broker, partition, event.segment_no)
     else:
@@ -36,12 +36,12 @@ def on_move(broker: BrokerState, partition: Partition, event: MoveHead) -> None:
 
 
 def on_move_request(broker: BrokerState, partition: Partition, sender: MemberId, message: MoveRequest) -> None:
-    """The same, passed on."""
+    """Another broker passes on that this master is to move the open segment."""
     leaving.move_head(broker, partition, message.segment_no)
 
 
 def on_release(broker: BrokerState, partition: Partition, event: Release) -> None:
-    """Copies are to leave members."""
+    """The controller asks a server to have copies leave the record."""
     if event.by == broker.member:
         leaving.release(broker, partition, event.segment_nos, event.leaving)
     else:
@@ -49,5 +49,5 @@ def on_release(broker: BrokerState, partition: Partition, event: Release) -> Non
 
 
 def on_release_request(broker: BrokerState, partition: Partition, sender: MemberId, message: ReleaseRequest) -> None:
-    """The same, passed on."""
+    """Another broker passes on that this server is to have copies leave the record."""
     leaving.release(broker, partition, message.segment_nos, message.leaving)

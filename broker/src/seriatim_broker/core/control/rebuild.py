@@ -1,9 +1,10 @@
-"""Rebuilding a coordinator that lost decisions: what its records should be, from what the brokers know.
+"""Rebuilding a coordinator that lost decisions: which records it should have, from what the brokers know. Pure.
 
-Pure. Each broker tells the chain records and the cursors that it knows; the coordinator has what is left. Of each
-partition the newest record of one line wins: the one with the highest segment, then the highest epoch. It is written at
-an epoch above all that were told, so that every broker learns it. Records that cannot both have been decided (one
-segment number, two attempts) are not merged: messages may have been acknowledged under both, and a person decides.
+Each broker tells the chain records and the cursors that it knows. The coordinator has the records that are left. Of
+each partition the newest record is written: the one with the highest segment number, then the highest chain epoch. It
+gets a chain epoch above all that were told, so that every broker learns it. Two records that cannot both have been
+decided (one segment number, two switch attempts) are not merged. Messages may have been acknowledged under both, so a
+person must decide.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class ChainPlan:
     """What to do with one partition's record.
 
     Attributes:
-        current: What the coordinator has.
-        chain: What is to be written; None: nothing.
-        told_by: Who knows it.
-        conflict: Why nothing can be written; empty if it can.
+        current: The record that the coordinator has; None if it has none.
+        chain: The record to write; None: nothing is to be written.
+        told_by: The broker that told it.
+        conflict: Why nothing can be written; empty if there is no conflict.
     """
 
     partition: PartitionId
@@ -40,9 +41,9 @@ def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain
     """The newest record of a partition.
 
     Args:
-        partition: Which one.
-        told: What brokers know, by who told it.
-        current: What the coordinator has.
+        partition: The partition.
+        told: The records that brokers know, by the name of the broker.
+        current: The record that the coordinator has; None if it has none.
     """
     assert told or current is not None
     known = [*told.items(), *([("the coordinator", current)] if current is not None else [])]
@@ -83,11 +84,14 @@ def plan_cursor(
 ) -> CursorRecord | None:
     """A consumer group's cursor in a partition, if the brokers know a newer one than the coordinator; else None.
 
-    It begins at the least index that a member tells: a server goes on from what its own disk has, and takes the
-    beginning for acknowledged everywhere.
+    It begins at the least index that a member tells. A server continues at what its own disk has, and counts everything
+    below the cursor as acknowledged on all members.
 
-    Rule `expired-stays-deleted`: without a record, what is told of an epoch up to `expired` is of a group that was
-    deleted, and whose deleted cursor was removed. Every group that was made since has a higher epoch.
+    Rule `expired-stays-deleted` (EPOCH): if the coordinator has no record, control records of group epochs up to
+    `expired` do not count. Every consumer group that was made since has a higher group epoch. Without it:
+      1. A consumer group is deleted. Its deleted cursor is removed after `deleted_kept_s`.
+      2. A broker still has its control record, and tells it.
+      3. The rebuild makes the deleted consumer group again.
     """
     states = [state for state in told if current is not None or state.group_epoch > expired]
     epoch, no = max(((state.group_epoch, state.segment_no) for state in states), default=(0, 0))

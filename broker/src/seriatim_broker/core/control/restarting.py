@@ -1,7 +1,12 @@
-"""Restarting: whether a member may be stopped now, decided from what the other members say of their copies.
+"""Restarting: whether a member may be stopped now, decided from what the other members say of their copies. Pure.
 
-Pure: the record of each chain says whom to ask about what, the answers decide. Whatever was not answered, or is not
-what the record says, does not count: what is not known is not safe.
+The chain records say which members to ask about which segments. The answers decide. A missing answer, or one that
+differs from the record, counts as not safe.
+
+Rule `gate-asks-nobody` (GATE): the gate asks the members, and does not trust the record. Without it:
+  1. The record says that Am and As have the open segment. As is out of step, and lacks committed messages.
+  2. The gate allows that Am is stopped.
+  3. As fails. The last messages are on the disk of a broker that is stopped.
 """
 
 from __future__ import annotations
@@ -19,11 +24,13 @@ from .controller import holders
 
 
 class Verdict(enum.IntEnum):
-    """Whether a member may be stopped; the first of these that is true of a segment looked at decides. Numbers as on
-    the wire.
+    """Whether a member may be stopped. Of all segments the verdict that comes first here decides, except SAFE.
 
-    LAST_COPY: something is on this disk only, as far as can be proved. NO_OTHER_GROUP: an open segment would have
-    nowhere to go. PEER_AWAY: another member of a segment is not there, or behind. UNKNOWN: who would know does not say.
+    The numbers are those on the wire.
+
+    LAST_COPY: no proof that another disk has all of it. NO_OTHER_GROUP: no other broker group can take an open segment.
+    PEER_AWAY: another member of a segment is not there, or lacks messages. UNKNOWN: a member that is needed does not
+    answer.
     """
 
     SAFE = 1
@@ -34,7 +41,10 @@ class Verdict(enum.IntEnum):
 
 
 class Need(NamedTuple):
-    """A segment that the member is part of, and who can say what it needs to know. Nobody: it cannot be stopped."""
+    """A segment that the member is part of, and the members to ask about it.
+
+    If there are none, it cannot be stopped.
+    """
 
     partition: PartitionId
     segment_no: int
@@ -45,7 +55,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out of one segment: the verdict, for people, and up to where the other copy is whole."""
+    """The result for one segment: the verdict, a text for people, and the index up to which the other copy is whole."""
 
     verdict: Verdict
     text: str
@@ -54,11 +64,12 @@ class Finding:
 
 
 Reports = Mapping[tuple[MemberId, PartitionId, int], CopyReport]
-"""What was answered, by who answered, partition and segment."""
+"""The answers, by the member that answered, partition and segment."""
 
 
 def needs(chain: Chain, member: MemberId) -> list[Need]:
-    """The segments of a partition that the member is part of: the master of an open one knows, any copy of a sealed."""
+    """The segments of a partition that the member is part of, with the members to ask: the master of the open segment,
+    and the other members of a sealed one."""
     found: list[Need] = []
     for segment in chain.segments:
         if member not in holders(segment):
@@ -74,12 +85,12 @@ def needs(chain: Chain, member: MemberId) -> list[Need]:
 
 
 def judge(need: Need, reports: Reports, is_there: Callable[[MemberId], bool]) -> Finding:
-    """What the answers say of one segment.
+    """The finding for one segment.
 
     Args:
         need: The segment.
         reports: The answers.
-        is_there: Whether a member is admitted, and runs as far as is known.
+        is_there: Whether a member is admitted and runs, as far as is known.
     """
     place = f"segment {need.segment_no} of partition {need.partition}"
     if need.state is SegmentState.UNSETTLED:
@@ -97,28 +108,35 @@ def judge(need: Need, reports: Reports, is_there: Callable[[MemberId], bool]) ->
     away = [member.broker for member in need.ask if not is_there(member)]
     silent = [member.broker for member in need.ask if member not in answers and is_there(member)]
     if silent:
-        return Finding(Verdict.UNKNOWN, f"{silent[0]} does not say what it holds of {place}", need)
+        return Finding(Verdict.UNKNOWN, f"{silent[0]} does not answer what it holds of {place}", need)
     index = max((report.index for report in answers.values()), default=0)
     if len(away) == len(need.ask) and away:
-        return Finding(Verdict.PEER_AWAY, f"{away[0]}, which should hold {place} as well, is not there", need)
+        return Finding(Verdict.PEER_AWAY, f"{away[0]}, which should also hold {place}, is not there", need)
     return Finding(Verdict.LAST_COPY, f"no other disk holds the whole of {place}", need, index)
 
 
 def _judge_open(need: Need, report: CopyReport | None, place: str) -> Finding:
     master = need.ask[0].broker
     if report is None or report.standing in (Standing.UNKNOWN, Standing.WHOLE, Standing.PARTIAL):
-        return Finding(Verdict.UNKNOWN, f"{master} does not say how {place} stands", need)
+        return Finding(
+            Verdict.UNKNOWN,
+            f"{master}, the master of {place}, does not answer which messages the other members have",
+            need,
+        )
     if report.standing is Standing.OUT_OF_STEP:
         text = f"a member of {place} is not linked to its master {master}, or lacks committed messages"
         return Finding(Verdict.PEER_AWAY, text, need, report.index)
     if report.standing is Standing.NOWHERE_TO_GO:
         return Finding(Verdict.NO_OTHER_GROUP, f"no other whole group could take {place}", need, report.index)
     assert report.standing is Standing.IN_STEP
-    return Finding(Verdict.SAFE, f"all members of {place} have all up to its commit", need, report.index)
+    return Finding(Verdict.SAFE, f"all members of {place} have all messages below its commit", need, report.index)
 
 
 def decide(findings: list[Finding]) -> Finding | None:
-    """The finding that decides: the worst; of safe ones that of the newest open segment. None: nothing was needed."""
+    """The finding that decides: the worst one; if all are safe, the one of the newest open segment.
+
+    None: no findings.
+    """
     bad = [finding for finding in findings if finding.verdict is not Verdict.SAFE]
     if bad:
         return min(bad, key=lambda finding: finding.verdict)

@@ -1,15 +1,18 @@
-"""Retention: messages that are old enough, or too many, are dropped; oldest first, and readers are told.
+"""Retention: messages that are too old, or beyond the size limit, are dropped. The oldest go first; readers are told.
 
-The master of the open segment decides, from the chain record, the settings of the topic and the cursors of the groups
-(`runtime.retention` asks for them). Then:
+The master of the open segment decides. It uses the chain record, the settings of the topic and the cursors of the
+consumer groups (`runtime.retention` reads them). Then:
 
-  1. One transaction on the chain record says where the partition begins: every sealed segment before that place is a
-     stub, the segment of that place has a `start`. It compares that no cursor changed since they were read.
-  2. Only then members drop what lies below, when they learn the record (`learning`).
-  3. A stub keeps its place in the record, and its server, as long as a group's cursor stands in or before it.
+  1. One transaction on the chain record says where the partition begins. Every sealed segment before that place is a
+     stub, and the segment of that place has a `start`. The transaction compares that no cursor has changed since the
+     cursors were read.
+  2. The members drop the messages below the start when they learn that record (`learning`), and not before.
+  3. A stub keeps its place in the record, and its server, as long as the cursor of a consumer group is in it or before.
 
-Rule `start-first` (I1, J6): the record before the disks. Without it: (1) the master drops, and dies before its
-transaction; (2) the other member serves what the record has, and the copies differ for ever.
+Rule `disk-before-record` (I1, I5): the record says what is dropped before a disk drops it. Without it:
+  1. The master drops messages from its disk, and dies before its transaction.
+  2. The other member still has them, and the record says that they are there.
+  3. Two copies of one segment differ for ever.
 """
 
 from __future__ import annotations
@@ -29,18 +32,18 @@ from ..values.kinds import WriteOwner
 from ..values.messages import FORM_TRIMMED
 
 STUBS_PER_TRIM_MAX = 512
-"""Sealed segments that one transaction empties or lets go: two or three pages of the record."""
+"""At most so many sealed segments change in one transaction: two or three pages of the record."""
 
 
 class Limits(NamedTuple):
-    """How long messages stay: for so many ms, and at most so many bytes of a partition. 0: no limit."""
+    """How long messages stay: `age_ms` milliseconds, and at most `size_bytes` of a partition. 0: no limit."""
 
     age_ms: int = 0
     size_bytes: int = 0
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """Whether there is a limit."""
         return bool(self.age_ms or self.size_bytes)
 
 
@@ -52,9 +55,9 @@ class Policy:
     """What a topic says of retention.
 
     Attributes:
-        limits: What is beyond them may be dropped.
-        keeps_unread: But not what a consumer group has not read,
-        unread_limits: unless it is beyond these.
+        limits: Messages beyond these limits may be dropped.
+        keeps_unread: Messages that a consumer group has not read are kept all the same,
+        unread_limits: unless they are beyond these limits.
     """
 
     limits: Limits
@@ -63,8 +66,10 @@ class Policy:
 
 
 class Reader(NamedTuple):
-    """A consumer group: the segment in which the coordinator says that it stands, and the offset below which it is
-    known to have acknowledged all. `is_served`: by a broker that has the segment; else it reports how far it is."""
+    """A consumer group: its cursor segment in the coordinator, and the offset below which it has acknowledged all.
+
+    `is_served`: whether a broker serves it. If not, it is an external group, which reports how far it has read.
+    """
 
     group: str
     segment_no: int
@@ -76,13 +81,13 @@ class Reader(NamedTuple):
 
 
 def first_segment(chain: Chain, limits: Limits, now_ms: int, open_bytes: int) -> int:
-    """The number of the first segment of which something is kept, if sealed ones are dropped as a whole.
+    """The number of the first segment of which messages are kept, if sealed segments are dropped as a whole.
 
     Args:
         chain: The partition.
-        limits: What is beyond them goes.
+        limits: Messages beyond these limits are dropped.
         now_ms: The wall clock.
-        open_bytes: Of the open segment, with what was dropped.
+        open_bytes: The bytes of the open segment, with those that were dropped.
     """
     open_segment = chain.open_segment
     kept_bytes = max(open_bytes - open_segment.begin.size_bytes, 0)
@@ -104,18 +109,18 @@ def first_segment(chain: Chain, limits: Limits, now_ms: int, open_bytes: int) ->
 
 
 def size_bytes(segment: Segment) -> int:
-    """What is kept of a sealed segment; of one that a version before sealed it is not known."""
+    """The bytes that are kept of a sealed segment; 0 if an older version sealed it, because then they are not known."""
     if segment.state is not SegmentState.SEALED or segment.sealed_bytes is None or segment.is_stub:
         return 0
     return max(segment.sealed_bytes - segment.begin.size_bytes, 0)
 
 
 def dropped(before: Chain, after: Chain) -> tuple[int, int]:
-    """How many messages and bytes a trim dropped; segments that a version before retention sealed count without bytes.
+    """How many messages and bytes a trim dropped. Segments that a version without retention sealed count without bytes.
 
     Args:
         before: The record that the trim was decided from.
-        after: What it made of it.
+        after: The record that the trim wrote.
     """
     messages = dropped_bytes = 0
     for old in before.segments:
@@ -134,21 +139,25 @@ def dropped(before: Chain, after: Chain) -> tuple[int, int]:
 
 
 def first_unread(readers: Iterable[Reader], offset: int) -> int:
-    """That offset, or the first one that a group has not acknowledged, if that lies before it."""
+    """That offset, or the first one that a consumer group has not acknowledged, if that is lower."""
     return min((offset, *(reader.acked for reader in readers)))
 
 
 def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
     """The first segment that stays in the record; `no` is the first of which a message stays.
 
-    Rule `stub-stays` (I3): none that a cursor stands in, nor one behind that. The server of such a stub may not have
-    heard that it is one. Without it: (1) the stub leaves the record, and the group is served in the next segment; (2)
-    the old server, cut off, delivers to another consumer what it still has.
+    Rule `stub-leaves` (I3): a stub stays in the record while a cursor is in it or before it. Without it:
+      1. The stub leaves the record, and the consumer group is served in the next segment.
+      2. The old server is cut off, and has not heard that the segment is a stub. It delivers the messages that it still
+         has to another consumer.
 
-    Rule `tables-stay` (I9): none right before a segment with an incomplete producer table. Readers skip repeats there
-    by the tables of all segments before, which only stubs have. Without it repeats are delivered as new.
+    Rule `tables-leave` (I9): a stub stays in the record while readers need its producer table. They find repeats in a
+    segment with an incomplete table by the tables of all segments before it. Without it:
+      1. A stub right before such a segment leaves the record, and its producer table with it.
+      2. Readers do not find a repeat in that segment, and get it as a new message.
 
-    A lost segment stays until every group has read something behind it, because the next server tells of the loss.
+    A lost segment stays until every consumer group has read something behind it, because the next server tells of the
+    loss.
     """
     kept = chain.from_no(min((no, *(reader.segment_no for reader in readers if reader.is_served))))
     assert kept is not None
@@ -160,7 +169,7 @@ def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
 
 
 def to_pass(chain: Chain, readers: Iterable[Reader]) -> list[tuple[int, str]]:
-    """Groups that stand in a segment without messages that is not the open one, and its number."""
+    """The consumer groups whose cursor is in a stub or a lost segment, each with the number of that segment."""
     found: list[tuple[int, str]] = []
     for reader in (reader for reader in readers if reader.is_served):
         segment = chain.segment(reader.segment_no)
@@ -170,12 +179,14 @@ def to_pass(chain: Chain, readers: Iterable[Reader]) -> list[tuple[int, str]]:
 
 
 def limited_by_tables(chain: Chain, no: int) -> int:
-    """That segment, or an earlier one: all before it may be emptied without the loss of a producer table.
+    """That segment, or an earlier one, so that all segments before it may be emptied without losing a producer table.
 
-    Rule `table-kept` (I9): before a segment with an incomplete table, the tables of those before are needed. A member
-    that was away makes its table from the batches; without them it must get it from a member that has it, so two must.
-    Without it: (1) one member is whole, the other one was away; (2) the segment is emptied; (3) the disk of the first
-    is lost, and readers behind wait for the table for ever.
+    Rule `table-kept` (I9, I13): a segment whose producer table is needed is emptied only if it has two whole copies. A
+    member that was away makes its table from the batches. Without the batches it must get the table from another
+    member. Without the rule:
+      1. Am has the whole segment. As was away.
+      2. The segment is emptied.
+      3. The disk of Am is lost. Readers behind the segment wait for its table for ever.
     """
     for segment in chain.segments:
         if segment.no >= no:
@@ -187,18 +198,18 @@ def limited_by_tables(chain: Chain, no: int) -> int:
 
 
 def cut(chain: Chain, no: int, start: Start | None, kept_no: int) -> tuple[int, Start | None, int]:
-    """The same, or a first part of it that fits into one transaction."""
+    """The arguments, reduced to a first part that fits into one transaction if they do not fit."""
     changed = [s for s in chain.segments if s.no < no and (s.no < kept_no or not s.is_stub)]
     if len(changed) > STUBS_PER_TRIM_MAX:
         no, start = changed[STUBS_PER_TRIM_MAX].no, None
     return no, start, min(kept_no, no)
 
 
-# ---- on the broker that leads ---------------------------------------------------------------------------
+# ---- on the master ---------------------------------------------------------------------------
 
 
 def list_led(broker: BrokerState, partitions: Partitions, event: ListLed) -> LedListed:
-    """The partitions whose open segment this member is the master of, a page of them."""
+    """A page of the partitions in which this member is the master of the open segment."""
     found: list[Led] = []
     for partition_id in sorted(name for name in partitions if name > event.after):
         partition = partitions[partition_id]
@@ -221,12 +232,18 @@ def _led(partition: Partition) -> Led | None:
 
 
 def trim(broker: BrokerState, partition: Partition, event: Trim) -> None:
-    """Write what was decided, if the record is still the one that it was decided from."""
+    """Start the transaction, if the chain record is still the one from which the trim was decided.
+
+    Rule `cursors-not-compared` (I3, RETAIN): the transaction compares that no cursor changed. Without it:
+      1. The master reads that the cursor of every consumer group is in segment 7 or later.
+      2. A person rewinds a consumer group to segment 3.
+      3. The master removes segment 3 from the record. The cursor names a segment that does not exist.
+    """
     chain, log = partition.chain, partition.open_log()
     if chain is None or log is None or not log.active or not log.unbroken or chain.epoch != event.epoch:
         return
     if partition.switch is not None or partition.writes or partition.write_wait_us(broker):
-        return  # the next look decides anew
+        return  # the next scan decides again
     if not versions.all_read(broker, FORM_TRIMMED) or limited_by_tables(chain, event.no) != event.no:
         return
     assert event.start is None or event.no != log.no or event.start.first <= log.flushed

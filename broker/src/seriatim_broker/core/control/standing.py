@@ -1,7 +1,7 @@
-"""Standing: what a member says of its copies, so that another one can be stopped without leaving anything on one disk.
+"""Standing: what a member says of its copies before another member is stopped.
 
-Whoever wants to know asks the members themselves: the record in the coordinator says who should hold a segment, not
-whether it does. What is not answered is not known, and what is not known is not safe.
+The gate asks the members themselves, because the record in the coordinator says which members should hold a segment,
+and not whether they do. If a member does not answer, nothing is known of its copies, and that counts as not safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_KNOWN = CopyReport(Standing.UNKNOWN, 0, 0)
 
 
 def ask(broker: BrokerState, event: AskCopies) -> None:
-    """Put the question to the member; without a link to it nobody answers."""
+    """Send the question to the member. If it is not linked, no answer comes."""
     for request in [request for request in broker.copies_asked if request <= event.request - REQUESTS_KEPT]:
         del broker.copies_asked[request]  # never answered
     broker.copies_asked[event.request] = (event.member, len(event.segments))
@@ -31,11 +31,11 @@ def ask(broker: BrokerState, event: AskCopies) -> None:
 
 
 REQUESTS_KEPT = 1000
-"""Numbers of requests after which a question that was never answered is forgotten."""
+"""A question that was never answered is forgotten so many requests later."""
 
 
 def on_answer(broker: BrokerState, sender: MemberId, message: CopiesAnswer) -> None:
-    """Pass the answer on to whoever asked, if it is that member's, and whole."""
+    """Pass the answer on to the request, if it comes from the asked member and has a report for each segment."""
     if broker.copies_asked.get(message.serial) == (sender, len(message.reports)):
         del broker.copies_asked[message.serial]
         broker.out.emit(CopiesTold(message.serial, message.reports))
@@ -44,7 +44,7 @@ def on_answer(broker: BrokerState, sender: MemberId, message: CopiesAnswer) -> N
 def reports(
     broker: BrokerState, partitions: Mapping[PartitionId, Partition], question: CopiesQuestion
 ) -> tuple[CopyReport, ...]:
-    """What is here of each segment, in the order of the question."""
+    """What this member has of each segment, in the order of the question."""
     return tuple(
         _report(broker, partitions.get(partition), no, question.without) for partition, no in question.segments
     )
