@@ -155,7 +155,7 @@ async def test_a_broker_that_reads_its_own_certificate_ends_and_comes_back_as_a_
             run = await run_of(admin, route.master_broker)
             await certify(cluster, run)
             assert await exit_status(cluster, run.member.broker) == EXIT_STATUS_RUN_OVER
-            assert "[706] a death certificate says that run 1" in cluster.brokers[run.member.broker].log_text()
+            assert "[706] a death certificate says that member run 1" in cluster.brokers[run.member.broker].log_text()
             after = await admin.route(partition, failed=route.segment)
             assert after.segment == route.segment + 1
             await cluster.brokers[run.member.broker].start()

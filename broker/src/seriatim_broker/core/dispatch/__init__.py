@@ -1,10 +1,12 @@
-"""Dispatch: what happens goes to the rooms that it concerns.
+"""Dispatch: each event goes to the rooms that it concerns.
 
-handlers     which message and which timer goes to which function
+handlers     which event, message and timer goes to which function
+partitions   the partitions that this broker knows
+coordinator  events of the coordinator that concern many partitions
 links        other brokers are there, silent or gone; heartbeats
-record       the chain record at the coordinator was read or written
-learning     a newer chain record is known, and what is here is made to agree with it
-folding      segments that left the record leave the disk
-quarantine   segments of which the chain says something else than this disk
-dropping     a partition is deleted: requests that wait for it are answered
+record       the chain record was read from the coordinator, or written to it
+learning     a newer chain record is known, and the logs here are made to agree with it
+folding      segments that were folded in the record leave the disk
+quarantine   segments whose chain record contradicts this disk
+dropping     a topic is deleted: requests that wait for its partition are answered
 """

@@ -1,4 +1,4 @@
-"""What the coordinator says that concerns many partitions: members, certificates, refused writes, lost decisions."""
+"""Events of the coordinator that concern many partitions: members, certificates, refused writes, lost decisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from . import links, record
 
 
 def on_directory(broker: BrokerState, partitions: Partitions, event: DirectoryChanged) -> None:
-    """Brokers, disks or broker groups have changed."""
+    """Brokers, disks or broker groups have changed.
+
+    Rule `later-run` (TWO): a member run that sees a later run of its disk ends. Without it:
+      1. A process runs with a data directory. A second process starts with a copy of the directory, and registers the
+         next member run.
+      2. Both write to the logs of the same member, each on its own disk.
+      3. The copies of a segment differ, and the members count both processes as one disk.
+    """
     directory = broker.directory
     directory.groups = dict(event.groups)
     directory.runs = dict(event.runs)
@@ -34,8 +41,8 @@ def on_directory(broker: BrokerState, partitions: Partitions, event: DirectoryCh
     newest = directory.runs.get(broker.member, 0)
     if newest > broker.run:
         broker.end_run(
-            f"run {newest} of {broker.member} has registered, and this is run {broker.run}: another process has "
-            "started with this directory or a copy of it"
+            f"member run {newest} of {broker.member} has registered, and this is member run {broker.run}: another "
+            "process has started with this directory or a copy of it"
         )
     links.dismiss(broker, partitions)
     for partition in list(partitions.values()):
@@ -46,7 +53,7 @@ def on_directory(broker: BrokerState, partitions: Partitions, event: DirectoryCh
 
 
 def on_certificate_read(broker: BrokerState, partitions: Partitions, event: CertificateRead) -> None:
-    """A switch asked whether a run is certified to have ended."""
+    """The coordinator answered whether a death certificate of a member run exists."""
     if event.exists:
         _note_ended(broker, partitions, event.run)
     partition = partitions.get(event.partition)
@@ -63,12 +70,19 @@ def on_certificate_seen(broker: BrokerState, partitions: Partitions, event: Cert
 
 
 def _note_ended(broker: BrokerState, partitions: Partitions, run: RunId) -> None:
-    """A certificate says that this run has ended, so all earlier runs of its disk have."""
+    """A certificate says that a member run has ended: so have all earlier member runs of its disk.
+
+    Rule `own-death` (I13): a member run that reads its own certificate ends. Without it:
+      1. A person certifies a member run as dead, but its process lives. The other brokers cut their links to it.
+      2. The process connects again and again, and is refused each time.
+      3. No runner starts the broker again, because its process lives. Its disk is whole, and its copies count as lost.
+    """
     ended = broker.directory.ended
     ended[run.member] = max(ended.get(run.member, 0), run.run)
     if run.member == broker.member and run.run >= broker.run:
         broker.end_run(
-            f"a death certificate says that run {run.run} of {run.member} has ended, and this is run {broker.run}"
+            f"a death certificate says that member run {run.run} of {run.member} has ended, and this is member run "
+            f"{broker.run}"
         )
     links.dismiss(broker, partitions)
 
@@ -82,17 +96,17 @@ def on_writes_refused(broker: BrokerState, partitions: Partitions, event: Writes
 
 
 def on_compare_chains(broker: BrokerState, partitions: Partitions, event: CompareChains | CoordinatorRebuilt) -> None:
-    """The coordinator may have gone back in time: read each record of which something is known here."""
+    """The coordinator may have gone back in time: read each chain record that this disk has."""
     for partition in partitions.values():
         if partition.decided is not None:
             partition.read_chain(broker)
 
 
 def on_rebuilt(broker: BrokerState, partitions: Partitions, event: CoordinatorRebuilt) -> None:
-    """The coordinator has again what it had lost."""
+    """The coordinator was rebuilt: find the place of each consumer group anew, and read the chain records."""
     for partition in list(partitions.values()):
         serving.on_caught_up(broker, partition)
-    on_compare_chains(broker, partitions, event)  # and then the cursors
+    on_compare_chains(broker, partitions, event)  # the cursors are read after them
 
 
 def on_own_record(broker: BrokerState, partitions: Partitions, event: OwnRecordSeen) -> None:
@@ -104,7 +118,7 @@ def on_own_record(broker: BrokerState, partitions: Partitions, event: OwnRecordS
 
 
 def on_behind(broker: BrokerState, partitions: Partitions, is_behind: bool) -> None:
-    """The coordinator has lost decisions: accept nothing any more. It has them again: go on, by a switch each."""
+    """The coordinator has lost decisions: fence the open segments. It has them again: continue, by a switch of each."""
     for partition in list(partitions.values()):
         if not is_behind:
             serving.on_caught_up(broker, partition)

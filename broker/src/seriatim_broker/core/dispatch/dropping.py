@@ -1,6 +1,8 @@
-"""Dropping: the topic was deleted, and everybody who waits for something of its partition here is answered.
+"""Dropping: a topic was deleted, and this broker answers all requests that wait for one of its partitions.
 
-Without it a producer's batches would keep their share of the broker's memory until the producer's stream ends.
+Rule `deleted-unanswered` (GONE): a request that waits for a deleted topic is answered. Without it:
+  1. A batch waits for the commit. Its topic is deleted, and the commit never moves again.
+  2. The producer waits for ever, and the batch stays in the broker's memory until the producer's stream ends.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from ..writing import appending, carrying
 
 
 def answer_all(broker: BrokerState, partition: Partition) -> None:
-    """Refuse what waits.
+    """Answer all requests of the partition.
 
-    A batch that is in the log may have been given to consumers before the topic was deleted: what became of it is
-    unknown. A batch that a planned switch held back was never stored.
+    The outcome of a batch in the log is unknown, because consumers may have been given it before the topic was deleted.
+    A batch that a planned switch held back was never stored, so it is refused.
     """
     deleted = errors.UnknownTopicError(f"the topic of partition {partition.id} was deleted")
     if partition.quiescence is not None:
@@ -26,7 +28,9 @@ def answer_all(broker: BrokerState, partition: Partition) -> None:
             broker.out.emit(AppendRefused(event.request, deleted, None))
         partition.quiescence = None
     for log in partition.logs.values():
-        unknown = errors.OutcomeUnknownError(f"the topic was deleted while segment {log.no} held this batch")
+        unknown = errors.OutcomeUnknownError(
+            f"the topic was deleted while segment {log.no} had this batch: consumers may have got it or not"
+        )
         appending.refuse_waiting(broker, log, unknown, None)
     requests = [waiter.request for waiter in partition.waiters]
     requests += partition.gaps.values()

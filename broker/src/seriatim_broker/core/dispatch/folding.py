@@ -1,9 +1,9 @@
-"""Folding: empty segments leave the record of a chain, so that switches without a message between them cost nothing.
+"""Folding: empty segments leave the chain record, so that switches without a message between them cost nothing.
 
-The transaction that opens a segment takes empty sealed segments out of the record (`chain.foldable`), and the segment
-behind them says how many numbers are missing before it. Those numbers are never used again: they count as sealed, with
-no message. So whatever names one of them goes on at the next segment: a group's cursor (`consumers.serving`), or a
-member that still has a log of it, here.
+The transaction that opens a segment takes empty sealed segments out of the record (`chain.foldable`). The segment
+behind them says how many numbers are missing before it. Those numbers are never used again, and count as sealed with no
+message. A cursor in such a segment moves to the next one (`consumers.serving`). This module drops the logs of such
+segments on this member.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from . import quarantine
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes: Changes, *, is_first: bool) -> None:
-    """Drop what is here of folded segments.
+    """Drop the logs, cursors, tail copies and copies of folded segments here.
 
-    A log that is sealed was in the record known before. One that is not may be of a segment that came and went since.
+    A sealed log was in the record that was known before. A log that is not sealed may be of a segment that was opened
+    and folded since.
     """
     numbers = partition.logs if is_first else dict.fromkeys((*changes.gone, *partition.unsealed))
     for no in [no for no in numbers if no in partition.logs and chain.is_folded(no)]:
@@ -39,12 +40,14 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes:
 
 
 def _move_on(broker: BrokerState, partition: Partition, chain: Chain, cursor: CursorState) -> None:
-    """The group stands at the beginning of the next segment, and this disk goes on to know that.
+    """Move the control record of a consumer group to the beginning of the next segment, on this disk too.
 
-    Rule `place-outlives-fold` (I9). Without it: (1) a group has acknowledged all of segment 1, and came to segment 4,
-    which is empty: here the control record of 4 took the place of that of 1; (2) segment 4 is folded, and no disk knows
-    of the group any more; (3) the coordinator loses its cursor, and the rebuild has nobody to ask: the group begins
-    anew, and is given segment 1 again as if for the first time.
+    Rule `place-outlives-fold` (I9). Without it:
+      1. A consumer group has acknowledged all of segment 1, and crossed to segment 4, which is empty. Here the control
+         record of segment 4 has replaced the one of segment 1.
+      2. Segment 4 is folded, and no disk knows of the consumer group any more.
+      3. The coordinator loses the cursor, and no broker can tell the rebuild of it.
+      4. The consumer group begins anew, and is given segment 1 again without a flag.
     """
     following = chain.from_no(cursor.segment_no)
     assert following is not None
@@ -55,9 +58,9 @@ def _move_on(broker: BrokerState, partition: Partition, chain: Chain, cursor: Cu
 
 
 def _drop(broker: BrokerState, partition: Partition, no: int) -> None:
-    """The segment is sealed with nothing in it: whatever waits is answered so, then the log goes.
+    """The segment is folded, so it was sealed at 0: answer the batches that wait, and drop the log.
 
-    A log with committed messages contradicts that. It is kept as it is, as if the record still said so.
+    A log with committed messages contradicts that. It is kept as it is, in quarantine.
     """
     log = partition.logs[no]
     if log.record.quarantined or log.record.lost:

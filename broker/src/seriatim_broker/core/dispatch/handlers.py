@@ -1,7 +1,7 @@
-"""Which function takes which event, which message of a peer, and which timer.
+"""Which function takes which event, which message of another broker, and which timer.
 
-The tables stand apart from `broker` because they name every part of the core, and from the parts because these know
-only the parts below them. Values are called as they stand here: there is no step between a message and its handler.
+The tables name every part of the core. So they are not in `broker`, and not in the parts, which know only the parts
+below them. A message goes to its handler directly, as the table says.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ Handler = Callable[[BrokerState, Partitions, Any], None]
 
 
 def _at(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
-    """For the partition that the event names, whether this broker knows it or not."""
+    """A handler for the partition that the event names, which is made if this broker does not know it."""
 
     def on_event(broker: BrokerState, known: Partitions, event: Any) -> None:
         partition = partitions.find(known, event.partition)
@@ -164,7 +164,7 @@ def _at(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
 
 
 def at_known(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
-    """For the partition that the event names, if this broker knows it."""
+    """A handler for the partition that the event names; does nothing if this broker does not know it."""
 
     def on_event(broker: BrokerState, known: Partitions, event: Any) -> None:
         partition = known.get(event.partition)
@@ -180,7 +180,9 @@ def _append(broker: BrokerState, known: Partitions, event: Append) -> None:
     if partition is not None:
         appending.on_append(broker, partition, event)
     else:
-        error = errors.NotServingError("this broker is not the master of the open segment")
+        error = errors.NotServingError(
+            "this broker is not the master of the open segment: this batch is not stored here"
+        )
         broker.out.emit(AppendRefused(event.request, error, None))
 
 
@@ -245,7 +247,7 @@ def _list_logs(broker: BrokerState, known: Partitions, event: ListLogs) -> None:
 
 
 EVENTS: dict[type, Handler] = {
-    Tick: lambda broker, known, event: None,  # the timers are looked at after every event
+    Tick: lambda broker, known, event: None,  # the due timers run after every event
     LinkUp: links.on_up,
     LinkDown: links.on_down,
     LogRead: _log_read,

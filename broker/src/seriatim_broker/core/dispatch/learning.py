@@ -1,6 +1,6 @@
-"""Learning: a newer chain record is known, however it came, and what is here is brought in line with it.
+"""Learning: this broker has got a newer chain record, from the coordinator or a member, and follows it.
 
-Logs are opened, sealed, fenced or dropped first; then every part that follows the record hears of it.
+First it opens, seals, fences or drops its logs. Then it tells every part that follows the record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from . import folding, quarantine
 
 
 def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int = 0) -> None:
-    """Take up a record; an older one than the known one says nothing."""
+    """Take up a chain record if it is newer than the known one.
+
+    Rule `older-chain` (I7): an older chain record is ignored. Without it:
+      1. This member knows that segment 2 is open on broker group B.
+      2. An older record arrives late over another link. In it segment 1 is open, and this member is its master.
+      3. This member follows it, and works with a segment that is sealed.
+    """
     known = partition.chain
     if known is not None and chain.epoch <= known.epoch:
         if chain.epoch == known.epoch and not partition.revision and chain.segments == known.segments:
@@ -32,7 +38,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
     decided = partition.decided
     if decided is not None:
         if chain.epoch < decided.epoch:
-            return  # another broker does not know yet, or does not remember, what this disk remembers
+            return  # the broker or the coordinator that told it has an older record than this disk
         if why := behind.contradiction(decided, chain):
             behind.begin(broker, partition.id, why)
             return
@@ -63,7 +69,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
 
 
 def _note_step(broker: BrokerState, partition: Partition, known: Chain | None, chain: Chain, changes: Changes) -> None:
-    """What changed last is told to others (`updates`); of a short record all is."""
+    """Keep what changed, to tell other members only that (`updates`). A short record is told as a whole."""
     if known is None or len(chain.segments) <= broker.config.whole_chain_segments_max:
         partition.steps = ()
         return
@@ -74,7 +80,12 @@ def _note_step(broker: BrokerState, partition: Partition, known: Chain | None, c
 def _keep(broker: BrokerState, partition: Partition, chain: Chain) -> None:
     """Write the record to the disk, in the write of this step, if this broker has anything of the partition.
 
-    Only what changed is written: a chain of a thousand segments costs as much as one of two.
+    Only changes are written, so a chain of a thousand segments costs as much as one of two.
+
+    Rule `record-not-kept` (I7, I13): the disk remembers what was decided. Without it:
+      1. Segment 1 is sealed, segment 2 is open on this member, and a is acknowledged there. This member restarts.
+      2. The coordinator is restored as it was before.
+      3. No broker knows any more that segment 2 was decided. A switcher opens segment 2 again, on another broker group.
     """
     if partition.kept is None and not (partition.logs or partition.tail_copies):
         return
@@ -86,11 +97,13 @@ def _keep(broker: BrokerState, partition: Partition, chain: Chain) -> None:
 
 
 def _drop_forgotten(broker: BrokerState, partition: Partition, chain: Chain, is_first: bool, changes: Changes) -> None:
-    """Retention: what the record no longer names is dropped here too.
+    """Drop segments and control records that the record no longer names, because retention let them go.
 
-    Rule `quarantine-stays`: not what is quarantined. Only a person decides that it is not needed any more. Without it:
-    (1) this member keeps acknowledged messages that the chain says are not there, and tells a person; (2) the segment
-    leaves the record before the person has looked, and the only copy of these messages is deleted (I1).
+    Rule `quarantine-stays` (I1): a quarantined log stays, because only a person decides that it is not needed. Without
+    it:
+      1. This member keeps acknowledged messages that are not there according to the chain, and tells people so.
+      2. Before a person has looked, the segment leaves the record.
+      3. This member deletes the only copy of these messages.
     """
     first = chain.segments[0].no
     if not is_first and not changes.gone:
@@ -103,7 +116,7 @@ def _drop_forgotten(broker: BrokerState, partition: Partition, chain: Chain, is_
             broker.out.write(DropPreparation(partition.id, no, log.opened_with.attempt))
     for cursor in [cursor for cursor in partition.cursors.values() if cursor.segment_no < first]:
         partition.cursors = drop(partition.cursors, cursor.group)
-        if cursor.segment_no not in own:  # else it goes with the segment
+        if cursor.segment_no not in own:  # the others go with their segments
             broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.group))
     for no in [no for no in partition.tail_copies if no < first and not chain.is_folded(no)]:
         partition.tail_copies = drop(partition.tail_copies, no)
@@ -111,7 +124,10 @@ def _drop_forgotten(broker: BrokerState, partition: Partition, chain: Chain, is_
 
 
 def _agree(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment) -> None:
-    """Bring what is here in line with what the record says of one segment."""
+    """Make the log here agree with what the record says of one segment: open, seal or fence it.
+
+    A member truncates only to the sealed length in the record (rule `own-commit`, I6).
+    """
     log = partition.logs.get(segment.no)
     if log is not None and (log.record.sealed_len is not None or log.record.quarantined):
         return
@@ -133,11 +149,12 @@ def _agree(broker: BrokerState, partition: Partition, chain: Chain, segment: Seg
             return
         log.seal(broker, segment.sealed_len, segment.sealed_checksum)
         if broker.coordinator.behind:
-            # Rule `behind-says-nothing` (ALARM): the record was told by another member, and this one has not read it.
-            # Without it: (1) the coordinator went back, and two switchers that do not know it seal this segment at
-            # different lengths; (2) this master is told one of the two records, and acknowledges up to that length;
-            # (3) the person who rebuilds the coordinator decides for the other. The next segment's table has the
-            # answers, once the coordinator has a record of that segment again.
+            # Rule `behind-says-nothing` (ALARM): while the coordinator lacks decisions, a record that only a member has
+            # told answers no batch. The producer's resend is answered by the table of the next segment, once the
+            # coordinator has a record of that segment again. Without it: 1. The coordinator went back in time. Two
+            # switchers that do not know that seal this segment at different lengths. 2. A member tells this master one
+            # of the two records, and the master acknowledges up to that length. 3. The person who rebuilds the
+            # coordinator takes the other record.
             appending.abandon_waiting(broker, log, partition.route())
         else:
             appending.settle_waiting(broker, log, partition.route())
@@ -153,9 +170,11 @@ def _agree(broker: BrokerState, partition: Partition, chain: Chain, segment: Seg
 
 
 def _trim(broker: BrokerState, partition: Partition, segment: Segment) -> None:
-    """Drop what retention dropped. The record is the permission: it was written before anything goes from a disk.
+    """Drop the messages below the start of a segment, because the record says that retention dropped them.
 
-    A log that is not sealed here and ends below the start is an older copy of a disk: it waits for the seal.
+    Rule `disk-before-record` (I1, I5): the record is written before a disk drops anything; see `control.retention`.
+
+    A log that is not sealed here and ends below the start is on an older copy of a disk. It waits for the seal.
     """
     log = partition.logs.get(segment.no)
     if log is None or log.record.quarantined or segment.start <= log.start:
@@ -169,7 +188,7 @@ def _trim(broker: BrokerState, partition: Partition, segment: Segment) -> None:
 
 
 def _empty_log(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, fenced: bool) -> SegmentLog:
-    """A log with nothing in it: of a member that was listed, and never took a batch."""
+    """Make an empty log, for a member that the record names and that has not taken a batch."""
     chosen = partition.chosen_preparation(segment)
     record = LocalSegment(
         segment.no, segment.attempt, segment.members, chain.flush, segment.incomplete_table, fenced=fenced
@@ -183,7 +202,25 @@ def _empty_log(broker: BrokerState, partition: Partition, chain: Chain, segment:
 
 
 def _open(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment) -> None:
-    """The record says that this member belongs to the open segment: begin, if it was prepared in this run."""
+    """The record names this member in the open segment: open it if this member run prepared it, else fence it.
+
+    Rule `attempt-id` (I1, I6): a member opens only what was prepared under the attempt id that the chain record names
+    (`chosen_preparation`). Without it:
+      1. a is on Am and As, not committed. Switcher 1 fences Am, which answers commit 0, and prepares segment 2 on B.
+      2. Switcher 2 fences As, which answers tail 1, and prepares B with a table in which a is at 1:0.
+      3. The transaction of switcher 1 comes first: segment 1 is sealed at 0.
+      4. P resends a. Bm finds it in the table of switcher 2 and answers ok, but a is nowhere.
+
+    Rule `voided` (RT): a member run opens only what it prepared itself. Without it:
+      1. Switcher 1 prepares segment 2 on Bm. Bm restarts, and the certificate of its earlier member run is written.
+      2. The transaction of switcher 1 names that earlier member run as master. Bm opens segment 2 all the same.
+      3. Another switcher reaches no member of B. It has the certificate, so it opens segment 3 on A.
+      4. Q's x is acknowledged at 3:0. P sends y after that, and Bm acknowledges y at 2:0.
+
+    Rule `append-time-chain` (TIME): a segment begins at the append time that the chain record names. Without it:
+      1. The last batch of segment 1 has append time 10:00:05. The clock of the next master is 5 s behind.
+      2. The first batch of segment 2 gets append time 10:00:00, and append time goes back.
+    """
     chosen = partition.chosen_preparation(segment)
     master = segment.master == broker.member
     fit = chosen is not None and chosen.run == broker.run and not chosen.voided and not broker.coordinator.behind
@@ -204,7 +241,10 @@ def _open(broker: BrokerState, partition: Partition, chain: Chain, segment: Segm
 
 
 def _begin_windows(broker: BrokerState, partition: Partition, log: SegmentLog) -> None:
-    """Few windows are made at once; many later, when the producers that waited for the switch have been served."""
+    """Make the producer windows of a small table at once, those of a large one after `window_delay_us` (100 ms).
+
+    By then the producers that waited for the switch are served.
+    """
     config, table = broker.config, log.live_table
     if table.unread_count <= config.window_rows_at_once:
         table.read_on(table.unread_count)
@@ -213,7 +253,7 @@ def _begin_windows(broker: BrokerState, partition: Partition, log: SegmentLog) -
 
 
 def make_windows(broker: BrokerState, partition: Partition) -> None:
-    """Go on to make the producer windows of the segment that was opened, beside everything else."""
+    """Make the next `window_rows_at_once` (2,048) producer windows of the segment that was opened."""
     log = partition.open_log()
     if log is not None and log.table is not None and log.table.unread_count:
         log.table.read_on(broker.config.window_rows_at_once)
@@ -222,7 +262,7 @@ def make_windows(broker: BrokerState, partition: Partition) -> None:
 
 
 def _decide_preparations(broker: BrokerState, partition: Partition, chain: Chain) -> None:
-    """What the record chose stays with the log, as table and tail copy; the rest is of no more use."""
+    """Keep the preparation that the record chose with its log, as table and tail copy, and drop the others."""
     if partition.blocks or partition.offer is not None:
         idle_blocks.look_soon(broker, partition)
     for (no, attempt), preparation in list(partition.preparations.items()):

@@ -1,7 +1,7 @@
-"""Links to other brokers: who is there, who is silent, who is gone, and what each partition does about it.
+"""Links to other brokers: which are there, silent or gone, and what each partition does about it.
 
-A link that breaks may be resumed within a moment; a broker that is refused, silent or restarted is dead to every
-partition that shares a segment or a serving right with it. Being wrong costs a switch.
+A broken link may be resumed within `resume_us` (200 ms). A broker that refuses connections, is silent or has restarted
+counts as dead for every partition that shares an open segment with it. If that is wrong, it costs a switch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,21 @@ from ..writing import replication
 
 
 def on_up(broker: BrokerState, partitions: Partitions, event: LinkUp) -> None:
-    """Both streams to a broker stand."""
+    """Both streams to a broker are connected.
+
+    Rule `dismissed-once` (COPY): a dismissed run is refused when it connects again. Without it:
+      1. A certificate is written for a member run that lives. This broker reads it, and cuts the link.
+      2. The member connects again, and is let in.
+      3. A segment is opened on it, and it counts as a copy. Then its directory is given up, as the certificate allows.
+    """
     broker.connect(event.broker)
     link = broker.links.by_broker[event.broker]
     if link.up:
         _lose(broker, partitions, event.broker, refused=False)
     if broker.directory.is_dismissed(event.member, event.run):
-        broker.out.emit(Disconnect(event.broker, event.session))  # it dialed again: it does not know, or cannot
+        broker.out.emit(
+            Disconnect(event.broker, event.session)
+        )  # it connected again: it has not read its certificate yet
         return
     restarted = link.member is not None and (link.member, link.run) != (event.member, event.run)
     link.up = True
@@ -57,7 +65,7 @@ def _tell_up(broker: BrokerState, partition: Partition, member: MemberId) -> Non
         updates.tell_member(broker, partition, member)
     switch.on_link_up(broker, partition, member)
     if any(not log.active for log in partition.unsealed_logs()):
-        partition.read_chain(broker)  # what was decided while this member was away?
+        partition.read_chain(broker)  # a newer record may have been decided meanwhile
     right.on_link_up(broker, partition, member)
     cursors.on_link_up(broker, partition, member)
     settle.on_link_up(broker, partition, member)
@@ -96,19 +104,21 @@ def _tell_lost(broker: BrokerState, partition: Partition, member: MemberId) -> N
 
 
 def on_resume_over(broker: BrokerState, partitions: Partitions, name: str) -> None:
-    """The link had its time to come back."""
+    """`resume_us` has passed since the link broke: without a link the broker counts as dead."""
     link = broker.links.by_broker.get(name)
     if link is not None and not link.up and broker.now.mono_us >= link.wanted_us + broker.config.resume_us:
         _peer_dead(broker, partitions, name)
 
 
 def dismiss(broker: BrokerState, partitions: Partitions) -> None:
-    """Cut every link to a run that was certified to be over, or whose slot has another disk by now.
+    """Cut every link to a dismissed run: one that has a death certificate, or whose slot has another disk.
 
-    Rule `dismissed-run` (I12, I14): from the step in which this member learns of it, nothing that the run says counts.
-    1  a certificate is written for a run that lives (a person was wrong, or a proof was), and its disk is given up
-    2  its link stands, so a master goes on to count it as the second copy, or a slave goes on to follow it
-    3  without this rule messages are acknowledged that one disk has; that disk fails, and they are gone
+    Rule `dismissed-run` (I12, I14): a broker believes nothing that a dismissed run says, from the step on in which it
+    learns of the dismissal. Without it:
+      1. A certificate is written for a member run that lives, because a person or a proof was wrong. Its disk is given
+         up.
+      2. Its link is still there. So a master counts it as the second copy, or a slave follows it.
+      3. Messages are acknowledged that only one other disk has. That disk fails, and they are gone.
     """
     for name, link in list(broker.links.by_broker.items()):
         if not broker.is_link_dismissed(link):
@@ -123,7 +133,7 @@ def dismiss(broker: BrokerState, partitions: Partitions) -> None:
 def _peer_dead(
     broker: BrokerState, partitions: Partitions, name: str, reason: SwitchReason = SwitchReason.PEER_DEAD
 ) -> None:
-    """Refused, silent, restarted, or not back in time: every open segment that this broker is a member of moves on."""
+    """A broker counts as dead: begin a switch of every open segment that this broker shares with it."""
     for watching in list(broker.links.watched.get(name, ())):
         partition = partitions.get(watching)
         log = partition.open_log() if partition is not None else None
@@ -135,7 +145,7 @@ def _peer_dead(
 
 
 def _peer_hangs(broker: BrokerState, partitions: Partitions, name: str) -> None:
-    """The broker's disk hangs: its open segments move on, and control records do not wait for it."""
+    """A broker's disk hangs: its open segments switch, and control records do not wait for it."""
     _peer_dead(broker, partitions, name, SwitchReason.DISK_HANGS)
     for watching in broker.links.watched.get(name, ()):
         partition = partitions.get(watching)
@@ -147,7 +157,11 @@ def _peer_hangs(broker: BrokerState, partitions: Partitions, name: str) -> None:
 
 
 def beat(broker: BrokerState, partitions: Partitions) -> None:
-    """Heartbeats: often to those that share a segment, seldom to the rest; and who has been silent for too long."""
+    """Send the heartbeats that are due, and end the links to brokers that have been silent for too long.
+
+    Brokers that share an open segment or a serving right with this one get a heartbeat every `heartbeat_us` (100 ms),
+    the others every `slow_heartbeat_us` (500 ms).
+    """
     config = broker.config
     now = broker.now.mono_us
     due_us = broker.links.beat_due_us
@@ -159,7 +173,7 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
         if not link.up:
             continue
         if asleep:
-            link.heard_us = now  # it was this process that slept
+            link.heard_us = now  # this process was frozen, so the silence says nothing of the other
             lanes.on_awake(link, now)
         watched = bool(broker.links.watched.get(name))
         is_silent = now - link.heard_us > (config.silence_us if watched else 4 * config.slow_heartbeat_us)
@@ -173,7 +187,7 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
 
 
 def on_heartbeat(broker: BrokerState, sender: MemberId, message: Heartbeat) -> None:
-    """Answer, and name the segments for which the sender is no longer answered."""
+    """Answer a heartbeat, and name the segments for which the answer does not count."""
     refused = right.refused_to(broker, sender.broker)
     answer = disks.answer(broker, message.sent_us, refused, broker.links.by_broker[sender.broker].data_count)
     broker.out.emit(Send(sender.broker, answer))
@@ -182,7 +196,14 @@ def on_heartbeat(broker: BrokerState, sender: MemberId, message: Heartbeat) -> N
 def on_heartbeat_answer(
     broker: BrokerState, partitions: Partitions, sender: MemberId, message: HeartbeatAnswer
 ) -> None:
-    """The other one is there, and this member's rights last a little longer."""
+    """Another broker answered a heartbeat: the serving rights of this member are prolonged.
+
+    Rule `lease-from-receipt` (SERVER): the lease counts from the sending of the heartbeat (`message.sent_us`). Without
+    it:
+      1. The server sends a heartbeat. The successor answers it, and then stops answering.
+      2. The answer is on its way for 400 ms. Meanwhile the successor waits `serve_lease_ms` and begins to deliver.
+      3. The answer arrives. The old server delivers for 300 ms more, at the same time as the successor.
+    """
     link = broker.links.by_broker[sender.broker]
     link.answered_us = max(link.answered_us, message.sent_us)
     link.refused_by = frozenset(message.refused)

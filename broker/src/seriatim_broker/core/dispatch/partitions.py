@@ -1,4 +1,4 @@
-"""The partitions that a broker knows: found, made, forgotten, deleted."""
+"""The partitions that this broker knows: find, make, forget and delete them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def find(partitions: Partitions, partition: PartitionId) -> Partition:
 
 
 def forget_if_idle(broker: BrokerState, partitions: Partitions, partition: Partition) -> None:
-    """Forget a partition that this broker only was asked about.
+    """Forget a partition of which this broker has nothing, and for which nothing waits.
 
-    Rule `behind-until-read` (I13): but one whose record has lost decisions stays until it is read again. Without
-    it: (1) this broker learns from others that the coordinator has lost a segment, and answers those who asked; (2)
-    it forgets the partition, and with it the next read; (3) the record is rebuilt, and this broker never notices:
-    it refuses everything until it is restarted.
+    Rule `behind-until-read` (I13): a partition whose record has lost decisions stays until its record is read again.
+    Without it:
+      1. This broker learns from a member that the coordinator has lost a segment, and answers the clients that asked.
+      2. It forgets the partition, and with it the next read of the record.
+      3. The record is rebuilt. This broker never notices, and refuses everything until it is restarted.
     """
     if partition.is_idle and partition.id not in broker.coordinator.behind:
         partitions.pop(partition.id, None)
@@ -34,12 +35,12 @@ def forget_if_idle(broker: BrokerState, partitions: Partitions, partition: Parti
 
 
 def on_drop(broker: BrokerState, partitions: Partitions, event: DropPartitionData) -> None:
-    """A partition is deleted."""
+    """A partition is deleted: drop what is here of it."""
     _drop(broker, partitions, event.partition)
 
 
 def on_drop_deleted(broker: BrokerState, partitions: Partitions, event: DropDeleted) -> None:
-    """Many partitions are deleted."""
+    """Many partitions are deleted: drop what is here of them."""
     for partition in [partition for partition in partitions if partition in event.deleted]:
         _drop(broker, partitions, partition)
 
@@ -52,4 +53,6 @@ def _drop(broker: BrokerState, partitions: Partitions, deleted: PartitionId) -> 
         broker.attempts.pop(deleted, None)
         broker.coordinator.refused.pop(deleted, None)
         broker.coordinator.behind.pop(deleted, None)
+        # Rule `deleted-kept` (GONE): brokers drop what they store of a deleted topic. Without it: 1. A topic is
+        # deleted. 2. Its messages stay on the disks for ever, because no record names them.
         broker.out.write(DropPartition(deleted))

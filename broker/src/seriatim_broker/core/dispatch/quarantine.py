@@ -1,12 +1,12 @@
-"""Quarantine: what a member keeps when the chain contradicts its disk.
+"""Quarantine: a member keeps its log of a segment if the chain contradicts its disk.
 
-The chain can say that a segment ends below what this member knows to be committed there. Then another disk decided the
-length that had forgotten something: an older copy of a disk from within its run came back first, after both members had
-died. This member is right, but the record does not change any more (I5), and groups may have read on behind it.
+The chain may say that a segment ends below the commit that this member knows there. Then an older copy of a disk has
+decided the length: both members had died, and the older copy, made within its last member run, came back first. This
+member is right. But the record does not change any more (I5), and consumer groups may have read behind it already.
 
-So the member keeps what it has, as it is: the log is fenced and marked, durably, and nothing of it is cut, copied over,
-served or counted as a copy. The member says so (a note, `/readyz`, a metric) and goes on with everything else. What to
-do with the messages is for a person to decide: see ADR 0030.
+So the member keeps its log as it is. It fences and marks the log durably. It does not cut the log, write over it, serve
+it or count it as a copy. It says so in a note, at `/readyz` and in a metric, and everything else goes on. A person
+decides what to do with the messages: see ADR 0030.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from ..writing import appending
 
 
 def contradicts(log: SegmentLog, sealed_len: int) -> bool:
-    """Whether the chain's length of a sealed segment cannot be true, as far as this member knows.
+    """Whether the length of a sealed segment in the chain is below the commit that this member knows.
 
-    Rule `contradicted`: a length below the commit would cut messages that were acknowledged (I1).
+    Rule `contradicted` (I1, KEPT): a disk that the chain contradicts keeps what it has. Without it:
+      1. Am and As have a, and a is acknowledged. Both die, and the disk of As is replaced by an older copy of itself.
+      2. As comes back first, and the segment is sealed at 0.
+      3. Am comes back and truncates to 0. No disk has a any more, and no person is told.
     """
     return sealed_len < log.commit
 
 
 def begin(broker: BrokerState, partition: Partition, log: SegmentLog, sealed_len: int) -> None:
-    """Keep the log as it is, and say so."""
+    """Keep the log as it is, and report it."""
     log.quarantine(broker)
     appending.abandon_waiting(broker, log, partition.route())
     note(broker, log)
@@ -41,11 +44,11 @@ def begin(broker: BrokerState, partition: Partition, log: SegmentLog, sealed_len
 
 
 def note(broker: BrokerState, log: SegmentLog) -> None:
-    """Remember, for people, that this log is quarantined."""
+    """Count this log as quarantined in what `/readyz` and the metrics show."""
     broker.disk.quarantined[log.partition, log.no] = log.tail
 
 
 def is_quarantined(partition: Partition, no: int) -> bool:
-    """Whether this member keeps the segment for a person to look at."""
+    """Whether the log of this segment is quarantined here."""
     log = partition.logs.get(no)
     return log is not None and log.record.quarantined

@@ -1,6 +1,7 @@
-"""The chain record at the coordinator: what was read of it, and how transactions on it ended.
+"""The chain record at the coordinator: it was read, or a transaction on it ended.
 
-Whoever lost a transaction, or does not know how it ended, reads before it does anything else.
+If another transaction came first, or the outcome is not known, this broker reads the record before it does anything
+else.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .learning import learn
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -> None:
-    """The coordinator answered, or did not. What it has lost is not taken up: that counts as no answer."""
+    """The coordinator answered a read, or did not. A record that has lost decisions counts as no answer."""
     chain, revision, failed, deleted = event.chain, event.revision, event.failed, event.deleted
     if not failed:
         why = behind.problem(broker, partition, chain, deleted)
@@ -44,7 +45,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         _read_later(broker, partition)
     else:
         if partition.awaits_newer(chain):
-            _read_later(broker, partition)  # the answer is older than what a member has told
+            _read_later(broker, partition)  # the answer is older than a record that a member told
         else:
             partition.read_pause_us = 0
         if chain is not None:
@@ -52,7 +53,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
                 partition.read_epoch = chain.epoch
             learn(broker, partition, chain, revision)
             if partition.chain is not None and partition.chain.epoch == chain.epoch:
-                partition.revision = revision  # it may have been decided once more, after an older copy was restored
+                partition.revision = revision  # the same record may have been written again, after a restore
         else:
             _on_no_partition(broker, partition)
     switch.on_chain_read(broker, partition, chain, revision, failed)
@@ -67,11 +68,13 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
 
 
 def _tell_of_loss(broker: BrokerState, partition: Partition, older: Chain | None) -> None:
-    """Tell what is known here to those whom a switch from the older record would fence.
+    """Tell the record that this disk has to the members that a switch from the older record would fence.
 
-    Rule `witness-tells` (I7). Without it: (1) segment 4 is open on B, and no other broker has heard of it yet; (2) an
-    older copy of the coordinator is restored, in which segment 3 is open; (3) B sees it, and says so to people; (4) a
-    switcher asks the members of segment 3, which know of nothing, and opens segment 4 again on C.
+    Rule `witness-tells` (I7). Without it:
+      1. Segment 4 is open on B, and no other broker has heard of it yet.
+      2. An older copy of the coordinator is restored. In it segment 3 is open.
+      3. B notices that, and reports it to people.
+      4. A switcher asks the members of segment 3. They know nothing of segment 4, so it opens segment 4 again on C.
     """
     if partition.decided is None or older is None or partition.id in broker.coordinator.behind:
         return
@@ -81,17 +84,17 @@ def _tell_of_loss(broker: BrokerState, partition: Partition, older: Chain | None
 
 
 def _read_later(broker: BrokerState, partition: Partition) -> None:
-    """Ask again, less and less often, if anybody needs to know."""
+    """Read the record again after a pause, if something waits for it. The pause doubles from 50 ms to 1 s."""
     if not partition.needs_chain:
         return
     config = broker.config
     partition.read_pause_us = min(max(2 * partition.read_pause_us, config.retry_us), config.retry_us_max)
-    spread_us = partition.id * 7919 % partition.read_pause_us  # so that thousands of partitions do not ask at once
+    spread_us = partition.id * 7919 % partition.read_pause_us  # so that thousands of partitions do not read at once
     broker.poll(partition.read_pause_us + spread_us, TimerKind.READ, partition.id)
 
 
 def _on_no_partition(broker: BrokerState, partition: Partition) -> None:
-    """There is no record: whoever waits for something of the partition waits in vain."""
+    """There is no record, so no partition: refuse everything that waits for it."""
     for waiter in partition.waiters:
         error = errors.UnknownTopicError(f"there is no partition {partition.id}")
         broker.out.emit(Resolved(waiter.request, None, error))
@@ -116,16 +119,22 @@ def _note_trim(broker: BrokerState, partition: Partition, before: Chain, chain: 
 
 
 def on_chain_written(broker: BrokerState, partition: Partition, event: ChainWritten) -> None:
-    """A transaction ended. Whoever lost, or does not know, reads before it does anything else."""
+    """A transaction on the chain record ended.
+
+    Rule `unknown-outcome` (I5): after a time-out a switcher reads the chain first. Without it:
+      1. The switcher's transaction seals segment 1 at 0, and gets no answer. The coordinator has not applied it.
+      2. The switcher believes that it has won, and tells the members. They truncate segment 1 to 0.
+      3. Another switcher's transaction seals segment 1 at 1. No disk has the message below it.
+    """
     if event.serial not in partition.writes:
-        return  # dropped meanwhile
+        return  # the partition was dropped meanwhile
     outcome, revision = event.outcome, event.revision
     owner, detail, chain = partition.end_write(event.serial)
     partition.note_write(broker, outcome)
     before = partition.chain
     if outcome is WriteOutcome.DONE:
         if partition.read_epoch is None:
-            partition.read_epoch = chain.epoch - 1  # the transaction compared with that one
+            partition.read_epoch = chain.epoch - 1  # the transaction compared the record with this chain epoch
         if owner is WriteOwner.SWITCH:
             _note_switch(broker, partition, chain)
         learn(broker, partition, chain, revision)
@@ -147,14 +156,14 @@ def on_chain_written(broker: BrokerState, partition: Partition, event: ChainWrit
 
 
 def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
-    """The coordinator takes writes again: what waited for that goes on."""
+    """The coordinator takes writes again: continue everything that waited for that."""
     broker.coordinator.refused.pop(partition.id, None)
     tries.hurry(broker, partition)
     serving.on_writes_taken(broker, partition)
 
 
 def _note_switch(broker: BrokerState, partition: Partition, chain: Chain) -> None:
-    """Tell the operator, and pass over a group that failed for a while."""
+    """Note the switch in the log, and pass over the broker group that failed for `flapping_us` (5 s) or longer."""
     running = partition.switch
     old = chain.segments[-2] if len(chain.segments) > 1 else None
     if running is None or old is None:
@@ -174,7 +183,7 @@ def _note_switch(broker: BrokerState, partition: Partition, chain: Chain) -> Non
 
 
 def _announce(broker: BrokerState, partition: Partition, before: Chain | None) -> None:
-    """Tell the members concerned what the chain says now: of the last two segments, and of what changed or went."""
+    """Tell the new record to the members of the last two segments, and of all segments that changed or left."""
     chain = partition.chain
     assert chain is not None
     told: dict[MemberId, None] = {}
@@ -191,7 +200,7 @@ def _announce(broker: BrokerState, partition: Partition, before: Chain | None) -
 
 
 def on_update(broker: BrokerState, partition: Partition, sender: MemberId, message: ChainUpdate) -> None:
-    """A whole record; one that is older than the known one is answered with the newer."""
+    """A member told a whole record: take it up; if it is older than the known one, tell the member the newer one."""
     behind.hear(broker, partition, message.chain, sender.broker)
     if partition.chain is not None and partition.chain.epoch > message.chain.epoch:
         updates.tell_member(broker, partition, sender)
@@ -199,7 +208,21 @@ def on_update(broker: BrokerState, partition: Partition, sender: MemberId, messa
 
 
 def on_changes(broker: BrokerState, partition: Partition, sender: MemberId, message: ChainChanges) -> None:
-    """What changed: taken up if the record of `since` or a later one is known here, else the coordinator is read."""
+    """A member told what changed since chain epoch `since`: take it up, or read the coordinator.
+
+    Rule `changes-of-any-record` (CORE, I7): changes are applied only to the chain record that they continue. Without
+    it:
+      1. This broker was cut off, and knows the record of chain epoch 5. A member tells what changed from 8 to 9.
+      2. This broker applies that to its record. The changes from 5 to 8 are missing.
+      3. It follows a record that no transaction wrote: it may serve, or open, what another member has.
+
+    Rule `changes-end-a-right` (SERVER): a server that cannot apply changes of the chain record gives up its right.
+    Without it:
+      1. Another member has taken the right over. It tells this server the changes.
+      2. This server cannot apply them, and reads the coordinator. Meanwhile it answers a heartbeat.
+      3. So the new server believes that this server knows the newer record, and answers its heartbeats again.
+      4. Both deliver.
+    """
     known, told = partition.chain, message.chain
     behind.hear(broker, partition, told, sender.broker)
     if known is not None and known.epoch > told.epoch:
