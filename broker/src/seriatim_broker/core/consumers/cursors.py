@@ -179,8 +179,7 @@ def _merge(known: CursorState | None, new: CursorState) -> CursorState:
     """The newer of two control records; within one group epoch the higher index of each kind.
 
     Rule `reserved-back` (I9): an older control record lowers nothing. Without it:
-      1. The server delivers below a reservation of 200. An earlier control record, with 100,
-         arrives here after that.
+      1. The server delivers below a reservation of 200. An earlier control record, with 100, arrives here after that.
       2. The server dies, and this member takes the right with a reservation of 100.
       3. It delivers messages between 100 and 200 a second time, without a flag.
 

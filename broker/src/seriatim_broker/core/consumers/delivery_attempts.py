@@ -31,7 +31,7 @@ def take_up(partition: Partition, head: GroupHead) -> None:
 
 
 def begin_grant(head: GroupHead) -> None:
-    """A new grant begins: count what the one before gave and the consumer did not acknowledge as one more attempt."""
+    """A new grant begins: keep the end of the grant before, if messages below it are not acknowledged."""
     given = head.given
     assert given is not None
     ends = dict(given.ends)

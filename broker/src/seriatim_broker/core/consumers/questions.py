@@ -129,7 +129,7 @@ def _answer_to(
         return _description(broker, partition, head, question, segment)
     complaint_stands = question.failed_epoch is not None and segment.server_epoch <= question.failed_epoch
     if (complaint_stands or segment.state is SegmentState.LOST) and not late:
-        return None  # from a lost segment the cursor is just moving on
+        return None  # the segment is lost, and the cursor is about to move on
     return ConsumerResolved(
         question.request,
         partition.id,
@@ -166,8 +166,7 @@ def _description(
 
 
 def _confirmed(partition: Partition, head: GroupHead, segment: Segment) -> int | None:
-    """The index below which every eligible member knows that all is acknowledged; None while this server does not know
-    it.
+    """The index below which all is acknowledged on every eligible member; None while this server does not know it.
 
     An acknowledgement that only this server has does not count: the next server may not have it, and then the position
     would fall back.

@@ -16,7 +16,7 @@ from . import cursors, delivery, delivery_attempts
 from .head import forget_if_unused, head_of, read_cursor, tell
 
 LOOKED_BACK_MAX = 100
-"""At most so many lost or empty segments before the first message are checked for gaps to tell the consumer."""
+"""At most so many segments before the first message are checked for gaps that the consumer must be told of."""
 
 TOKEN_COUNTER_BITS = 24
 """A token has the server epoch above and a counter below. So the tokens of a new server void all older ones."""
@@ -87,7 +87,7 @@ def activate(broker: BrokerState, partition: Partition, head: GroupHead, consume
 
 
 def tell_new_gaps(broker: BrokerState, partition: Partition, head: GroupHead, known: Chain | None) -> None:
-    """The chain record says that segments before the cursor are lost, and came after the cursor: tell the consumer."""
+    """A new chain record says that segments before the cursor are lost: tell the active consumer of each new gap."""
     if head.active is None:
         return
     told = lost_before(known, head)
@@ -97,7 +97,7 @@ def tell_new_gaps(broker: BrokerState, partition: Partition, head: GroupHead, kn
 
 
 def lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
-    """The lost segments just before the first message of the consumer group here. No server of theirs tells of the gap.
+    """The lost segments just before the first message of the consumer group here. This server must tell of these gaps.
 
     Empty segments between them and this one are passed over. Without that (I1):
       1. The server of an empty segment behind a lost one has read the cursor, but not the record with the loss.

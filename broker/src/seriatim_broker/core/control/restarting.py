@@ -68,8 +68,10 @@ Reports = Mapping[tuple[MemberId, PartitionId, int], CopyReport]
 
 
 def needs(chain: Chain, member: MemberId) -> list[Need]:
-    """The segments of a partition that the member is part of, with the members to ask: the master of the open segment,
-    and the other members of a sealed one."""
+    """The segments of a partition that the member is part of, each with the members to ask.
+
+    For the open segment that is the master, for a sealed one the other members.
+    """
     found: list[Need] = []
     for segment in chain.segments:
         if member not in holders(segment):

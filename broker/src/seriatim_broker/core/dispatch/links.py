@@ -36,9 +36,7 @@ def on_up(broker: BrokerState, partitions: Partitions, event: LinkUp) -> None:
     if link.up:
         _lose(broker, partitions, event.broker, refused=False)
     if broker.directory.is_dismissed(event.member, event.run):
-        broker.out.emit(
-            Disconnect(event.broker, event.session)
-        )  # it connected again: it has not read its certificate yet
+        broker.out.emit(Disconnect(event.broker, event.session))  # it has not read its certificate yet
         return
     restarted = link.member is not None and (link.member, link.run) != (event.member, event.run)
     link.up = True
