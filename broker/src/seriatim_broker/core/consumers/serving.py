@@ -26,7 +26,7 @@ from ..values.states import NOTHING, drop, put
 from . import crossing, cursors, delivery_attempts, operations, progress, questions, subscribing
 from .head import forget_if_unused, head_of, read_cursor, tell
 
-# ---- where the cursor is ----------------------------------------------------------------------------
+# ---- where the cursor is --------------------------------------------------------------------------------
 
 
 def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead) -> None:
@@ -232,8 +232,7 @@ def _refuse_all(broker: BrokerState, partition: Partition, head: GroupHead, segm
     forget_if_unused(partition, head)
 
 
-# ---- this member serves
-# -----------------------------------------------------------------------------------------------
+# ---- this member serves ---------------------------------------------------------------------------------
 
 
 def _renew_epoch(broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord) -> None:

@@ -43,7 +43,7 @@ class Verdict(enum.IntEnum):
 class Need(NamedTuple):
     """A segment that the member is part of, and the members to ask about it.
 
-    If there are none, it cannot be stopped.
+    If there are no members to ask, the member cannot be stopped.
     """
 
     partition: PartitionId

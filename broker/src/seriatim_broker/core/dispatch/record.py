@@ -124,7 +124,7 @@ def on_chain_written(broker: BrokerState, partition: Partition, event: ChainWrit
     Rule `unknown-outcome` (I5): after a time-out a switcher reads the chain first. Without it:
       1. The switcher's transaction seals segment 1 at 0, and gets no answer. The coordinator has not applied it.
       2. The switcher believes that it has won, and tells the members. They truncate segment 1 to 0.
-      3. Another switcher's transaction seals segment 1 at 1. No disk has the message below it.
+      3. Another switcher's transaction seals segment 1 at 1. No disk has the message at index 0.
     """
     if event.serial not in partition.writes:
         return  # the partition was dropped meanwhile

@@ -117,7 +117,7 @@ def _checked_for_room(broker: BrokerState, partition: Partition, log: SegmentLog
 
 
 def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> Batch | None:
-    """Check a batch, and append it, or answer it; returns the appended batch, or None if nothing was appended."""
+    """Append a batch that passes all checks, or answer it; returns the appended batch, or None."""
     error = _run_refusal(log, event)
     last = log.live_table.last(event.header.producer)
     is_repeat = _is_repeat(last, event)
@@ -125,9 +125,7 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
         error = event.refuse or _stage_refusal(partition, event) or _sequence_refusal(broker, log, event, last)
         if error is None and not is_repeat:
             error = _capacity_refusal(broker, log, event)
-        if not isinstance(
-            error, errors.TooManyProducersError
-        ):  # a producer that the table has no room for leaves no trace
+        if not isinstance(error, errors.TooManyProducersError):  # a producer without room leaves no trace
             log.runs = put(log.runs, event.header.producer, (event.run, error is not None))
     if error is not None:
         broker.out.emit(AppendRefused(event.request, error, partition.route() if event.refuse else None))
@@ -151,7 +149,7 @@ def release(broker: BrokerState, log: SegmentLog) -> None:
 
     Rule `one-level` (I12): each batch waits for its own ack level. Without it:
       1. Batch a waits at `master_flushed` and batch b, behind it, at `replicated_flushed`.
-      2. Only the master has flushed both. It answers both, because a is the first in the row.
+      2. Only the master has flushed both. It answers both, because the level of a, the first that waits, decides.
       3. The master's disk is lost, and the acknowledged b with it.
 
     Rule `fence-freezes-commit` (I6): a fenced member acknowledges nothing more. Without it:
@@ -201,7 +199,7 @@ def settle_waiting(broker: BrokerState, log: SegmentLog, route: RouteInfo | None
 
 
 def abandon_waiting(broker: BrokerState, log: SegmentLog, route: RouteInfo | None) -> None:
-    """The segment was opened over, or its length is in doubt: nobody knows yet what became of these send attempts."""
+    """The segment was opened over, or its length is in doubt: the outcome of these send attempts is not known."""
     error = errors.OutcomeUnknownError(
         f"the length of segment {log.no} is not known yet: this batch may be stored or not"
     )
@@ -221,7 +219,7 @@ def _run_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
     Rule `run-refused` (I2): after a refusal the rest of the producer run is refused. Without it:
       1. P sends a, then b. This broker does not know yet that its segment is open when a arrives, and refuses a.
       2. It knows it when b arrives. Its producer table is incomplete, so it takes b as the first that it hears of P.
-      3. P resends a. Its sequence is below the one of b, so a can never be stored in its place.
+      3. P resends a. Its sequence is below the one of b, so the broker refuses a for ever.
     """
     known = log.runs.get(event.header.producer)
     if known is None:

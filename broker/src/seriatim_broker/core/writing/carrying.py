@@ -20,7 +20,7 @@ and other producers would wait behind them.
 
 Rule `ends-with-the-segment` (I6): nothing is carried out in a segment that was fenced. Without it:
   1. A switcher fences Am at tail 100. A staged batch arrives at Am.
-  2. Am appends it at 100, above the length that the switcher seals.
+  2. Am appends it at index 100, but the switcher seals the segment at length 100.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def fail_all(broker: BrokerState, partition: Partition, error: errors.SeriatimEr
         _end(broker, partition, carrying, error)
 
 
-# ---- a step ----------------------------------------------------------------------------------------------
+# ---- a step ---------------------------------------------------------------------------------------------
 
 
 def _go_on(broker: BrokerState, partition: Partition, carrying: Carrying) -> None:
@@ -261,8 +261,7 @@ def _is_safe(log: SegmentLog, carrying: Carrying) -> bool:
     return segment_no != log.no or index + last.message_count <= log.flushed
 
 
-# ---- fetching, and reading the record
-# -----------------------------------------------------------------------------------
+# ---- fetching, and reading the record -------------------------------------------------------------------
 
 
 def _fetch(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying, number: int) -> None:
@@ -291,8 +290,8 @@ def on_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) 
     if event.is_gone:
         carrying.gone = put(carrying.gone, number, True)
     # Rule `checks-staged` (P5): a staged batch is appended only if it is the one that the manifest names. Without it:
-    # 1. A member has another batch at the place that the manifest names. 2. The master appends rows that were never
-    # published.
+    # 1. A member has another batch at the place that the manifest names. 2. The master appends rows that the
+    # publication does not have.
     elif event.batch is not None and is_as_staged(event.batch, carrying.batches[number], broker.checksum):
         carrying.fetched = put(carrying.fetched, number, Fetched(event.batch, event.is_here))
         _hold(broker, carrying, event.batch.size_bytes)
@@ -361,7 +360,7 @@ def on_writer_read(broker: BrokerState, partition: Partition, event: WriterRead)
     _go_on(broker, partition, carrying)
 
 
-# ---- the end ---------------------------------------------------------------------------------------------
+# ---- the end --------------------------------------------------------------------------------------------
 
 
 def _answer(broker: BrokerState, partition: Partition, log: SegmentLog, carrying: Carrying) -> None:
