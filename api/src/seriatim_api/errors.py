@@ -1,31 +1,31 @@
-"""The error catalogue: what can go wrong, by number.
+"""The error catalogue: every error of Seriatim, by number.
 
-Number and class are part of the contract; a text may be improved any day. `retriable` means that the same call may
-succeed later without anybody changing anything. The mapping to gRPC is in `seriatim_api.status`, as data taken from
-here.
+Number and class are part of the contract. A text may be improved in any release. `retriable` means that the same call
+may succeed later although no person or program changes anything. `seriatim_api.status` maps the errors to gRPC, and
+takes the data from here.
 
     SeriatimError
-    ├── RequestError            the peer's mistake: not retriable, nothing stored
+    ├── RequestError            a mistake in the request: not retriable, nothing stored
     │   ├── BadRequestError 100, UnsupportedVersionError 101, IllegalNameError 102
     │   ├── MessageTooLargeError 110, BatchMismatchError 111, ChecksumMismatchError 112, IllegalMessageError 113
     │   └── UnknownTopicError 120, TopicExistsError 121, PartitionOutOfRangeError 122, UnknownGroupError 123, …
-    ├── ProducerError           the producer's standing with a partition
+    ├── ProducerError           a producer or writer may not append or publish this
     │   ├── ProducerFencedError 200, SequenceGapError 201, SequenceTooOldError 202, RunRefusedError 203, …
     │   └── WriterFencedError 210, WriterOwnedError 211, PublicationDiffersError 212, SequencePassedError 213, …
     ├── ClientFailureError 206  a bug inside the client: the producer or the consumer has ended
-    ├── RoutingError            ask somewhere else: retriable
+    ├── RoutingError            ask another broker: retriable
     │   └── NotServingError 300, SegmentMovedError 301, SegmentTruncatedError 302, OutcomeUnknownError 303, …
     ├── CapacityError           come back later: retriable
     │   └── OverloadedError 400, DiskFullError 401, TooManyStreamsError 402
-    ├── ConsumerError           the consumer's standing with its group
+    ├── ConsumerError           the consumer is not, or no longer, at this place in its consumer group
     │   └── StaleTokenError 500, NotActiveError 501, StaleGroupEpochError 502, OrderViolationError 503,
     │       PositionUnknownError 504
-    ├── UnavailableError        600 a peer or the coordinator did not answer in time: retriable
+    ├── UnavailableError        600 no broker, or not the coordinator, answered in time: retriable
     │   └── CoordinatorUnavailableError 601, DeadlineExceededError 602, TlsHandshakeError 603
-    ├── CoordinatorRefusedError 604  (a PreconditionError) the coordinator answers, and does not take writes
-    ├── CoordinatorBehindError 605   (a PreconditionError) the coordinator has lost what was decided
-    ├── CompactedError 610, LeaseNotFoundError 611   what was asked of the coordinator is gone for good
-    └── StorageError            the disk: the process does not go on
+    ├── CoordinatorRefusedError 604  (a PreconditionError) the coordinator answers, and refuses to write
+    ├── CoordinatorBehindError 605   (a PreconditionError) the coordinator has lost decisions
+    ├── CompactedError 610, LeaseNotFoundError 611   the coordinator no longer has the revision or the lease
+    └── StorageError            the disk cannot be used: the broker's process ends
         └── ForeignDiskError 700, NewerFormatError 701, OldDiskError 702, WipedDiskError 703, CorruptionError 704, …
 """
 
@@ -35,15 +35,15 @@ from typing import ClassVar
 
 
 class SeriatimError(Exception):
-    """Base of everything that Seriatim raises on purpose.
+    """Base of every error that Seriatim raises on purpose.
 
     Attributes:
-        number: Which error it is, in every language and version.
-        retriable: Whether the same call may succeed later.
-        grpc_status: Name of the gRPC status code that carries it.
-        outcome_known: For a send: True if nothing of the attempt was stored or ever will be.
-        retry_after_ms: How long to wait before a retry, where the broker can tell; else None.
-        details: What a program may want to read, as strings.
+        number: The error's number, the same in every language and version.
+        retriable: Whether the same call may succeed later, although no person or program changes anything.
+        grpc_status: The name of the gRPC status code that carries it.
+        outcome_known: For a send attempt: True if nothing of it was stored or ever will be.
+        retry_after_ms: How long to wait before a retry, in ms, if the broker can tell; else None.
+        details: Names and values for programs, as strings.
     """
 
     number: ClassVar[int] = 0
@@ -62,7 +62,7 @@ class SeriatimError(Exception):
 
 
 class RequestError(SeriatimError):
-    """The peer sent what no state of the cluster would make right."""
+    """The request is wrong, or the state of the cluster forbids it: a retry gets the same answer. Nothing is stored."""
 
     grpc_status = "INVALID_ARGUMENT"
 
@@ -74,32 +74,32 @@ class BadRequestError(RequestError):
 
 
 class UnsupportedVersionError(RequestError):
-    """Protocol or header version that this broker does not speak."""
+    """The peer does not speak this version of the protocol or of the batch header."""
 
     number = 101
     grpc_status = "FAILED_PRECONDITION"
 
 
 class IllegalNameError(RequestError):
-    """A topic, group or cluster name that `ids.is_legal_name` refuses."""
+    """The text cannot name a topic, group or cluster. A name is at most 200 letters, digits, `.`, `_` and `-`."""
 
     number = 102
 
 
 class MessageTooLargeError(RequestError):
-    """A batch or message over the limit of the topic or the broker."""
+    """The message or batch is over the size limit of the topic or the broker."""
 
     number = 110
 
 
 class BatchMismatchError(RequestError):
-    """The header's count or length does not match the body."""
+    """The count or the length in the batch header does not match the body."""
 
     number = 111
 
 
 class ChecksumMismatchError(RequestError):
-    """The body is not the one its checksum was made from."""
+    """The body does not match its checksum, so its bytes have changed on the way or on a disk."""
 
     number = 112
     grpc_status = "DATA_LOSS"
@@ -115,51 +115,51 @@ class IllegalMessageError(RequestError, TypeError, ValueError):
 
 
 class UnknownTopicError(RequestError):
-    """No topic of that name (or no partition of that id)."""
+    """The cluster has no topic of that name (or no partition of that id)."""
 
     number = 120
     grpc_status = "NOT_FOUND"
 
 
 class TopicExistsError(RequestError):
-    """A topic of that name is there already."""
+    """The cluster has a topic of that name already."""
 
     number = 121
     grpc_status = "ALREADY_EXISTS"
 
 
 class PartitionOutOfRangeError(RequestError):
-    """The topic has fewer partitions."""
+    """The topic has fewer partitions than the number asks for."""
 
     number = 122
     grpc_status = "OUT_OF_RANGE"
 
 
 class UnknownGroupError(RequestError):
-    """No consumer group of that name on that topic."""
+    """The topic has no consumer group of that name."""
 
     number = 123
     grpc_status = "NOT_FOUND"
 
 
 class UnsupportedModeError(RequestError):
-    """A consumer mode that this version does not serve."""
+    """This version does not serve the consumer mode."""
 
     number = 124
     grpc_status = "UNIMPLEMENTED"
 
 
 class OffsetOutOfRangeError(RequestError):
-    """The offset is not, or no longer, in the partition."""
+    """The offset is not in the partition, or no longer."""
 
     number = 125
     grpc_status = "OUT_OF_RANGE"
 
 
 class MessagesGoneError(RequestError):
-    """Messages of a range were declared lost, or dropped by retention. The details say from where to where.
+    """Messages of a range were declared lost, or retention dropped them. `details` has their range, `start` and `end`.
 
-    A reader that is told what to do with such a range (`on_loss`) goes on behind it instead.
+    A reader with an `on_loss` function calls it instead, and goes on behind these messages.
     """
 
     number = 126
@@ -167,7 +167,7 @@ class MessagesGoneError(RequestError):
 
 
 class PreconditionError(RequestError):
-    """The state of the cluster forbids it until somebody acts; the message says who and how."""
+    """The state of the cluster forbids the request until a person or a program acts. The message says how."""
 
     number = 130
     grpc_status = "FAILED_PRECONDITION"
@@ -176,9 +176,9 @@ class PreconditionError(RequestError):
 class CoordinatorRefusedError(PreconditionError):
     """The coordinator answers reads and refuses to write: it has no space left, or this broker has no right to write.
 
-    Messages are safe, and open segments go on accepting. No switch, crossing or administration ends before the
-    coordinator takes writes again. It is not known whether this write was carried out: etcd gives the same answer to
-    the write that fills its quota, and keeps that write.
+    Messages are safe, and open segments go on accepting. No switch, crossing or administration can end until the
+    coordinator takes writes again. It is not known whether this write was carried out: when a write fills etcd's
+    quota, etcd keeps the write and gives the same answer.
     """
 
     number = 604
@@ -196,46 +196,48 @@ class CoordinatorBehindError(PreconditionError):
 
 
 class StaleOperatorError(RequestError):
-    """A newer operator is in charge; the older one changes nothing any more, and should end."""
+    """A newer operator is in charge. The older operator changes nothing any more, and should end."""
 
     number = 131
     grpc_status = "FAILED_PRECONDITION"
 
 
 class ProducerError(SeriatimError):
-    """The producer may not append this, now or ever."""
+    """The producer or writer may not append or publish this."""
 
     grpc_status = "FAILED_PRECONDITION"
 
 
 class ProducerFencedError(ProducerError):
-    """A newer epoch of this producer id is known."""
+    """The broker knows a newer producer epoch of this producer id, so it refuses the older one."""
 
     number = 200
 
 
 class SequenceGapError(ProducerError):
-    """The sequence is not the one after the producer's last."""
+    """The batch's sequence does not follow the last sequence of this producer that the broker knows."""
 
     number = 201
 
 
 class SequenceTooOldError(ProducerError):
-    """A repeat from before the window of batches whose offsets are kept: stored, at an offset no longer known."""
+    """The batch is an old repeat. It is stored, but the producer table no longer has its offset."""
 
     number = 202
     outcome_known = False
 
 
 class RunRefusedError(ProducerError):
-    """An earlier batch of this run was refused, so this one is: start a new run with the oldest unacknowledged."""
+    """The broker refused an earlier batch of this producer run, and so this one. Start a new producer run with the
+    oldest unacknowledged batch.
+    """
 
     number = 203
     retriable = True
 
 
 class TooManyProducersError(ProducerError):
-    """The partition remembers its maximum of producers, and all sent within the last hour: a new one must wait."""
+    """The partition's producer table is full, and all producers in it sent within the last hour. A new one must wait."""
 
     number = 205
     retriable = True
@@ -243,38 +245,38 @@ class TooManyProducersError(ProducerError):
 
 
 class WriterFencedError(ProducerError):
-    """The writer was opened again since: only who opened it last may publish."""
+    """Another program has opened the writer since. Only the program that opened it last may publish."""
 
     number = 210
 
 
 class WriterOwnedError(ProducerError):
-    """Another owner publishes under this writer: two programs, or two queries, were given one name."""
+    """Another owner publishes under this writer, because two programs, or two queries, use one name."""
 
     number = 211
 
 
 class PublicationDiffersError(ProducerError):
-    """This sequence was published already, with other rows. What was published first stands."""
+    """This sequence was published already, with other rows. The first publication stays; nothing was added."""
 
     number = 212
 
 
 class SequencePassedError(ProducerError):
-    """A later sequence was published already: whether this one ever was, nobody knows any more."""
+    """A later sequence was published already. The cluster no longer knows whether this one was."""
 
     number = 213
 
 
 class StagedDataGoneError(ProducerError):
-    """A part of what was staged is gone, or no broker that has it answers. Nothing was published: stage anew."""
+    """A part of the staged rows is gone, or no broker that has it answers. Nothing was published: stage all rows anew."""
 
     number = 214
 
 
 class PublishedWithLossError(ProducerError):
-    """The publication was decided, but the disks of some of its staged rows were declared lost before all were
-    carried out. All other rows are published.
+    """The publication is decided, but some of its staged rows are lost: their disks were declared lost before the
+    brokers stored these rows. All other rows are published.
     """
 
     number = 215
@@ -282,7 +284,7 @@ class PublishedWithLossError(ProducerError):
 
 
 class UnknownWriterError(ProducerError):
-    """No writer of that name was opened on the topic, or it was deleted since it was opened."""
+    """The topic has no writer of that name, because it was never opened, or was deleted since."""
 
     number = 216
     grpc_status = "NOT_FOUND"
@@ -291,8 +293,8 @@ class UnknownWriterError(ProducerError):
 class ClientFailureError(SeriatimError):
     """The client's own code failed, which is a bug: this producer or consumer has ended. Make a new one.
 
-    All messages that the producer had taken and that were not settled are settled as unknown. A consumer acknowledges
-    nothing more; what it did not acknowledge comes again.
+    A producer settles as unknown all messages that it had taken and that were not settled. A consumer acknowledges
+    nothing more, and the messages that it did not acknowledge come again.
     """
 
     number = 206
@@ -301,108 +303,114 @@ class ClientFailureError(SeriatimError):
 
 
 class RoutingError(SeriatimError):
-    """Another broker, or this one a little later, is the place to ask."""
+    """Another broker can answer, or this one a little later."""
 
     retriable = True
     grpc_status = "UNAVAILABLE"
 
 
 class NotServingError(RoutingError):
-    """This broker does not hold the open segment (for a producer) or the serving right (for a consumer)."""
+    """This broker is not the master of the open segment (for a producer), or does not have the serving right (for a
+    consumer).
+    """
 
     number = 300
 
 
 class SegmentMovedError(RoutingError):
-    """The segment is being, or has been, sealed; nothing of this attempt was stored."""
+    """A switch seals the segment, or has sealed it. Nothing of this send attempt was stored."""
 
     number = 301
 
 
 class SegmentTruncatedError(RoutingError):
-    """This attempt lay above the sealed length and is gone; an earlier attempt may still be sealed in."""
+    """This send attempt was above the sealed length and is gone. An earlier send attempt may still be sealed in."""
 
     number = 302
 
 
 class OutcomeUnknownError(RoutingError):
-    """Nobody can say yet what became of this attempt."""
+    """The broker cannot say yet whether this send attempt is stored."""
 
     number = 303
     outcome_known = False
 
 
 class GroupHeadElsewhereError(RoutingError):
-    """The consumer group's head is another segment, on another broker; `details` name both."""
+    """The consumer group's cursor segment is another one, or another broker serves it. `details` says which."""
 
     number = 304
 
 
 class CapacityError(SeriatimError):
-    """There is no room now."""
+    """The broker or the client has no room now. Try again later."""
 
     retriable = True
     grpc_status = "RESOURCE_EXHAUSTED"
 
 
 class OverloadedError(CapacityError):
-    """Over the credits of the partition or the stream; `retry_after_ms` says when to try again."""
+    """Too much waits already: for the producer, the partition, the stream, the broker or its disk. `retry_after_ms`
+    says when to try again.
+    """
 
     number = 400
 
 
 class DiskFullError(CapacityError):
-    """The disk's reserve is reached."""
+    """The broker's disk has reached its reserve, so it takes no new messages. Nothing is lost."""
 
     number = 401
 
 
 class TooManyStreamsError(CapacityError):
-    """The broker's limit of streams is reached."""
+    """The broker has as many streams as its limit allows."""
 
     number = 402
 
 
 class ConsumerError(SeriatimError):
-    """The consumer has lost, or never had, what it speaks of."""
+    """The consumer has lost, or never had, the grant or the place that its request names."""
 
     grpc_status = "FAILED_PRECONDITION"
 
 
 class StaleTokenError(ConsumerError):
-    """The token belongs to an older grant; the ack changed nothing."""
+    """The token belongs to an older grant. The acknowledgement changed nothing."""
 
     number = 500
 
 
 class NotActiveError(ConsumerError):
-    """Another consumer of the group is the active one."""
+    """Another consumer of the consumer group is the active one."""
 
     number = 501
 
 
 class StaleGroupEpochError(ConsumerError):
-    """The group's position was moved by an operation after this consumer joined."""
+    """An operation moved the consumer group after this consumer joined, or after the plan was made."""
 
     number = 502
 
 
 class OrderViolationError(ConsumerError):
-    """What was delivered does not follow what was delivered before; the consumer stops rather than pass it on."""
+    """A delivery does not follow the one before it. The consumer stops, and does not pass it to the application."""
 
     number = 503
     grpc_status = "DATA_LOSS"
 
 
 class PositionUnknownError(ConsumerError):
-    """No broker knows the group's position at this moment. Nothing is lost: ask again."""
+    """No broker can tell the place in the partition, or the consumer group's, at this moment. Nothing is lost: ask
+    again.
+    """
 
     number = 504
     retriable = True
 
 
 class UnavailableError(SeriatimError):
-    """Somebody did not answer in time; for a write the outcome is not known."""
+    """No broker that was asked answered in time. For a write the outcome is not known."""
 
     number = 600
     retriable = True
@@ -417,20 +425,22 @@ class CoordinatorUnavailableError(UnavailableError):
 
 
 class DeadlineExceededError(UnavailableError):
-    """The deadline passed first."""
+    """The deadline passed before the answer came. For a write the outcome is not known."""
 
     number = 602
     grpc_status = "DEADLINE_EXCEEDED"
 
 
 class TlsHandshakeError(UnavailableError):
-    """Nobody was reached, for the two sides could not agree on TLS; the message says whose certificate it is."""
+    """No broker was reached, because the two sides could not agree on TLS. The message says whose certificate is the
+    cause.
+    """
 
     number = 603
 
 
 class CompactedError(SeriatimError):
-    """The coordinator's history from the revision asked for has been compacted away: list again.
+    """The coordinator has compacted its history and no longer has the revision that was asked for: list again.
 
     Attributes:
         compact_revision: The oldest revision still kept; 0 if the coordinator did not say.
@@ -445,76 +455,79 @@ class CompactedError(SeriatimError):
 
 
 class LeaseNotFoundError(SeriatimError):
-    """The coordinator's lease has ended, or never was; nothing was written."""
+    """The coordinator's lease has ended or never existed. Nothing was written."""
 
     number = 611
     grpc_status = "NOT_FOUND"
 
 
 class StorageError(SeriatimError):
-    """The data directory cannot be used; the message says what to do."""
+    """The broker cannot use its data directory. The message says what to do."""
 
     number = 710
     grpc_status = "DATA_LOSS"
 
 
 class ForeignDiskError(StorageError):
-    """The directory belongs to another cluster or member."""
+    """The data directory belongs to another cluster or member."""
 
     number = 700
 
 
 class NewerFormatError(StorageError):
-    """The directory was written by a newer version."""
+    """A newer version wrote the data directory, and this version cannot read it."""
 
     number = 701
 
 
 class OldDiskError(StorageError):
-    """The directory is an older copy: its run number is below the one the cluster knows."""
+    """The data directory is an older copy: its member run is below the one that the cluster knows."""
 
     number = 702
 
 
 class WipedDiskError(StorageError):
-    """The slot is taken by a disk that this empty directory is not."""
+    """The data directory is empty, but the slot of this broker belongs to another disk."""
 
     number = 703
 
 
 class LostDiskError(StorageError):
-    """The disk was declared lost: what stood on it alone is a gap now, and it must not come back."""
+    """The disk was declared lost. Messages that only it had are a declared gap now, so the disk must not come back."""
 
     number = 705
 
 
 class RunOverError(StorageError):
-    """This run must end, because a death certificate names it, or its data directory is gone or was replaced.
+    """This member run must end, because a death certificate names it, or its data directory is gone or was replaced.
 
-    The process ends with exit status 77 and hands nothing over, because what it acknowledged is on other members too.
+    The process ends with exit status 77 and hands nothing over. The messages that it acknowledged are on other members
+    too.
     """
 
     number = 706
 
 
 class DirectoryInUseError(StorageError):
-    """Another process runs, or starts, with this data directory or a copy of it. That one goes on unchanged.
+    """Another process runs, or starts, with this data directory or a copy of it. The other process goes on unchanged.
 
-    End one of the two. A copy of a directory must never be started beside the original.
+    End one of the two. Never start a copy of a data directory beside the original.
     """
 
     number = 708
 
 
 class RunAliveError(RequestError):
-    """A death certificate was requested for a run that still answers. Nothing was written. End the process first."""
+    """A death certificate was requested for a member run that still answers. Nothing was written. End the process
+    first.
+    """
 
     number = 707
     grpc_status = "FAILED_PRECONDITION"
 
 
 class CorruptionError(StorageError):
-    """What was read is not what was written."""
+    """A read returned other bytes than those that were written: the disk has changed them."""
 
     number = 704
 
@@ -537,8 +550,8 @@ def make_error(
 ) -> SeriatimError:
     """The exception for an error that came over the wire.
 
-    A number that this build does not know (a newer peer's) becomes a plain `SeriatimError` with that number in its
-    details: not retriable, outcome unknown to be safe.
+    A number that this build does not know comes from a newer peer. It becomes a plain `SeriatimError` with the number
+    in its `details`. It counts as not retriable, with an unknown outcome, to be safe.
     """
     kind = CATALOGUE.get(number)
     if kind is None:
@@ -547,6 +560,6 @@ def make_error(
 
 
 class _UnknownError(SeriatimError):
-    """An error of a newer peer."""
+    """An error of a newer peer, with a number that this build does not know."""
 
     outcome_known = False

@@ -8,14 +8,16 @@
             async for message in consumer:
                 await consumer.ack(message)
 
-Order: messages of one producer to one partition stand in the order of the sends. Outcomes: a delivery ends as a
-`Receipt`, or raises `SendFailedError` (provably not stored, never delivered) or `SendUnknownError`. `seriatim.sync`
-holds the same names for programs without asyncio; `seriatim.history` the checker.
+Order: brokers store the messages of one producer to one partition in the order of the sends. Outcomes: a delivery
+ends as a `Receipt`, or raises `SendFailedError` (the message is provably not stored and is never delivered) or
+`SendUnknownError` (it may be stored or not).
 
-Warnings, above all that no broker answers, go to the logger `seriatim`.
+`seriatim.sync` has the same names for programs without asyncio. `seriatim.history` is the history checker.
 
-Each name is loaded when it is first asked for: the command, the checker and administration do without Arrow, and the
-command's help without gRPC.
+The client logs warnings to the logger `seriatim`, for example that no broker answers.
+
+This package imports a name only when a program first uses it. So the command, the checker and administration do not
+load Arrow, and the command's help does not load gRPC.
 """
 
 from __future__ import annotations

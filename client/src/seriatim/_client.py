@@ -1,7 +1,7 @@
-"""The client: what producers, consumers and administration share, and their beginning and end.
+"""The client: it makes producers, consumers and the administration, shares connections among them, and ends them.
 
-What producers and consumers need is loaded when the first one is made: Arrow alone takes longer to load than most
-administration to do.
+The modules of producers and consumers are imported when the first one is made. To load Arrow alone takes longer than
+most administration.
 """
 
 from __future__ import annotations
@@ -37,19 +37,23 @@ if TYPE_CHECKING:
 STAGED_BATCH_BYTES: Final = 512 << 10
 
 TOPIC_DEADLINE_S: Final = 10.0
-"""For the first question about a topic: a cluster that is just starting answers by then."""
+"""Seconds for the first question about a topic: a cluster that is just starting answers within them."""
 
 
 class _Closable(Protocol):
     async def close(self) -> Any:
-        """End."""
+        """End it, and free what it holds."""
 
 
 T = TypeVar("T", bound=_Closable)
 
 
 class Opening(Generic[T]):
-    """A producer or consumer that begins when it is awaited, or entered with `async with`."""
+    """A producer, consumer, writer or range reader that begins when it is awaited, or entered with `async with`.
+
+    After `await`, the application closes it, or the client does at its own end. `async with` closes it at the end of
+    the block.
+    """
 
     def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
         self._begin = begin
@@ -80,7 +84,7 @@ class Client:
         self._channels = Channels(tls)
         self._caller = Caller(self._channels, bootstrap)
         self._links: AppendLinks | None = None  # until there is a producer
-        self._closers: list[Callable[[bool], Awaitable[Any]]] = []  # of what was opened; told whether to flush
+        self._closers: list[Callable[[bool], Awaitable[Any]]] = []  # one for each that was opened; True: flush first
 
     @classmethod
     @asynccontextmanager
@@ -93,21 +97,25 @@ class Client:
         recorder: HistoryLike | None = None,
         message_id: MessageIdOf | None = None,
     ) -> AsyncIterator[Self]:
-        """A client of the cluster that these brokers belong to. Connections are made when they are needed.
+        """A client of the cluster to which these brokers belong. It connects to a broker when it first needs it.
 
-        What was opened with the client and not closed is closed at the end: producers flush first, unless an error
-        leaves the block.
+        At the end of the block the client closes all that the program opened with it and did not close. Producers
+        flush first, unless an error or a cancellation leaves the block.
 
         Args:
-            bootstrap: Addresses `host:port`, one that answers is enough; a string may hold several with commas.
-            name: For the brokers' logs.
-            tls: How to speak TLS; None speaks plain text.
-            recorder: A `seriatim.history.HistoryWriter`, to have all that this client does checked later.
-            message_id: With a recorder: the id of a message from its value, unique in the history.
+            bootstrap: Addresses `host:port`: a sequence of them, or a string with commas between them. It is enough if
+                one of them answers.
+            name: The client's name in the brokers' logs; made up from the process id if empty.
+            tls: The certificates for TLS; None: plain text.
+            recorder: A `seriatim.history.HistoryWriter`. The client writes all its sends, deliveries and
+                acknowledgements into it, and the history checker can check them later.
+            message_id: Given exactly if `recorder` is: a function that returns the id of a message from its value. The
+                id is unique in the history.
 
         Raises:
-            BadRequestError: Not addresses.
-            PreconditionError: Certificates that cannot be used.
+            BadRequestError: `bootstrap` is not one or more addresses, or only one of `recorder` and `message_id` was
+                given.
+            PreconditionError: The files of `tls` cannot be used.
         """
         addresses = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
         addresses = [address.strip() for address in addresses if address.strip()]
@@ -144,13 +152,14 @@ class Client:
         """A producer for a topic: `async with client.producer("t") as producer`, or `await` it and close it yourself.
 
         Args:
-            topic: Its name.
+            topic: The topic's name.
             options: The fields of `ProducerSettings`.
 
-        Raises (when it begins):
-            UnknownTopicError: There is no such topic.
-            IllegalNameError: Nothing can be called so.
-            UnavailableError: No broker answered.
+        Raises:
+            BadRequestError: An option is over its limit. The call itself raises it.
+            UnknownTopicError: The cluster has no such topic. This and the next two are raised when the producer begins.
+            IllegalNameError: A topic cannot have this name.
+            UnavailableError: No broker answered within 10 s.
         """
         settings = ProducerSettings(**options)
 
@@ -181,21 +190,23 @@ class Client:
         compression: Compression | None = None,
         partitioner: Partitioner | None = None,
     ) -> Opening[Writer]:
-        """A writer of a topic: `async with client.writer("t", "nightly") as writer`. Sets of rows, all or nothing.
+        """A writer of a topic: `async with client.writer("t", "nightly") as writer`. It publishes sets of rows whole.
 
-        Nothing is asked of the brokers before its first call. Call `open` first in the program that publishes; tasks in
-        other processes only stage, and need not.
+        The writer asks no broker before its first call. A program that publishes calls `open` first. Tasks in other
+        processes only stage, and do not need to call it.
 
         Args:
-            topic: Its name.
-            name: The writer's: what it has published, and up to which sequence, is kept under this name.
-            epoch: From `open` in another process, to publish here; 0: the writer is opened here, or never.
-            owner: What only one program has, such as the id of a query: another owner is refused. Empty: not compared.
-            compression: Of what is staged: None, "lz4" or "zstd".
-            partitioner: Which partition a key goes to; as of `producer`.
+            topic: The topic's name.
+            name: The writer's name. The cluster keeps under it which publication was the last.
+            epoch: The epoch that `open` returned in another process, to publish here under it. 0: `open` is called
+                here, or this process only stages.
+            owner: A text that only one program has, such as the id of a query. Brokers refuse a publication by another
+                owner. Empty: they do not compare owners.
+            compression: Of the staged batches: None, "lz4" or "zstd".
+            partitioner: Chooses the partition for a key; by default the same as a producer's.
 
-        Raises (when it begins):
-            IllegalNameError: Nothing can be called so.
+        Raises:
+            IllegalNameError: A writer cannot have this name. Raised when the writer begins.
         """
 
         async def begin() -> Writer:
@@ -230,27 +241,31 @@ class Client:
         on_group_change: Callable[[GroupChange], None] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Opening[Consumer]:
-        """A consumer of a topic, a member of a consumer group: `async with client.consumer("t", "g") as consumer`.
+        """A consumer of a topic, in a consumer group: `async with client.consumer("t", "g") as consumer`.
 
         Args:
-            topic: Its name.
+            topic: The topic's name.
             group: The consumer group's name.
-            mode: `exclusive`: one consumer at a time for each partition, the others stand by.
-            partitions: Numbers to ask for; all of them if absent.
-            name: Unique in the group; made up if absent.
-            on_gap: Called when messages are declared gone.
-            on_assignment: Called when a partition begins or ceases to be delivered here.
-            on_group_change: Called when the group was rewound, skipped, paused or resumed on a partition, before the
-                first message that is delivered since.
+            mode: `exclusive`: one consumer at a time reads a partition, and the others are standbys.
+            partitions: Numbers of the partitions to read; None: all, also those that are added later.
+            name: The consumer's name, unique in the consumer group; made up if None.
+            on_gap: Called when messages will not be delivered, because they were declared lost or retention dropped
+                them.
+            on_assignment: Called when the brokers begin or cease to deliver a partition to this consumer.
+            on_group_change: Called when the consumer group was rewound, skipped, paused or resumed on a partition. The
+                call comes before the first message that is delivered after the change.
             options: The fields of `ConsumerSettings`.
 
-        Raises (when it begins):
-            UnknownTopicError: There is no such topic.
-            UnsupportedModeError: A mode that is not served.
-            IllegalNameError: The topic's or the group's name.
+        Raises:
+            UnsupportedModeError: The mode is not `exclusive`. The call itself raises this.
+            IllegalNameError: A topic or a consumer group cannot have this name. For the group, the call raises it.
+            BadRequestError: An option is over its limit (the call raises it), or `start` is an offset for more than one
+                partition.
+            UnknownTopicError: The cluster has no such topic. This and the next three are raised when the consumer
+                begins.
             PartitionOutOfRangeError: The topic has fewer partitions.
             OffsetOutOfRangeError: `start` is no place in the topic, or a time in the future.
-            UnavailableError: No broker answered.
+            UnavailableError: No broker answered within 10 s.
         """
         _check_group(group, mode)
         settings = ConsumerSettings(**options)
@@ -280,50 +295,53 @@ class Client:
         incarnation: str = "",
         timeout_s: float = QUESTION_DEADLINE_S,
     ) -> tuple[PartitionOffset, ...]:
-        """A place in partitions of a topic: where they begin, where they end, or where a time is.
+        """Ask for a place in partitions of a topic: their beginning, their end, or the place of a time.
 
-        All that was acknowledged before the call lies before the end that it returns. A time is compared with the
-        brokers' clocks when they took the messages, not with the messages' own timestamps. If all messages are older,
-        the place is the end, and `found` is False; if all are younger, it is the first one that is kept.
+        All messages that were acknowledged before the call are below the end that it returns. A time is compared with
+        the messages' append times (the brokers' clocks), not with their own timestamps. If all messages are older than
+        the time, the place is the end, and `found` is False. If all are younger, the place is the first message that is
+        kept.
 
         Args:
-            topic: Its name.
+            topic: The topic's name.
             at: "earliest", "end", or a time with a zone.
-            partitions: Numbers; all if absent.
-            incarnation: Of the topic that is meant; empty: whichever has the name.
-            timeout_s: For the answer.
+            partitions: Numbers in the topic; None: all.
+            incarnation: The incarnation of the topic; empty: of the topic that has the name now.
+            timeout_s: Seconds to wait for the answer (default 10).
 
         Returns:
             One place for each partition, in the order of `partitions`.
 
         Raises:
-            UnknownTopicError: There is no such topic.
+            UnknownTopicError: The cluster has no such topic.
             PreconditionError: Another topic has the name.
             PartitionOutOfRangeError: The topic has fewer partitions.
-            BadRequestError: A time without a zone, or before 1970.
+            BadRequestError: The time has no zone, or is before 1970.
             PositionUnknownError: No broker could tell the place in one of the partitions in time.
-            UnavailableError: No broker answered.
+            UnavailableError: No broker answered in time.
+
+        The call changes nothing; it may be cancelled at any time.
         """
         return await questions.offsets(self._caller, topic, at, partitions, incarnation, timeout_s)
 
     async def retained(
         self, topic: str, *, incarnation: str = "", timeout_s: float = QUESTION_DEADLINE_S
     ) -> tuple[RetainedRange, ...]:
-        """What is kept of each partition of a topic: from which message on, since when, how many messages and bytes.
+        """Ask which messages of each partition are kept: from which offset on, since when, how many, and their bytes.
 
         Args:
-            topic: Its name.
-            incarnation: Of the topic that is meant; empty: whichever has the name.
-            timeout_s: For the answer.
+            topic: The topic's name.
+            incarnation: The incarnation of the topic; empty: of the topic that has the name now.
+            timeout_s: Seconds to wait for the answer (default 10).
 
         Returns:
             One range for each partition, by number.
 
         Raises:
-            UnknownTopicError: There is no such topic.
+            UnknownTopicError: The cluster has no such topic.
             PreconditionError: Another topic has the name.
-            PositionUnknownError: No broker could tell it of one of the partitions in time.
-            UnavailableError: No broker answered.
+            PositionUnknownError: No broker could tell the range of one of the partitions in time.
+            UnavailableError: No broker answered in time.
         """
         return await questions.retained(self._caller, topic, incarnation, timeout_s)
 
@@ -338,24 +356,29 @@ class Client:
         incarnation: str = "",
         timeout_s: float = QUESTION_DEADLINE_S,
     ) -> RangePlan:
-        """What lies between two offsets of a partition: pieces that can be read apart, and what is gone.
+        """Divide [start, end) of a partition into pieces that can be read separately, and name the messages gone.
 
-        Below the end of the partition nothing changes but what retention drops, so the same range has the same pieces.
+        Below the end of a partition only retention changes anything. So the same range always has the same pieces,
+        unless retention drops some of its messages.
 
         Args:
-            topic: Its name.
+            topic: The topic's name.
             partition: Number in the topic.
-            start: The first offset.
-            end: The first one behind the range; not behind the end of the partition.
-            cut_bytes: A piece ends with the first batch at or above this size; 0: pieces are whole segments.
-            incarnation: Of the topic that is meant; empty: whichever has the name.
-            timeout_s: For each page of the answer.
+            start: The first offset of the range.
+            end: The first offset behind the range. It is at most the end of the partition.
+            cut_bytes: A piece ends with the batch that brings it to this size or above it, at least 64 KiB; 0: each
+                piece is a whole segment.
+            incarnation: The incarnation of the topic; empty: of the topic that has the name now.
+            timeout_s: Seconds to wait for each page of the answer (default 10).
 
         Raises:
-            OffsetOutOfRangeError: The range ends behind the end of the partition, or one of its ends lies behind that
-                of its segment; `details["end"]` is the offset of that end.
-            BadRequestError: No range, or pieces of less than 64 KiB.
-            UnknownTopicError, PreconditionError, PartitionOutOfRangeError, UnavailableError: As of `offsets`.
+            OffsetOutOfRangeError: The range ends behind the end of the partition, or `start` or `end` is behind the
+                end of its segment. `details["end"]` is the offset of the end that was passed.
+            BadRequestError: `start` and `end` are no range, or `cut_bytes` is less than 64 KiB and not 0.
+            UnknownTopicError: The cluster has no such topic.
+            PreconditionError: Another topic has the name.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            UnavailableError: No broker answered in time.
         """
         return await questions.plan_range(self._caller, topic, partition, start, end, cut_bytes, incarnation, timeout_s)
 
@@ -374,24 +397,33 @@ class Client:
     ) -> Opening[RangeReader]:
         """A reader of [start, end) of a partition: `async with client.read_range("t", 0) as reader`.
 
-        It needs no consumer group. Where it begins and ends is found out once, when it begins: messages that come later
-        are not read. If a broker is lost in the middle, it goes on at another one exactly where it was.
+        It needs no consumer group. The reader asks once, when it begins, where the range starts and ends. It does not
+        read messages that come later. If a broker is lost in the middle, the reader goes on at another one, from
+        exactly the same place.
 
         Args:
-            topic: Its name.
+            topic: The topic's name.
             partition: Number in the topic.
-            start: An offset, "earliest", "end", or a time with a zone: the first message at or after it.
-            end: The first offset that is not read, given alike.
-            incarnation: Of the topic that is meant; empty: whichever has the name.
-            raw: Whether to read also what readers otherwise skip, because it repeats what stands earlier.
-            on_loss: Called with what was declared lost, or dropped by retention. If absent, such a range raises.
-            credit_bytes: Bytes that are read ahead, at least 64 KiB.
-            read_timeout_s: For so long without a broker that has the next messages it keeps trying.
+            start: An offset, "earliest", "end", or a time with a zone: then the first message at or after it.
+            end: The first offset that is not read, given in the same way.
+            incarnation: The incarnation of the topic; empty: of the topic that has the name now.
+            raw: Whether to read repeats too. Other readers skip them, because the same messages come earlier.
+            on_loss: Called with each range of messages that was declared lost or that retention dropped. If None, the
+                reader raises `MessagesGoneError` there.
+            credit_bytes: Bytes that a broker may send ahead of the application, at least 64 KiB (default 8 MiB).
+            read_timeout_s: Seconds for which the reader looks for a broker that has the next messages, before it
+                raises `UnavailableError` (default 30).
 
-        Raises (when it begins):
-            OffsetOutOfRangeError: The range ends behind the end of the partition, which `details["end"]` names.
-            BadRequestError: The range ends before it begins; a time without a zone, or before 1970.
-            UnknownTopicError, PreconditionError, PartitionOutOfRangeError, UnavailableError: As of `offsets`.
+        Raises:
+            OffsetOutOfRangeError: The range ends behind the end of the partition. `details["end"]` is that end. This
+                and all errors below are raised when the reader begins.
+            BadRequestError: The range ends before it begins, a time has no zone or is before 1970, or `credit_bytes` or
+                `read_timeout_s` is below its limit.
+            UnknownTopicError: The cluster has no such topic.
+            PreconditionError: Another topic has the name.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            PositionUnknownError: No broker could tell the place of `start` or `end` in time.
+            UnavailableError: No broker answered within 10 s.
         """
 
         async def begin() -> RangeReader:
@@ -420,28 +452,34 @@ class Client:
         incarnation: str = "",
         timeout_s: float = QUESTION_DEADLINE_S,
     ) -> None:
-        """Say how far a program is that reads ranges, under the name of a consumer group without consumers.
+        """Report how far a program that reads ranges has read, under the name of an external group.
 
-        The group is shown with its lag as others are (`Admin.describe_group`, `seriatim group describe`), and retention
-        that spares unread messages spares those that it has not read. It is removed if it reports nothing for
-        `deleted_kept_s` (7 days), or with `Admin.delete_group`.
+        An external group is a consumer group without consumers. `Admin.describe_group` and `seriatim group describe`
+        show it with its lag, like any other. If the topic's retention keeps unread messages, it also keeps those that
+        this group has not read. The cluster forgets the group if it reports nothing for `deleted_kept_s` (7 days), or
+        when `Admin.delete_group` is called.
 
         Args:
-            topic: Its name.
-            group: The group's name; consumers cannot join it.
-            offsets: By partition number: of the next message that the program will read.
-            incarnation: Of the topic that is meant; empty: whichever has the name.
-            timeout_s: For the answer.
+            topic: The topic's name.
+            group: The external group's name. Consumers cannot join it.
+            offsets: For each partition number, the offset of the next message that the program will read.
+            incarnation: The incarnation of the topic; empty: of the topic that has the name now.
+            timeout_s: Seconds to wait for the answer (default 10).
 
         Raises:
-            PreconditionError: The group has consumers; or another topic has the name.
+            PreconditionError: The consumer group has consumers, or another topic has the name.
             OffsetOutOfRangeError: A partition has no such offset.
-            IllegalNameError, UnknownTopicError, PartitionOutOfRangeError, UnavailableError: As of `offsets`.
+            IllegalNameError: A topic or a consumer group cannot have this name.
+            UnknownTopicError: The cluster has no such topic.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            UnavailableError: No broker answered in time.
+
+        If cancelled, or after `UnavailableError`, the report may have been stored. To report again does no harm.
         """
         await questions.report_progress(self._caller, topic, group, offsets, incarnation, timeout_s)
 
     def admin(self) -> Admin:
-        """Administration of the cluster."""
+        """The administration of the cluster. It shares this client's connections and ends with the client."""
         return Admin(self._caller)
 
     async def _ask_for_topic(self, name: str) -> broker_pb2.GetTopicResponse:
@@ -454,11 +492,11 @@ class Client:
 
 
 def _check_group(group: str, mode: str) -> None:
-    """Refuse what no broker would take.
+    """Refuse a name or a mode that no broker would accept.
 
     Raises:
-        IllegalNameError: The group's name.
-        UnsupportedModeError: A mode that is not served.
+        IllegalNameError: A consumer group cannot have this name.
+        UnsupportedModeError: The mode is not `exclusive`.
     """
     if not is_legal_name(group):
         raise IllegalNameError(f"{group!r} cannot name a consumer group")

@@ -1,4 +1,4 @@
-"""The consumer as users see it. How deliveries come, and acknowledgements go, is told in `_consuming`."""
+"""The consumer as users see it. `_consuming` has how deliveries come and how acknowledgements go."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ _FAILED_MEANS: Final = (
 
 
 class Consumer:
-    """Reads a topic as a member of a consumer group, in exclusive mode. Get one from `Client.consumer`.
+    """Reads a topic in a consumer group, in exclusive mode. Get one from `Client.consumer`.
 
-    Each partition is delivered to one consumer of the group at a time, in its order; others stand by and take over
-    where the acknowledgements ended. What was delivered and not acknowledged then comes again.
+    The brokers deliver each partition to one consumer of the consumer group at a time, in its order. The others are
+    standbys. A standby takes over where the acknowledgements ended: messages that were delivered and not acknowledged
+    then come again.
 
-    When the topic is deleted, the consumer ends: the next call raises `UnknownTopicError`, also if the topic is made
-    again under its name. Make a new consumer to read the new topic: its messages and the group's positions are its own.
+    When the topic is deleted, the consumer ends: the next call raises `UnknownTopicError`, also if a new topic gets the
+    same name. Make a new consumer to read the new topic. It has other messages, and the consumer group has other
+    cursors there.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Consumer:
         )
         self._subscriptions: dict[int, Subscription] = {}
         for number in numbers:
-            # An offset or a time was looked up when the group was made, just before.
+            # For an offset or a time, `Client.consumer` has made the consumer group there just before.
             start: Start = "latest" if settings.start == "latest" else "earliest"
             self._subscribe(number, topic.partition_ids[number], start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
@@ -111,18 +113,18 @@ class Consumer:
         self._inbox.fail(_deleted(self.topic, made_again=made_again))
 
     def _end(self, error: SeriatimError) -> None:
-        """A partition cannot be read any more: the next call of the application says so, and no question follows."""
+        """A partition cannot be read any more: the application's next call raises it, and no broker is asked again."""
         self._servers.stop()
         self._inbox.fail(_deleted(self.topic) if isinstance(error, UnknownTopicError) else error)
 
     def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
-        """Read the partitions that were added, from their beginning: what is in them came after this consumer did."""
+        """Read the added partitions from their beginning: all messages in them are younger than this consumer."""
         for number in range(len(self._subscriptions), topic.partition_count):
             self._subscribe(number, topic.partition_ids[number], "earliest")
 
     @property
     def paused(self) -> tuple[int, ...]:
-        """Partitions on which the group is paused: nothing is delivered until it is resumed."""
+        """Partitions on which the consumer group is paused. Nothing is delivered there until it is resumed."""
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.core.paused)
 
     # ---- reading -------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ class Consumer:
 
     @property
     def joined(self) -> tuple[int, ...]:
-        """Partitions whose server knows this consumer, active or standing by."""
+        """Partitions whose server knows this consumer, as the active one or as a standby."""
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.is_joined)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -146,26 +148,27 @@ class Consumer:
             yield message
 
     async def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
-        """Wait until there is a message, and return what is there: a long poll.
+        """Wait until there is a message, and return all that have arrived: a long poll.
 
         Args:
-            max_messages: At most so many.
-            timeout_s: Then an empty list is returned. 0 does not wait.
+            max_messages: The most messages to return, at least 1.
+            timeout_s: Seconds to wait for the first message. Then the call returns an empty list. 0: do not wait.
 
         Raises:
-            SeriatimError: A partition cannot be read any more (and why). Each later call raises it as well; messages
-                that were returned before can still be acknowledged.
+            SeriatimError: A partition cannot be read any more; the error says why. Each later call raises it too.
+                Messages that were returned before can still be acknowledged.
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is closed.
 
-        If cancelled, nothing is lost.
+        If the call is cancelled, no message is lost: the next call returns them.
         """
         assert max_messages > 0
         return await self._fetch(max_messages, _deadline(timeout_s))
 
     async def _fetch(self, max_messages: int, deadline: float | None) -> list[Message]:
-        # What is taken off the inbox here and not returned is lost to the application, and a later acknowledgement
-        # would cover it. So an unexpected exception ends the consumer.
+        # An unexpected exception ends the consumer. Without that: 1. `_fetch` takes messages off the inbox. 2. It
+        # raises, so the application never gets them. 3. The application acknowledges a later message, and with it
+        # these.
         try:
             first = await self._inbox.next(deadline)
             if first is None:
@@ -181,9 +184,19 @@ class Consumer:
         return messages
 
     async def fetch_table(self, timeout_s: float = 1.0) -> FetchedTable | None:
-        """Wait for a batch, and return it as an Arrow table whose values are views of what came; None at the deadline.
+        """Wait for a batch, and return it as an Arrow table. Its values are views of the received bytes, not copies.
 
-        Do not mix with the other forms of reading before all that they took is used up.
+        Before a program changes to this form of reading, it uses up all messages that the other forms returned.
+
+        Args:
+            timeout_s: Seconds to wait. Then the call returns None. 0: do not wait.
+
+        Raises:
+            SeriatimError: A partition cannot be read any more; the error says why. Each later call raises it too.
+            ClientFailureError: The consumer has ended because its own code failed.
+            PreconditionError: The consumer is closed.
+
+        If the call is cancelled, no batch is lost.
         """
         try:
             return await self._inbox.next_table(_deadline(timeout_s))
@@ -199,17 +212,21 @@ class Consumer:
     # ---- acknowledging -------------------------------------------------------------------------------
 
     async def ack(self, message: Message | FetchedTable | int, partition: int | None = None) -> bool:
-        """Acknowledge a message and all before it in its partition; of a table, all its rows.
+        """Acknowledge a message and all messages before it in its partition. With a table: all its rows.
+
+        The consumer sends the acknowledgement within `ack_interval_ms`. The call does not wait for the broker.
 
         Args:
-            message: What was delivered, or its offset (then with `partition`).
-            partition: Only with an offset.
+            message: The message or table that was delivered, or an offset (then `partition` is required).
+            partition: The partition's number; only with an offset.
 
         Returns:
-            False if the partition was taken over, or begun anew, since: the message comes again, here or elsewhere.
+            False if, since the delivery, another consumer has taken the partition over or the consumer group was
+            moved. Then the acknowledgement does not count, and the message comes again, here or elsewhere.
 
         Raises:
-            BadRequestError: An offset that was not delivered.
+            BadRequestError: The offset was not delivered to this consumer, or comes without a known partition.
+            ClientFailureError: The consumer has ended because its own code failed.
         """
         if isinstance(message, int):
             if partition is None or partition not in self._subscriptions:
@@ -222,16 +239,17 @@ class Consumer:
         return self._subscriptions[message.partition].acknowledge(message.grant, offset)
 
     async def ack_all(self) -> None:
-        """Acknowledge all that the application has been given so far."""
+        """Acknowledge all messages that this consumer has given to the application so far."""
         for subscription in self._subscriptions.values():
             subscription.acknowledge_taken()
 
     # ---- ending --------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Send the last acknowledgements and leave; a standby takes over at once. A second call does nothing.
+        """Send the last acknowledgements and leave. A standby takes over at once. A second call does nothing.
 
-        If cancelled, the consumer has left all the same, perhaps without its last acknowledgements.
+        If the call is cancelled, the consumer has left, perhaps without its last acknowledgements. The messages without
+        an acknowledgement then come again.
         """
         if self._closed:
             return
@@ -252,7 +270,7 @@ class Consumer:
             await self._growth.close()
 
     def _break_off(self, error: ClientFailureError) -> None:
-        """The consumer failed: each call of the application raises, and the brokers are left at once."""
+        """The consumer's own code failed: each call of the application raises, and it leaves the brokers at once."""
         attempt(self._inbox.fail, error)
         attempt(self._alarms.cancel)
         attempt(self._servers.stop)
@@ -274,10 +292,10 @@ def _nothing() -> None:
 
 
 def _deleted(topic: str, *, made_again: bool = False) -> UnknownTopicError:
-    """What a consumer of a deleted topic ends with. It does not go on in another topic that has the name now.
+    """The error with which the consumer of a deleted topic ends. It does not go on in a new topic of the same name.
 
-    The new topic has other messages, other partitions and other positions of the group. Whether its messages belong
-    behind those that were read is for the application to say.
+    The new topic has other messages and other partitions, and the consumer group has other cursors there. Only the
+    application can say whether the new messages belong behind those that it has read.
     """
     again = " and made again; this consumer belongs to the deleted one" if made_again else ""
     remedy = "make a new consumer" if made_again else "if it is made again, make a new consumer"

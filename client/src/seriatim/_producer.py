@@ -1,4 +1,4 @@
-"""The producer as users see it. What happens to a message once it is taken is told in `_producing`."""
+"""The producer as users see it. `_producing` has what happens to a message after the producer has taken it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
 BATCH_BYTES_DEFAULT: Final = 1 << 20
-"""The brokers' limit of a body, where the topic names none."""
+"""The brokers' limit of a body, used if the topic sets none."""
 
 BATCH_OVERHEAD_BYTES: Final = 4096
 """Room in a body for what surrounds a single message: metadata, offsets, headers, padding."""
 
 YIELD_BYTES: Final = 256 << 10
-"""A sender that never waits for anything lets the loop turn after so much."""
+"""After taking this many bytes without a wait, `send` gives the event loop a turn."""
 
 _FAILED_MEANS: Final = (
     "Messages that it had taken and that are not settled are unknown: they may be stored or not. "
@@ -53,12 +53,12 @@ _FAILED_MEANS: Final = (
 class Producer:
     """Sends messages to a topic, in order for each partition. Get one from `Client.producer`.
 
-    Messages of one producer to one partition are stored in the order of the calls, retries and failovers included.
-    Use it from one event loop.
+    Brokers store the messages of one producer to one partition in the order of the calls, also across resends and
+    failovers. Use a producer from one event loop only.
 
-    When the topic is deleted, the producer ends, also if the topic is made again under its name: what is not settled
-    becomes failed, or unknown if it may have been stored, with an `UnknownTopicError` as its cause. Later sends raise
-    that error.
+    When the topic is deleted, the producer ends, also if a new topic gets the same name. Messages that are not settled
+    become failed, or unknown if they may have been stored, with an `UnknownTopicError` as their cause. Later sends
+    raise that error.
     """
 
     def __init__(
@@ -129,23 +129,23 @@ class Producer:
         return partition
 
     def _grow(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> None:
-        """Use the partitions that were added. From now on keys are spread over all of them."""
+        """Use the partitions that were added to the topic. From now on keys are spread over all partitions."""
         for number in range(len(self._partitions), topic.partition_count):
             self._partitions.append(self._make_partition(number, topic.partition_ids[number], route_of(routes[number])))
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the topic has, as far as is known here; it grows within seconds after the topic has."""
+        """The number of partitions that this producer knows. It asks every 2 s whether some were added."""
         return len(self._partitions)
 
     @property
     def buffered_bytes(self) -> int:
-        """Payload taken and not settled."""
+        """Bytes of the messages that were taken and are not settled, with an allowance for each message's overhead."""
         return self._backlog.size_bytes
 
     @property
     def unsettled_count(self) -> int:
-        """Messages taken and not settled."""
+        """The number of messages that were taken and are not settled."""
         return self._backlog.message_count
 
     def _look_found_gone(self, made_again: bool) -> None:
@@ -169,29 +169,32 @@ class Producer:
         headers: Headers | None = None,
         tag: str | None = None,
     ) -> Delivery:
-        """Take a message once there is room for it; the delivery that is returned settles later.
+        """Take one message when there is room for it, and return its delivery, which settles later.
+
+        The call waits while `buffer_size_bytes` of messages are not settled.
 
         Args:
-            value: The payload: bytes, or a bytearray or memoryview, which is copied. Text must be encoded first. At
-                most `message_size_bytes_max` together with its key.
-            key: Messages of one key go to one partition, in order. Of the same types as `value`.
-            partition: Number in the topic; overrides the key.
-            timestamp_ms: The message's own time in whole milliseconds since 1970, in 64 bits; now if absent.
-            headers: Names (str) and values (of the same types as `value`); copied.
+            value: The payload: bytes, or a bytearray or memoryview, which is copied. Encode text first. Value and key
+                together have at most `message_size_bytes_max` bytes.
+            key: Messages with the same key go to the same partition and keep their order. Types as for `value`.
+            partition: The partition's number in the topic. It overrides the key.
+            timestamp_ms: The message's own time in whole milliseconds since 1970, in 64 bits. None: now.
+            headers: Names (str) and values (types as for `value`). They are copied.
             tag: A word to filter by, a str.
 
         Raises:
             IllegalMessageError: An argument has a type or a value that a message cannot hold; nothing was taken. It is
                 a `TypeError` and a `ValueError` too.
-            MessageTooLargeError: Over the limit, or too large for one batch with its headers and its tag; nothing was
-                taken.
+            MessageTooLargeError: Key and value are over the limit, or the message with its headers and its tag is too
+                large for one batch; nothing was taken.
             PartitionOutOfRangeError: The topic has fewer partitions; nothing was taken.
-            PreconditionError: The producer is closed.
-            UnknownTopicError: The topic was deleted.
+            PreconditionError: The producer is closed; nothing was taken.
+            UnknownTopicError: The topic was deleted; nothing was taken.
             ClientFailureError: The producer has ended because its own code failed.
 
-        What a partitioner of the application raises goes to the caller; nothing was taken. If cancelled, the message
-        was not taken.
+        An exception that the application's partitioner raises goes to the caller; nothing was taken.
+
+        If the call is cancelled, the message was not taken and is never stored.
         """
         message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
         if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(message[0]):
@@ -207,18 +210,22 @@ class Producer:
         headers: Headers | None = None,
         tag: str | None = None,
     ) -> Delivery:
-        """As `send`, without waiting.
+        """Take one message at once, or refuse it. Arguments and errors are those of `send`.
 
         Raises:
-            OverloadedError: `buffer_size_bytes` are on their way, or others wait for room.
+            OverloadedError: `buffer_size_bytes` of messages are not settled, or other senders wait for room; nothing
+                was taken.
         """
         message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
         if not self._backlog.has_room(message[0]):
-            raise OverloadedError(f"{self._backlog.size_bytes} bytes are on their way already")
+            raise OverloadedError(
+                f"{self._backlog.size_bytes} bytes of messages are not settled yet: the message was not taken; "
+                "send it again when some are settled, or raise buffer_size_bytes"
+            )
         return self._take(message, partition)
 
     async def _wait_for_room(self, size_bytes: int) -> None:
-        """Wait in line, at least for a turn of the loop: before the message is taken, so that cancelling takes none."""
+        """Wait in line for at least one turn of the loop. The message is not taken yet, so cancelling loses nothing."""
         self._since_yield_bytes = 0
         await self._backlog.wait_for_room(size_bytes)
 
@@ -247,25 +254,28 @@ class Producer:
         headers: Sequence[Headers | None] | None = None,
         tags: Sequence[str | None] | None = None,
     ) -> Deliveries:
-        """Take many messages at once, in their order: far cheaper than one by one.
+        """Take many messages at once, in their order. This costs far less than one `send` for each.
 
         Args:
-            values: The payloads; the other sequences, if given, are as long. All items have the types of `send`.
-            keys: A key for each, or None.
-            partition: One for all, overrides the keys. Without it and without keys all go to one partition.
-            timestamps_ms: A time for each; now if absent.
-            headers: Headers for each.
-            tags: A tag for each.
+            values: The payloads. The other sequences, if given, have the same length. All items have the types of
+                `send`.
+            keys: A key for each message, or None for a message without a key.
+            partition: One partition for all messages; it overrides the keys. Without it and without keys, all messages
+                go to one partition.
+            timestamps_ms: A time for each message, in milliseconds since 1970. None: now.
+            headers: Headers for each message.
+            tags: A tag for each message.
 
         Raises:
             IllegalMessageError: A part of a message has a type or a value that a message cannot hold; none was taken.
-            MessageTooLargeError: One is over the limit; none was taken.
+            MessageTooLargeError: A message is over the limit; none was taken.
             BadRequestError: The sequences differ in length; none was taken.
             PartitionOutOfRangeError: The topic has fewer partitions; none was taken.
-            PreconditionError: The producer is closed.
+            PreconditionError: The producer is closed; none was taken.
+            UnknownTopicError: The topic was deleted; none was taken.
             ClientFailureError: The producer has ended because its own code failed.
 
-        If cancelled, none was taken.
+        If the call is cancelled, no message was taken.
         """
         messages, size = checks.check_messages(values, keys, timestamps_ms, headers, tags, self._limits)
         count = len(messages.values)
@@ -295,25 +305,29 @@ class Producer:
     ) -> Deliveries:
         """Take the rows of an Arrow table, in their order, without copying values.
 
-        Columns: key, value, timestamp, headers, tag; only `value` must be there, without nulls. Text columns are taken
-        as UTF-8, Arrow timestamps as milliseconds; nulls in `timestamp` are now. Slices of the table become batches as
-        they are. With keys and no `partition`, rows are grouped by partition first, which copies them once.
+        The columns are key, value, timestamp, headers and tag. Only `value` is required, and it has no nulls. The
+        producer reads text columns as UTF-8 and Arrow timestamps as milliseconds. A null in `timestamp` means now.
+
+        Slices of the table become batches without a copy. With keys and no `partition`, the producer first groups the
+        rows by partition, which copies them once.
 
         Args:
-            table: Rows to send.
-            partition: One for all rows; without it and without keys all go to one partition.
-            key_column: The column that holds the key, if it is not called key.
+            table: The rows to send.
+            partition: One partition for all rows. Without it and without keys, all rows go to one partition.
+            key_column: The name of the column with the keys, if it is not `key`.
 
         Raises:
-            IllegalMessageError: Not a table; or a column is missing, unknown or of a wrong type, or has a null that a
-                message cannot hold. None was taken.
-            MessageTooLargeError: A row is over the limit; none was taken.
-            PartitionOutOfRangeError: The topic has fewer partitions; none was taken.
-            PreconditionError: The producer is closed; none was taken. If it is closed in the middle of the call, the
+            IllegalMessageError: `table` is not a table, or a column is missing, unknown or of a wrong type, or it has a
+                null that a message cannot hold; no row was taken.
+            MessageTooLargeError: A row is over the limit; no row was taken.
+            PartitionOutOfRangeError: The topic has fewer partitions; no row was taken.
+            PreconditionError: The producer is closed; no row was taken. If it is closed in the middle of the call, the
                 rows that were not taken are settled as failed.
+            UnknownTopicError: The topic was deleted; no row was taken. In the middle of the call: as above.
             ClientFailureError: The producer has ended because its own code failed.
 
-        If cancelled, some of the rows may have been taken: for each partition the first ones, in their order.
+        If the call is cancelled, some of the rows may have been taken: for each partition the first ones, in their
+        order.
         """
         table = checks.check_table(table, key_column, int(time.time() * 1000))
         deliveries = Deliveries(table.num_rows)
@@ -342,10 +356,15 @@ class Producer:
         return deliveries
 
     async def send_body(self, body: _batch.Body, partition: int) -> Deliveries:
-        """Take a body that is encoded already, as one batch: a piece of a manifest.
+        """Take a body that is encoded already, as one batch. `Writer.publish` sends the pieces of a manifest so.
 
         Raises:
-            PartitionOutOfRangeError, PreconditionError, ClientFailureError: As of `send`; nothing was taken.
+            PartitionOutOfRangeError: The topic has fewer partitions; nothing was taken.
+            PreconditionError: The producer is closed; nothing was taken.
+            UnknownTopicError: The topic was deleted; nothing was taken.
+            ClientFailureError: The producer has ended because its own code failed.
+
+        If the call is cancelled, nothing was taken.
         """
         deliveries = Deliveries(body.message_count)
         ((target, positions),) = self._partitioning.of_many(None, partition, body.message_count)
@@ -362,7 +381,7 @@ class Producer:
     def _pieces(
         self, table: Any, groups: Sequence[tuple[PartitionSender, Sequence[int]]]
     ) -> Iterator[tuple[PartitionSender, Any, int, Sequence[int]]]:
-        """What becomes a batch each: where it goes, the rows, what they take, and their positions in the table."""
+        """One item for each batch to be: its partition, its rows, their size, and their positions in the table."""
         for target, positions in groups:
             part = table if len(groups) == 1 else table.take(_batch.row_numbers(positions))
             base = 0
@@ -374,10 +393,10 @@ class Producer:
     # ---- ending --------------------------------------------------------------------------------------
 
     async def flush(self) -> FlushResult:
-        """Send what lingers, and wait until all that was taken is settled.
+        """Send all messages that linger, and wait until every message that was taken is settled.
 
-        Never raises for an outcome; if the producer has ended because its own code failed, what was on its way counts
-        as unknown. If cancelled, sending goes on.
+        It never raises because of an outcome. If the producer has ended because its own code failed, the messages that
+        were on their way count as unknown. If the call is cancelled, sending goes on.
         """
         await self._settle_all()
         return self._backlog.result()
@@ -389,9 +408,10 @@ class Producer:
         await self._backlog.until_settled()
 
     async def close(self, timeout_s: float | None = None) -> FlushResult:
-        """Flush, for at most `timeout_s` (None: until the delivery timeout), then end. What is left is settled.
+        """Flush for at most `timeout_s` seconds (None: until the delivery timeout), then end.
 
-        A second call does nothing. If cancelled, the producer has ended all the same, and what was left is settled.
+        Messages that are left then are settled: as failed if no broker can have stored them, else as unknown. A second
+        call does nothing. If the call is cancelled, the producer has ended, and all messages are settled, just so.
         """
         if self._is_closed:
             return FlushResult(0, 0, 0)
@@ -401,10 +421,10 @@ class Producer:
             async with asyncio.timeout(timeout_s):
                 await self._settle_all()
         except TimeoutError:
-            pass  # what is left is settled as what is known of it
+            pass  # `_end` settles what is left, by what is known of it
         finally:
             try:
-                self._end()  # without waiting for anything, so that cancelling leaves nothing unsettled
+                self._end()  # it waits for nothing, so a cancelled call leaves nothing unsettled
             except BaseException as exc:
                 self._failure.raise_for(exc)
         await self._growth.close()
@@ -418,14 +438,14 @@ class Producer:
         self._stop()
 
     def _stop(self) -> None:
-        """Nothing calls the partitions any more. Everything is settled."""
+        """Let nothing call the partitions any more. Everything is settled already."""
         for partition in self._partitions:
             attempt(self._links.forget, partition.partition_id, self.producer_id)
         attempt(self._turns.cancel)
         attempt(self._routes.stop)
 
     def _break_off(self, error: ClientFailureError) -> None:
-        """The producer failed: settle everything as unknown, and take nothing more."""
+        """The producer's own code failed: settle everything as unknown, and take nothing more."""
         attempt(self._backlog.close, error)
         reason = ReplyError(error.number, error.message)
         for partition in self._partitions:
@@ -446,7 +466,7 @@ class Producer:
 def _refuse_rest(
     pieces: Sequence[tuple[PartitionSender, Any, int, Sequence[int]]], deliveries: Deliveries, error: SeriatimError
 ) -> None:
-    """Settle rows that were not taken, because the producer closed in the middle of their call."""
+    """Settle the rows that were not taken, because the producer closed in the middle of their call, as failed."""
     reason = ReplyError(error.number, error.message)
     for target, _, _, positions in pieces:
         deliveries.settle_positions(positions, 0, Settlement(Outcome.FAILED, target.number, 0, 0, reason))

@@ -1,4 +1,4 @@
-"""The plain values that users get: receipts, messages, and what the cluster says of itself."""
+"""The plain values that users get: receipts, messages, and descriptions of the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ OutcomeName = Literal["ok", "failed", "unknown"]
 
 
 class AckLevel(enum.IntEnum):
-    """When a broker answers a send. The last two carry the promise; the others are faster and may lose."""
+    """When a broker answers a send. Only the last two carry the promise. The others are faster, and may lose messages.
+
+    NONE: at once. MASTER_RECEIVED: the master has the batch in memory. MASTER_FLUSHED: the master has flushed it.
+    REPLICATED: it is committed, so every member has it (flushed, unless the topic has `flush` off).
+    REPLICATED_FLUSHED: every member has flushed it.
+    """
 
     NONE = 1
     MASTER_RECEIVED = 2
@@ -23,18 +28,18 @@ class AckLevel(enum.IntEnum):
 
 
 class Receipt(NamedTuple):
-    """Where a message stands.
+    """Where a message is stored.
 
     Attributes:
-        partition: Number in the topic.
-        offset: 63 bits; orders like an integer. Readers find the message at this place if `is_final`. If not, they may
-            find it at an earlier one, and then they find nothing at this one: an attempt of the message whose end was
-            unknown may stand in a segment that was opened over while all its members were away, and readers get that
-            attempt once one of the members is back. Order and the number of deliveries are not touched.
-        timestamp_ms: The broker's append time; 0 if the answer was to a repeat.
-        is_final: Whether `offset` is known to be the place at which readers find the message. Always False with an ack
-            level below `REPLICATED`. Brokers of 0.2.0 and older do not say it; then it is True only for messages that
-            were sent once.
+        partition: The partition's number in the topic.
+        offset: The message's offset: 63 bits, ordered like an integer. If `is_final`, readers find the message at this
+            offset. If not, they may find it at an earlier one, and nothing at this one. That happens if an earlier send
+            attempt, whose end was unknown, is in a segment that was opened over while all its members were away. When
+            one of the members is back, readers get that send attempt. Order and the number of deliveries stay the same.
+        timestamp_ms: The broker's append time, in ms since 1970; 0 if the broker answered a repeat.
+        is_final: Whether it is certain that readers find the message at `offset`. Always False with an ack level below
+            `REPLICATED`. Brokers of 0.2.0 and older do not say it; then it is True only for messages that were sent
+            once.
     """
 
     partition: int
@@ -47,16 +52,16 @@ class Receipt(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What became of some messages of one `send_many` or `send_table`: consecutive ones of one partition.
+    """The outcome of some messages of one `send_many` or `send_table`: consecutive messages of one partition.
 
     Attributes:
-        partition: Number in the topic.
-        positions: Their positions in the call, in order.
-        outcome: ok, failed or unknown.
-        offset: Of the first; the others follow one by one. 0 unless ok.
-        timestamp_ms: The broker's append time.
-        error: Why, unless ok.
-        is_final: Whether `offset` is known to be the place at which readers find the message; see `Receipt`.
+        partition: The partition's number in the topic.
+        positions: The messages' positions in the call, in order.
+        outcome: `ok`, `failed` or `unknown`.
+        offset: The offset of the first message; the others follow one by one. 0 unless `ok`.
+        timestamp_ms: The broker's append time, in ms since 1970; 0 unless `ok`.
+        error: Why the messages are not stored, or may not be; None if `ok`.
+        is_final: Whether it is certain that readers find the messages at `offset`; see `Receipt`.
     """
 
     partition: int
@@ -72,18 +77,19 @@ class Message(NamedTuple):
     """A message as a consumer gets it.
 
     Attributes:
-        topic: Its topic.
-        partition: Number in the topic.
-        offset: Where it stands.
-        key: None if it was sent without.
+        topic: The topic's name.
+        partition: The partition's number in the topic.
+        offset: The message's offset in the partition.
+        key: The key; None if it was sent without one.
         value: The payload.
-        timestamp_ms: Given by the sender, or the time of the send.
-        headers: Empty if there are none.
-        tag: None if it has none.
-        attempt: How often the server has given this message to a consumer of the group, from 1. Another server, and
-            this one after a restart, begins at 1 again; what was given before then is flagged by `maybe_repeated`.
+        timestamp_ms: The time that the sender gave, or the time of the send, in ms since 1970.
+        headers: Names and values; empty if there are none.
+        tag: The tag; None if it has none.
+        attempt: The delivery attempt: how often this server has given the message to a consumer of the consumer group,
+            from 1. A new server, or this one after a restart, begins at 1 again. `maybe_repeated` then flags the
+            messages that were given before.
         maybe_repeated: Another server may have delivered it before.
-        grant: Of the consumer, for `ack`.
+        grant: The number of the consumer's grant, which `ack` compares.
     """
 
     topic: str
@@ -101,7 +107,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A place on a broker's disk that does not hold what was written: the read from `index` on failed."""
+    """Damage on a broker's disk: a read of the segment from `index` on failed, because stored bytes have changed."""
 
     broker: str
     partition_id: int
@@ -112,7 +118,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class ScrubProgress:
-    """What one step of a scrub read, in bytes and segments, and what it found."""
+    """One step of a scrub: how many bytes and segments the broker read, and the damages that it found."""
 
     read_bytes: int
     read_segments: int
@@ -121,10 +127,10 @@ class ScrubProgress:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedMessage:
-    """A message that a broker keeps above the length that was decided for its segment.
+    """A message that a broker keeps in a quarantined segment, above the length that the chain decided.
 
-    It was probably acknowledged, and new consumer groups do not get it. `index` is its place in the segment, which
-    ends at `sealed_len` for everybody else. `value` and `key` are as they were sent.
+    It was probably acknowledged, and new consumer groups do not get it. `index` is its index in the segment. For all
+    other brokers the segment ends at `sealed_len`. `value` and `key` are as they were sent.
     """
 
     broker: str
@@ -140,16 +146,16 @@ class QuarantinedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages that will not be delivered: declared lost, or dropped by retention.
+    """Messages that will not be delivered, because a person declared them lost or retention dropped them.
 
     Attributes:
-        topic: The topic.
-        partition: Number in the topic.
-        offset: The first that is missing.
-        reason: Why, for people.
-        end_offset: The first behind the gap.
-        messages: At most so many are missing (repeats, which are not delivered anyway, count too); None if it is not
-            known.
+        topic: The topic's name.
+        partition: The partition's number in the topic.
+        offset: The offset of the first missing message.
+        reason: Why they are missing, as a text for people.
+        end_offset: The first offset behind the gap.
+        messages: The most messages that can be missing; None if it is not known. Repeats count too, although they are
+            not delivered in any case.
     """
 
     topic: str
@@ -165,16 +171,16 @@ class PartitionOffset:
     """A place in a partition.
 
     Attributes:
-        topic: Name of the topic.
-        incarnation: Of the topic: another one of the same name has other offsets.
-        partition: Number in the topic.
-        partition_id: Its id in the cluster.
-        offset: The place: of the next message at or behind it.
-        position: Messages before it since the partition was made.
-        bytes_before: Bytes of their batches; None: not known.
-        blocked: A segment is not settled yet, and what lies behind it has no place in the order: the end is the
-            beginning of that segment, until a member of it is back.
-        found: Asked for a time: whether there is a message at or after it. If not, `offset` is the end.
+        topic: The topic's name.
+        incarnation: The topic's incarnation. A later topic of the same name has another one, and other offsets.
+        partition: The partition's number in the topic.
+        partition_id: The partition's id in the cluster.
+        offset: The offset of the place: of the next message at or behind it.
+        position: The number of messages before the place since the partition was made.
+        bytes_before: The bytes of their batches; None: not known.
+        blocked: A segment is UNSETTLED, so the messages behind it have no place in the order yet. The end is then the
+            beginning of that segment, until one of its members is back.
+        found: If a time was asked for: whether there is a message at or after it. If not, `offset` is the end.
     """
 
     topic: str
@@ -190,15 +196,15 @@ class PartitionOffset:
 
 @dataclass(frozen=True, slots=True)
 class RetainedRange:
-    """What is kept of a partition: from its first message to its end.
+    """The messages of a partition that are kept: from the first one to the partition's end.
 
     Attributes:
-        topic: Name of the topic.
-        partition: Number in the topic.
-        offset: Of the first message that is kept, or of the next one if there is none.
-        messages: From there to the end; repeats that readers skip count too.
-        size_bytes: Of their batches on one disk; None: not known.
-        since_ms: When a broker took the first one, in ms since 1970; None: there is none, or it is not known.
+        topic: The topic's name.
+        partition: The partition's number in the topic.
+        offset: The offset of the first message that is kept. If there is none, the offset of the next message.
+        messages: The number of messages from there to the end. Repeats that readers skip count too.
+        size_bytes: The bytes of their batches on one disk; None: not known.
+        since_ms: The append time of the first message, in ms since 1970; None: there is no message, or it is not known.
     """
 
     topic: str
@@ -211,15 +217,15 @@ class RetainedRange:
 
 @dataclass(frozen=True, slots=True)
 class RangePiece:
-    """Offsets of [start, end), all in one segment.
+    """A part of a range that can be read separately: [start, end), all in one segment.
 
     Attributes:
         start: The first offset.
-        end: The first one behind.
-        rows: Messages, repeats that readers skip included.
-        size_bytes: Of their batches; None: no broker that has them answered, and the piece is not cut.
-        brokers: Who has them, by name, as the chain record says.
-        addresses: Of those brokers.
+        end: The first offset behind the piece.
+        rows: The number of messages. Repeats that readers skip count too.
+        size_bytes: The bytes of their batches. None: no broker that has them answered, so the piece is not cut.
+        brokers: The names of the brokers that have the messages, as the chain record says.
+        addresses: The addresses of those brokers.
     """
 
     start: int
@@ -232,7 +238,7 @@ class RangePiece:
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Offsets of [start, end) whose messages are gone: `lost` with their disks, or `dropped` by retention."""
+    """The offsets [start, end), whose messages are gone: `lost` with their disks, or `dropped` by retention."""
 
     topic: str
     partition: int
@@ -248,7 +254,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """What lies in a range of a partition: pieces in their order, and what is gone between them."""
+    """A range of a partition, divided: the pieces in their order, and the losses between them."""
 
     topic: str
     incarnation: str
@@ -261,7 +267,7 @@ class RangePlan:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A partition begins (`active`) or ceases to be delivered to this consumer, from `offset` on."""
+    """The brokers begin (`active`) or cease to deliver a partition to this consumer, at `offset`."""
 
     topic: str
     partition: int
@@ -273,28 +279,28 @@ class Assignment:
 class TopicSettings:
     """Settings of a topic.
 
-    Retention drops the oldest messages of a partition. A message is kept at least as long as the settings say; brokers
-    look once a minute, and may drop it some minutes later. Consumers whose group has not read a dropped message are
-    told (`Gap`).
+    Retention drops the oldest messages of a partition. Brokers keep a message at least as long as the settings say.
+    They look once a minute, and may drop it some minutes later. If a consumer group has not read a dropped message, its
+    consumers get a `Gap`.
 
     Attributes:
-        flush: Whether an acknowledgement waits for the flush to disk on every member.
-        message_size_bytes_max: Largest message, in bytes; 0: the cluster's default.
-        batch_size_bytes_max: Largest batch, in bytes; 0: the cluster's default.
-        retention_ms: Messages older than so many ms are dropped; 0: they stay, however old they are. At least 1,000.
-            None when a topic is made: three days, or no limit if `retention_bytes` is given. A topic that was read from
-            the cluster always has a number.
+        flush: Whether commit waits until every member has flushed the messages to its disk.
+        message_size_bytes_max: The largest message, in bytes; 0: the cluster's default.
+        batch_size_bytes_max: The largest batch, in bytes; 0: the cluster's default.
+        retention_ms: Brokers drop messages older than this, in ms, at least 1,000. 0: no limit. None when a topic is
+            made: three days, or no limit if `retention_bytes` is given. A topic that was read from the cluster always
+            has a number.
         chain_width: How many broker groups a partition's send chain names; 0: the cluster's default.
-        retention_bytes: The oldest messages of a partition above so many bytes (on one disk) are dropped; 0: no limit.
-            At least 1 MiB (1,048,576).
+        retention_bytes: Brokers drop the oldest messages of a partition if it is larger than this on one disk, in
+            bytes, at least 1 MiB (1,048,576). 0: no limit.
         retain_unread: Messages that a consumer group of the topic has not read are kept beyond the two limits above,
             up to the two limits below.
-        unread_ms_max: With `retain_unread`: messages older than so many ms are dropped although a group has not read
-            them; 0: no limit. Not below `retention_ms`.
-        unread_bytes_max: With `retain_unread`: likewise, the oldest messages of a partition above so many bytes; 0: no
-            limit. Not below `retention_bytes`.
-        retention_acts: Read only. False: a version before retention made the topic. It only stored `retention_ms`, and
-            nothing of the topic is dropped until a retention setting is changed.
+        unread_ms_max: With `retain_unread`: brokers drop messages older than this, in ms, although a consumer group has
+            not read them. 0: no limit. Not below `retention_ms`.
+        unread_bytes_max: With `retain_unread`: brokers drop the oldest messages of a partition above this size, in
+            bytes, although a consumer group has not read them. 0: no limit. Not below `retention_bytes`.
+        retention_acts: Read only. False: a version before retention made the topic. That version only stored
+            `retention_ms`, and brokers drop nothing of the topic until a retention setting is changed.
     """
 
     flush: bool = True
@@ -311,7 +317,7 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic."""
+    """A topic. `state` is CREATING, READY or DELETING; `partition_ids` are the ids in the cluster, by number."""
 
     name: str
     incarnation: str
@@ -322,7 +328,7 @@ class Topic:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions it has."""
+        """The number of partitions."""
         return len(self.partition_ids)
 
 
@@ -330,7 +336,7 @@ class Topic:
 class Segment:
     """One tenure of a broker group in a partition's chain. Members are brokers' names, the master first.
 
-    What lies below the index `start` was dropped by retention.
+    Retention has dropped the messages below the index `start`.
     """
 
     no: int
@@ -353,7 +359,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A partition's chain record. Segments are the newest ones, oldest first; `page_count` pages hold older ones."""
+    """A partition's chain record. `segments` has the newest ones, oldest first. `page_count` pages have the older ones."""
 
     topic: str
     partition: int
@@ -367,7 +373,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic with its chains, by partition number."""
+    """A topic with the chains of its partitions, by partition number."""
 
     topic: Topic
     chains: tuple[Chain, ...]
@@ -375,15 +381,16 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """Where a consumer group stands on a partition. `lag` is in messages, None if it is not known.
+    """The place of a consumer group in a partition. `lag` is in messages; None: not known.
 
-    With an `error` (and its number, see the error catalogue) nobody could say where the group stands: `segment`,
-    `acked_index` and `position` are then the least that they can be, and `end_position` says nothing.
+    `error` (with its number in the error catalogue) means that no broker could tell the consumer group's place. Then
+    `segment`, `acked_index` and `position` are the least values that they can have, and `end_position` means nothing.
 
-    Whoever serves an older segment may not know how long the open one is: the end and the lag are then the least that
-    they can be (`end_is_at_least`).
+    The server of an older segment may not know how long the open segment is. Then the end and the lag are the least
+    values that they can have (`end_is_at_least`).
 
-    An `external` group has no consumers and no server: it reads ranges, and reported its position at `reported_at_ms`.
+    An `external` group has no consumers and no server. Its program reads ranges, and reported this place at
+    `reported_at_ms` (ms since 1970).
     """
 
     partition: int
@@ -407,21 +414,22 @@ class GroupPartition:
 
     @property
     def lag(self) -> int | None:
-        """Messages committed and not acknowledged."""
+        """The number of messages that are committed and not acknowledged; None: not known."""
         return None if self.error is not None else max(0, self.end_position - self.position)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """What a rewind or a skip does on one partition, as of when it was planned.
+    """What a rewind or a skip would do on one partition, at the time of the plan.
 
     Attributes:
-        group: Where the group stands.
-        operation: What it takes to get to the target.
-        to_offset: The next message that is delivered then; None with an error.
-        message_count: How many messages come again (rewind) or are passed over (skip); None: not known, because a
-            segment before is not settled.
-        error: Why the group cannot go there; None if it can.
+        group: The consumer group's place now.
+        operation: The operation that leads to the target.
+        to_offset: The offset of the next message that is delivered after it; None with an error.
+        message_count: The number of messages that come again (rewind) or are passed over (skip). None: not known,
+            because an earlier segment is not settled.
+        error: Why the consumer group cannot go there; None if it can.
+        error_number: The error's number in the error catalogue; None if there is no error.
     """
 
     group: GroupPartition
@@ -434,7 +442,7 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """A rewind or a skip of a consumer group that was looked into and not carried out: see `Admin.move_group`."""
+    """A rewind or a skip of a consumer group that is planned and not carried out. Give it to `Admin.move_group`."""
 
     topic: str
     group: str
@@ -443,14 +451,15 @@ class MovePlan:
 
 @dataclass(frozen=True, slots=True)
 class OperatedPartition:
-    """What became of an operation on one partition of a group.
+    """The result of an operation on one partition of a consumer group.
 
     Attributes:
-        partition: Number in the topic.
+        partition: The partition's number in the topic.
         was_done: An earlier request with the same id had done it, or there was nothing to do.
-        group_epoch: Of the group from now on; None with an error.
-        offset: Where the group began in that epoch; None with an error.
-        error: Why it was not done, or (`outcome_known` of its class is false) that it may have been done.
+        group_epoch: The group epoch from now on; None with an error.
+        offset: The offset at which the consumer group began in that group epoch; None with an error.
+        error: Why it was not done. If `outcome_known` of the error's class is false, it may have been done.
+        error_number: The error's number in the error catalogue; None if there is no error.
     """
 
     partition: int
@@ -466,13 +475,14 @@ class GroupChange:
     """A person moved, paused or resumed the consumer group on a partition that this consumer reads.
 
     Attributes:
-        topic: Its name.
-        partition: Number in the topic.
+        topic: The topic's name.
+        partition: The partition's number in the topic.
         what: `rewind` or `skip`: the next message is the one at `offset`. `pause`: nothing is delivered until `resume`.
-            `moved`: the group begins anew at `offset` for another reason, because a segment was lost or dropped, or no
-            broker was left that knew what was acknowledged.
-        group_epoch: From now on. What was delivered in an earlier epoch can no longer be acknowledged.
-        offset: Of the next message.
+            `moved`: the consumer group begins anew at `offset` for another reason. Either a segment was lost or
+            dropped, or no broker was left that knew the acknowledgements.
+        group_epoch: The group epoch from now on. Messages that were delivered in an earlier one can no longer be
+            acknowledged.
+        offset: The offset of the next message.
     """
 
     topic: str
@@ -484,7 +494,7 @@ class GroupChange:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group on a topic."""
+    """The places of a consumer group in the partitions of a topic."""
 
     topic: str
     group: str
@@ -493,10 +503,10 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A member of a broker group, as registered. `live` is a hint.
+    """A member of a broker group, as it has registered. `live` is a hint, never a proof.
 
-    `disk_state`: "full" (its reserve is reached: it takes no new messages), "hangs" (it completes no write), or empty;
-    as the broker that was asked knows it.
+    `run` is its member run. `disk_state` is what the broker that answered knows: "full" (the disk has reached its
+    reserve, so the broker takes no new messages), "hangs" (the disk completes no write), or empty.
     """
 
     name: str
@@ -513,7 +523,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster, as the broker that was asked knows it."""
+    """The cluster, as the broker that answered knows it."""
 
     name: str
     id: str
@@ -523,7 +533,10 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """What a broker takes as a master: heads with traffic, and bytes a second (a batch counts as 64 KiB)."""
+    """The load of a broker as a master: its open segments with traffic, and bytes per second.
+
+    Each batch counts as 64 KiB more than its bytes. The field `heads` is the number of open segments.
+    """
 
     broker: str
     group: str
@@ -533,7 +546,7 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True)
 class HeadMove:
-    """A head that should stand elsewhere; brokers' names are masters."""
+    """An open segment that should move to another master. `from_broker` and `to_broker` are masters."""
 
     topic: str
     partition: int
@@ -547,7 +560,7 @@ class HeadMove:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The loads of brokers now and after the moves; `reason` says why there are none."""
+    """The loads of the brokers now and after the moves. If there are no moves, `reason` says why."""
 
     before: tuple[BrokerLoad, ...]
     after: tuple[BrokerLoad, ...]
@@ -560,15 +573,17 @@ class WriterDescription:
     """A writer of a topic, and its last publication.
 
     Attributes:
-        epoch: Of who opened it last; 0: nobody did.
-        owner: Who published last, as they call themselves.
-        state: NEW (nothing was published), DECIDED (it is being stored), DONE.
-        sequence: Of the last publication; None while NEW. What follows is of it.
-        rows: In all partitions.
-        lost_rows: Of those, not stored, because the disks on which they were staged were declared lost.
-        decided_at_ms: When it was decided.
-        done_at_ms: When all its rows were committed; 0: they are not.
-        ephemeral: It is forgotten a day after.
+        topic: The topic's name.
+        writer: The writer's name.
+        epoch: The epoch that the last `open` gave; 0: the writer was never opened.
+        owner: The owner that the last publication named.
+        state: NEW: nothing was published. DECIDED: brokers are storing the publication. DONE: it is stored.
+        sequence: The sequence of the last publication; None while NEW. The fields below are about this publication.
+        rows: The number of its rows in all partitions.
+        lost_rows: How many of them are not stored, because the disks on which they were staged were declared lost.
+        decided_at_ms: When it was decided, in ms since 1970.
+        done_at_ms: When all its rows were committed, in ms since 1970; 0: they are not.
+        ephemeral: The cluster forgets the writer a day after the publication is done.
     """
 
     topic: str
@@ -586,7 +601,7 @@ class WriterDescription:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a partition accepts messages."""
+    """Where a partition accepts messages: its open segment and the master of it, as of chain epoch `epoch`."""
 
     partition_id: int
     epoch: int

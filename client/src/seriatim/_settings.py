@@ -1,6 +1,6 @@
 """How producers send and consumers read: every setting with its default and its limits.
 
-The same names stand twice: as a checked value, which users get to see, and as the keyword arguments of
+Each name is here twice: in a checked value, which users can read, and among the keyword arguments of
 `Client.producer` and `Client.consumer`, for type checkers.
 """
 
@@ -18,37 +18,43 @@ from seriatim._records import AckLevel
 Compression = Literal["lz4", "zstd"]
 Start = Literal["earliest", "latest"]
 Target = Start | int | datetime
-"""A place in a topic: its first message, its end, an offset (of one partition), or the first message appended at a time
-or later. A datetime has a time zone."""
+"""A place in a topic: its first message, its end, an offset (in one partition), or the first message with an append
+time at or after a datetime. The datetime has a time zone."""
 
 BATCH_SIZE_BYTES_MAX: Final = 512 << 10
 CREDIT_BYTES_MIN: Final = 1 << 16
 SESSION_MS_MIN: Final = 2000
-"""Some heartbeats must fit in, and a question to another broker."""
+"""The least session: some heartbeats (one every 500 ms) and a question to another broker must fit into it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """How a producer sends; each has the default of `Client.producer`."""
+    """How a producer sends. The defaults are those of `Client.producer`.
+
+    Raises:
+        BadRequestError: A setting is over its limit; the text names it.
+    """
 
     ack_level: AckLevel = AckLevel.REPLICATED_FLUSHED
-    """When a send counts as done. Only the replicated levels carry the promise."""
+    """When the broker answers a send. Only the two replicated levels carry the promise."""
     linger_ms: float = 5.0
-    """How long a batch may wait to grow while another is on its way. With none on its way it goes at once."""
+    """How long a batch may wait for more messages while another batch is on its way, in ms. If none is on its way, a
+    batch is sent at once."""
     batch_size_bytes: int = 256 << 10
-    """Payload at which a batch goes without waiting; at most 512 KiB. A larger message has a batch of its own."""
+    """Payload at which a batch is sent without a wait, in bytes; at most 512 KiB. A larger message gets its own
+    batch."""
     compression: Compression | None = None
-    """Of bodies: None, "lz4" or "zstd"."""
+    """The compression of batch bodies: None, "lz4" or "zstd"."""
     window_batches: int = 16
-    """Batches on their way for each partition."""
+    """How many batches of one partition may be on their way at once."""
     buffer_size_bytes: int = 32 << 20
-    """Messages taken and not settled; over it `send` waits."""
+    """Bytes of messages that may be taken and not settled. Above it `send` waits."""
     delivery_timeout_ms: int = 120_000
-    """Until a message that nobody acknowledges is given up, as failed or unknown."""
+    """After this time without an acknowledgement the producer gives a message up, as failed or unknown, in ms."""
     reply_timeout_ms: int = 1000
-    """Silence of a master before another broker is told."""
+    """If a master owes a reply for this time, in ms, the producer complains to another broker."""
     partitioner: Partitioner = partition_of_key
-    """Which partition a key goes to."""
+    """The function that chooses the partition of a key."""
 
     def __post_init__(self) -> None:
         if not 0 < self.batch_size_bytes <= BATCH_SIZE_BYTES_MAX:
@@ -56,7 +62,9 @@ class ProducerSettings:
         if self.compression not in (None, "lz4", "zstd"):
             raise BadRequestError(f"there is no compression {self.compression!r}: lz4, zstd or None")
         if min(self.window_batches, self.buffer_size_bytes, self.delivery_timeout_ms, self.reply_timeout_ms) <= 0:
-            raise BadRequestError("windows, buffers and timeouts are above 0")
+            raise BadRequestError(
+                "window_batches, buffer_size_bytes, delivery_timeout_ms and reply_timeout_ms are above 0"
+            )
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -75,21 +83,28 @@ class ProducerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer reads; each has the default of `Client.consumer`."""
+    """How a consumer reads. The defaults are those of `Client.consumer`.
+
+    Raises:
+        BadRequestError: A setting is over its limit; the text names it.
+    """
 
     start: Target = "earliest"
-    """Where a group that was never here begins: "earliest", "latest", a datetime with a time zone, or (of a consumer of
-    one partition) an offset. A time is looked up once, when the group is made."""
+    """Where a consumer group without a cursor begins: "earliest", "latest", a datetime with a time zone, or an offset
+    (only if the consumer reads one partition). A time is looked up once, when the consumer group is made."""
     credit_bytes: int = 4 << 20
-    """Bytes that each broker may send before the application has taken them; more while it takes them fast."""
+    """Bytes that each broker may send before the application has taken them; at least 64 KiB. The credit grows while
+    the application takes them fast."""
     credit_bytes_max: int | None = None
-    """The most that this grows to: what the application takes in 30 ms, up to this. None: four times `credit_bytes`."""
+    """The most bytes to which the credit grows. It follows what the application takes in 30 ms, up to this. None: four
+    times `credit_bytes`."""
     ack_interval_ms: int = 5
-    """Acknowledgements within this time go as one."""
+    """The consumer sends the acknowledgements of this time together, in ms."""
     session_ms: int = 5000
-    """Deliveries of a server that answered no heartbeat for so long are dropped, and come again. A standby takes over
-    from a consumer that sends no heartbeat for twice as long. A program that blocks the event loop for longer than the
-    session gets what it had not taken yet once more, flagged or with a higher attempt."""
+    """If a server has answered no heartbeat for this time, in ms, the consumer drops its deliveries, and they come
+    again. At least 2,000. If a consumer sends no heartbeat for twice this time, a standby takes over. A program that
+    blocks the event loop for longer than the session gets the messages that it had not taken once more: flagged, or
+    with a higher delivery attempt."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.start, int | datetime) and self.start not in ("earliest", "latest"):
@@ -103,7 +118,7 @@ class ConsumerSettings:
 
     @property
     def credit_range_bytes(self) -> tuple[int, int]:
-        """The least and the most that each broker may send before the application has taken it."""
+        """The least and the most bytes that each broker may send before the application has taken them."""
         most = 4 * self.credit_bytes if self.credit_bytes_max is None else self.credit_bytes_max
         return self.credit_bytes, most
 
