@@ -237,7 +237,7 @@ class RunRefusedError(ProducerError):
 
 
 class TooManyProducersError(ProducerError):
-    """The partition's producer table is full, and all producers in it sent within the last hour. A new one must wait."""
+    """The partition's producer table is full, and all its producers sent within the last hour. A new one must wait."""
 
     number = 205
     retriable = True
@@ -269,7 +269,7 @@ class SequencePassedError(ProducerError):
 
 
 class StagedDataGoneError(ProducerError):
-    """A part of the staged rows is gone, or no broker that has it answers. Nothing was published: stage all rows anew."""
+    """Some staged rows are gone, or no broker that has them answers. Nothing was published: stage all rows anew."""
 
     number = 214
 

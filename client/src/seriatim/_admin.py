@@ -1,4 +1,7 @@
-"""Administration: topics, chains, groups, members. Answers are plain values, read afresh by the broker that answers."""
+"""Administration: topics, chains, consumer groups, members. Answers are plain values.
+
+The broker that answers reads them from the coordinator at the time of the call.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ if TYPE_CHECKING:
     from seriatim._settings import Target
 
 DEADLINE_S: Final = 10.0
-"""For what changes the cluster: the creation of a topic with many partitions takes seconds."""
+"""Seconds for a call that changes the cluster. To create a topic with many partitions takes seconds."""
 
 SCRUB_DEADLINE_S: Final = 30.0
-"""For a part of a scrub: a broker reads for some seconds at most, if its disk answers."""
+"""Seconds for one part of a scrub. A broker reads for a few seconds at most, if its disk answers."""
 
 LIST_PAGE: Final = 500
 
@@ -60,25 +63,27 @@ _TOPIC_STATES: Final = {
 
 
 class Admin(GroupOperations, WriterAdmin):
-    """Looks at the cluster and changes it. Get one from `Client.admin`.
+    """Shows the cluster and changes it. Get one from `Client.admin`.
 
-    Every method raises `UnavailableError` if no broker answered in time, and what the broker says of the request.
+    Every method raises `UnavailableError` if no broker answered in time, and the error with which a broker refused the
+    request. A method that changes the cluster raises `DeadlineExceededError` if a broker took the request and did not
+    answer in time: then the change may have been made. The same is true if such a call is cancelled.
     """
 
     async def create_topic(self, name: str, partition_count: int = 1, settings: TopicSettings | None = None) -> Topic:
-        """Create a topic and wait until all its partitions accept.
+        """Create a topic and wait until all its partitions accept messages.
 
-        Cancelling leaves open whether the topic is created.
+        If the call is cancelled, the topic may have been created.
 
         Args:
-            name: Of the topic.
-            partition_count: How many partitions it has.
-            settings: If absent, the defaults: flushed before it is acknowledged, and kept for three days.
+            name: The topic's name.
+            partition_count: The number of partitions, 1 to 100,000.
+            settings: None: the defaults. Messages are flushed before they are acknowledged, and kept for three days.
 
         Raises:
-            IllegalNameError: The name.
-            TopicExistsError: There is one already.
-            BadRequestError: No topic may have such a setting; the text says what is possible.
+            IllegalNameError: A topic cannot have this name.
+            TopicExistsError: The cluster has a topic of this name already.
+            BadRequestError: A setting or the number of partitions is over its limit; the text says what is possible.
         """
         if not is_legal_name(name):
             raise IllegalNameError(f"{name!r} cannot name a topic")
@@ -108,19 +113,33 @@ class Admin(GroupOperations, WriterAdmin):
         unread_ms_max: int | None = None,
         unread_bytes_max: int | None = None,
     ) -> Topic:
-        """Add partitions to a topic or change its settings, and wait until all its partitions accept.
+        """Add partitions to a topic or change its settings, and wait until all its partitions accept messages.
 
-        Messages of a key go to another partition from then on, as far as the partitioner says so; nothing moves that
-        was sent before. What is None stays as it is; 0 is the cluster's default, or no limit. The settings are those of
-        `TopicSettings`. To set any setting of retention makes retention act, also on a topic that a version before
-        retention made: brokers then drop, within minutes, what is beyond the limits, and it does not come back.
+        With more partitions, new messages of a key may go to another partition. Messages that were sent before stay
+        where they are.
 
-        Cancelling leaves open whether the topic is changed.
+        If the call sets any retention setting, retention acts on the topic, also if a version before retention made it.
+        Brokers then drop, within minutes, the messages that are beyond the limits. These do not come back.
+
+        If the call is cancelled, the topic may have been changed.
+
+        Args:
+            name: The topic's name.
+            partition_count: The new number of partitions, at least the present one; None: no change.
+            message_size_bytes_max: As all settings below: see `TopicSettings` for its meaning and its unit. None: no
+                change. 0: the cluster's default, or no limit.
+            batch_size_bytes_max: See `TopicSettings`.
+            retention_ms: See `TopicSettings`.
+            chain_width: See `TopicSettings`.
+            retention_bytes: See `TopicSettings`.
+            retain_unread: See `TopicSettings`.
+            unread_ms_max: See `TopicSettings`.
+            unread_bytes_max: See `TopicSettings`.
 
         Raises:
-            UnknownTopicError: There is none.
-            BadRequestError: It has more partitions already, or no topic may have such a setting; the text says what is
-                possible.
+            UnknownTopicError: The cluster has no such topic.
+            BadRequestError: The topic has more partitions already, or a setting is over its limit; the text says what
+                is possible.
         """
         changes: dict[str, int | None] = {
             "message_size_bytes_max": message_size_bytes_max,
@@ -143,15 +162,15 @@ class Admin(GroupOperations, WriterAdmin):
         return topic_of(await self._caller.admin("UpdateTopic", request, DEADLINE_S))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with all that is in it.
+        """Delete a topic with all its messages. They do not come back.
 
         Raises:
-            UnknownTopicError: There is none.
+            UnknownTopicError: The cluster has no such topic.
         """
         await self._caller.admin("DeleteTopic", broker_pb2.DeleteTopicRequest(name=name), DEADLINE_S)
 
     async def list_topics(self) -> list[Topic]:
-        """All topics, by name."""
+        """All topics, sorted by name."""
         topics: list[Topic] = []
         while True:
             after = topics[-1].name if topics else ""
@@ -162,29 +181,29 @@ class Admin(GroupOperations, WriterAdmin):
                 return topics
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """A topic and its chains.
+        """A topic and the chains of its partitions.
 
         Raises:
-            UnknownTopicError: There is none.
+            UnknownTopicError: The cluster has no such topic.
         """
         answer = await self._caller.admin("DescribeTopic", broker_pb2.DescribeTopicRequest(name=name), DEADLINE_S)
         return TopicDescription(topic_of(answer.topic), tuple(map(chain_of, answer.chains)))
 
     async def describe_chain(self, topic: str, partition: int) -> Chain:
-        """A partition's chain.
+        """The chain record of a partition.
 
         Raises:
-            UnknownTopicError: There is no such topic.
-            PartitionOutOfRangeError: It has fewer partitions.
+            UnknownTopicError: The cluster has no such topic.
+            PartitionOutOfRangeError: The topic has fewer partitions.
         """
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
         return chain_of(await self._caller.admin("DescribeChain", request, DEADLINE_S))
 
     async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[Chain]:
-        """The chain now, and again after each change, until the iteration is left.
+        """The chain record now, and again after each change, until the program leaves the iteration.
 
         Raises:
-            SeriatimError: The broker that told it is gone; begin again.
+            SeriatimError: The stream from the broker broke. Call again to go on.
         """
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
         async for record in self._caller.admin_stream("WatchChain", request):
@@ -193,17 +212,21 @@ class Admin(GroupOperations, WriterAdmin):
     async def create_group(
         self, topic: str, group: str, start: Target = "earliest", *, partitions: Sequence[int] | None = None
     ) -> bool:
-        """Let a consumer group begin before anybody joins; whether it was not there on every partition already.
+        """Make the cursors of a consumer group before a consumer joins it.
 
         Args:
-            topic: Its name.
-            group: The consumer group.
-            start: Where it begins: see `plan_move`. It is looked up now, once; where the group is already it stays.
-            partitions: Numbers in the topic; None: all. An offset is of one partition.
+            topic: The topic's name.
+            group: The consumer group's name.
+            start: Where the consumer group begins: see `to` of `plan_move`. The broker looks the place up once, now. On
+                a partition on which the consumer group has a cursor already, the cursor stays.
+            partitions: Numbers in the topic; None: all. With an offset: exactly one.
+
+        Returns:
+            Whether a cursor was made on at least one partition.
 
         Raises:
-            OffsetOutOfRangeError: There is no such place, or the time lies in the future.
-            BadRequestError: There can be no such place.
+            OffsetOutOfRangeError: The topic has no such place, or the time is in the future.
+            BadRequestError: `start` is no place, or an offset comes without its one partition.
         """
         request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, partitions=partitions or ())
         if isinstance(start, str) and start in STARTS:
@@ -215,19 +238,19 @@ class Admin(GroupOperations, WriterAdmin):
         return bool(answer.created)
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Forget where a consumer group is: it begins anew if somebody joins it again.
+        """Delete the cursors of a consumer group. If a consumer joins it later, it begins anew.
 
         Raises:
-            UnknownGroupError: It was never there.
-            PreconditionError: Somebody is in it.
+            UnknownGroupError: The topic has no such consumer group.
+            PreconditionError: A consumer is in the consumer group.
         """
         request = broker_pb2.DeleteConsumerGroupRequest(topic=topic, group=group)
         await self._caller.admin("DeleteConsumerGroup", request, DEADLINE_S)
 
     async def balance(self, *, run: bool = False) -> Balance:
-        """What the brokers take, and which heads should stand elsewhere; with `run` that is begun.
+        """The load of each master, and the open segments that should move. With `run`, the cluster begins to move them.
 
-        The controller does it by itself as well, when the difference is twice as large as what is shown here.
+        The controller also does this by itself, when the difference is twice as large as what is shown here.
         """
         request = operations_pb2.BalanceRequest(run=run)
         answer = await self._caller.balancing("Balance", request, DEADLINE_S)
@@ -244,12 +267,12 @@ class Admin(GroupOperations, WriterAdmin):
         return Cluster(answer.cluster, answer.cluster_id, answer.controller, tuple(map(_broker_of, answer.brokers)))
 
     async def switch_partition(self, partition_id: int, group: str = "", master: str = "") -> Route:
-        """A planned switch; returns where the partition accepts then.
+        """Do a planned switch of one partition, and return where the partition accepts messages after it.
 
         Args:
-            partition_id: Of which partition.
-            group: Where to; the next group of the send chain if empty.
-            master: Which of its members is to be the master; whose turn it is if empty.
+            partition_id: The partition's id in the cluster.
+            group: The broker group that gets the open segment. Empty: the next one of the send chain.
+            master: The member of it that becomes the master. Empty: the member whose turn it is.
         """
         request = broker_pb2.SwitchPartitionRequest(partition_id=partition_id, target_group=group, target_master=master)
         return route_of(await self._caller.admin("SwitchPartition", request, DEADLINE_S))
@@ -257,14 +280,20 @@ class Admin(GroupOperations, WriterAdmin):
     async def declare_dead(
         self, broker: str, run: int, issuer: str, *, incarnation: str = "", evidence: str = ""
     ) -> None:
-        """Certify that a run of a broker has ended and will never speak again. Only for those who know.
+        """Write a death certificate: a member run of a broker has ended and will never send anything again.
+
+        Call this only if you know that the process has ended. If it still runs, brokers dismiss that member run, and
+        acknowledged messages may be lost.
 
         Args:
-            broker: Its name.
-            run: The run that has ended.
-            issuer: Who says so.
-            incarnation: Of the disk that is meant; empty: the one that has the slot.
-            evidence: How that is known, for people.
+            broker: The broker's name.
+            run: The number of the member run that has ended.
+            issuer: The person or program that says so.
+            incarnation: The incarnation of the disk. Empty: the one that has the broker's slot.
+            evidence: How the issuer knows it, as a text for people.
+
+        Raises:
+            RunAliveError: The member run still answers. Nothing was written.
         """
         request = broker_pb2.DeclareDeadRequest(
             broker=broker, run=run, issuer=issuer, incarnation=incarnation, evidence=evidence
@@ -272,13 +301,13 @@ class Admin(GroupOperations, WriterAdmin):
         await self._caller.admin("DeclareDead", request, DEADLINE_S)
 
     async def scrub(self, broker: str) -> AsyncIterator[ScrubProgress]:
-        """Have a broker read all that it holds, a part with each step, until the iteration is left.
+        """Have a broker read everything on its disk: one part with each step of the iteration.
 
-        What it finds damaged it begins to write anew, from the other members; see its log for the end of that. To
-        scrub again afterwards shows whether all is well.
+        The broker begins to write damaged parts anew, from the other members. Its log says when that has ended. Scrub
+        again afterwards to see whether everything is repaired. If the program leaves the iteration, the scrub ends.
 
         Raises:
-            BadRequestError: There is no such broker.
+            BadRequestError: The cluster has no such broker.
         """
         request = broker_pb2.ScrubRequest(broker=broker)
         while True:
@@ -290,14 +319,14 @@ class Admin(GroupOperations, WriterAdmin):
             request.after_partition_id, request.after_segment = answer.partition_id, answer.segment
 
     async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedMessage]:
-        """What a broker keeps above the lengths that the cluster decided, because the chain contradicts its disk.
+        """Read the messages that a broker keeps in quarantined segments, above the lengths that the chain decided.
 
-        Reads, and changes nothing: the messages stay where they are.
+        The call only reads: the messages stay on the broker.
 
         Raises:
-            BadRequestError: There is no such broker.
+            BadRequestError: The cluster has no such broker.
         """
-        from seriatim._batch import decode  # it needs pyarrow, which other administration does not
+        from seriatim._batch import decode  # imported here because it loads Arrow, which no other method needs
 
         request = broker_pb2.ReadQuarantinedRequest(broker=broker)
         while True:
@@ -324,25 +353,26 @@ class Admin(GroupOperations, WriterAdmin):
             request.index = answer.next_index
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
-        """Declare that all disks of a segment are lost for good: groups go on behind it, and what it held is given up.
+        """Declare that all disks of a segment are lost for good. Readers go on behind it without its messages.
 
-        Its disks are refused from then on, wherever they turn up. This cannot be taken back; to repeat it does no harm.
+        If one of these disks returns later, brokers refuse it. The declaration cannot be taken back. To repeat it does
+        no harm.
 
         Args:
-            topic: Its name.
-            partition: Number in the topic.
-            segment: Number in the chain; not the open one.
-            issuer: Who says so.
+            topic: The topic's name.
+            partition: The partition's number in the topic.
+            segment: The segment's number in the chain. It is not the open segment.
+            issuer: The person or program that says so.
 
         Raises:
-            PreconditionError: The segment is open, a member of it runs, or nobody has said that a member's run ended.
+            PreconditionError: The segment is open, a member of it runs, or a member run of it has no death certificate.
         """
         request = broker_pb2.DeclareGapRequest(topic=topic, partition=partition, segment=segment, issuer=issuer)
         await self._caller.admin("DeclareGap", request, DEADLINE_S)
 
 
 def topic_of(record: records_pb2.TopicRecord) -> Topic:
-    """A topic from its record."""
+    """The topic as users see it, from the record that brokers send."""
     settings = record.settings
     return Topic(
         record.name,
@@ -373,10 +403,10 @@ def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:
 
 
 def _check_numbers(settings: Mapping[str, int]) -> None:
-    """Refuse what no field holds; the brokers check the rest.
+    """Refuse numbers that do not fit into their fields. The brokers check the rest.
 
     Raises:
-        BadRequestError: A number below 0, or too large for a topic's record.
+        BadRequestError: A number is below 0, or too large for a topic's record.
     """
     for name, value in settings.items():
         bits = 32 if name in _SMALL else 63
@@ -385,7 +415,7 @@ def _check_numbers(settings: Mapping[str, int]) -> None:
 
 
 def chain_of(record: records_pb2.ChainRecord) -> Chain:
-    """A chain from its record."""
+    """The chain record as users see it, from the one that brokers send."""
     return Chain(
         record.topic,
         record.partition,
@@ -456,7 +486,7 @@ def _move_of(row: operations_pb2.HeadMove) -> HeadMove:
 
 
 def route_of(route: common_pb2.Route) -> Route:
-    """A route as users see it."""
+    """The route as users see it, from the one that brokers send."""
     return Route(
         route.partition_id,
         route.epoch,

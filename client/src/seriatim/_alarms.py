@@ -1,4 +1,7 @@
-"""Alarms for many over one timer of the event loop: partitions come by the thousand, and mostly change their minds."""
+"""Alarms for many sleepers over one timer of the event loop.
+
+A client may have thousands of partitions, and most of them change the time of their alarm before it comes.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ Sleeper = TypeVar("Sleeper")
 class Alarms(Generic[Sleeper]):
     """Wakes each sleeper once at the earliest time that it asked for.
 
-    A wish for a later time changes nothing, and none is taken back: who is woken looks whether there is something to
-    do, and asks again.
+    A later request for a later time changes nothing, and a request cannot be withdrawn. A sleeper that is woken checks
+    whether it has something to do, and may ask again.
 
     Args:
-        wake: Called with the sleeper, whose wish is then forgotten. It may ask again at once.
-        failed: Told of an exception that `wake` raised; the other sleepers are woken all the same.
+        wake: Called with the sleeper, whose request is then forgotten. It may ask again at once.
+        failed: Called with an exception that `wake` raised. The other sleepers are woken all the same.
     """
 
     def __init__(self, wake: Callable[[Sleeper], None], failed: Callable[[BaseException], Any]) -> None:
@@ -34,7 +37,7 @@ class Alarms(Generic[Sleeper]):
         self._timer_at = 0.0
 
     def set(self, sleeper: Sleeper, at: float) -> None:
-        """Wake the sleeper at `at`, in seconds of the monotonic clock."""
+        """Wake the sleeper at `at`, in seconds of the monotonic clock, unless it already asked for an earlier time."""
         wish = self._wishes.get(sleeper)
         if wish is not None and wish <= at:
             return
@@ -43,7 +46,7 @@ class Alarms(Generic[Sleeper]):
         self._arm()
 
     def cancel(self) -> None:
-        """Wake nobody any more."""
+        """Forget all requests."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -74,6 +77,6 @@ class Alarms(Generic[Sleeper]):
         now = time.monotonic()
         while self._heap and self._heap[0][0] <= now:
             at, _, sleeper = heapq.heappop(self._heap)
-            if self._wishes.get(sleeper) == at:  # else an earlier wish took its place
+            if self._wishes.get(sleeper) == at:  # else an earlier time took its place
                 del self._wishes[sleeper]
                 self._wake(sleeper)

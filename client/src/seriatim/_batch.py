@@ -1,8 +1,7 @@
-"""Bodies of batches: an Arrow IPC record batch without its schema message, and back.
+"""Writes and reads bodies of batches: an Arrow IPC record batch without its schema message.
 
-Columns: key and value (binary), timestamp (int64, ms), headers (map of utf8 to binary), tag (utf8). What a body holds
-is decided here and nowhere else; the broker reads its row count and moves bytes. Headers of batches are
-`seriatim_api.batch`.
+The columns are key and value (binary), timestamp (int64, ms), headers (map of utf8 to binary) and tag (utf8). Only this
+module defines them: the broker never decodes a body. The header of a batch is in `seriatim_api.batch`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Headers = Mapping[str, bytes]
 """Names and values of a message's headers. Values may be any `BytesLike`."""
 
 BytesLike = bytes | bytearray | memoryview
-"""What may be given as a value or a key. All but `bytes` are copied at the call."""
+"""The types of a value or a key. The call that takes them copies all but `bytes`."""
 
 HEADERS_TYPE: Final = pa.map_(pa.utf8(), pa.binary())
 SCHEMA: Final = pa.schema(
@@ -40,7 +39,7 @@ SCHEMA: Final = pa.schema(
         ("tag", pa.utf8()),
     ]
 )
-"""Of every body. A column that nobody filled holds nulls."""
+"""The schema of every body. A column without values holds nulls."""
 
 _TYPES: Final = {field.name: field.type for field in SCHEMA}
 
@@ -53,11 +52,11 @@ _OPTIONS: Final = {
 _NULLS_KEPT: Final = 64
 
 HEADER_OVERHEAD_BYTES: Final = 16
-"""What a header costs in a body beside its name and value: their offsets, rounded up."""
+"""Bytes that a header takes in a body besides its name and value: their offsets, rounded up."""
 
 
 class Body(NamedTuple):
-    """An encoded body, and what the header of its batch says of it."""
+    """An encoded body, and the fields about it in the header of its batch."""
 
     data: bytes
     crc: int
@@ -72,8 +71,8 @@ def _nulls(count: int, column: int) -> Any:
     kind = SCHEMA.field(column).type
     if kind != HEADERS_TYPE:
         return pa.nulls(count, kind)
-    # `pa.nulls` gives names and values of headers offsets for `count` rows, though there are none. Arrow writes them
-    # whole with each slice: half a mebibyte with each batch of a table of 64,000 rows.
+    # `pa.nulls` makes offsets for `count` names and values of headers, although there are none. Arrow writes all of
+    # them with each slice: half a mebibyte with each batch of a table of 64,000 rows. So we make the array ourselves.
     none = pa.array([], pa.struct([kind.key_field, kind.item_field]))
     validity, begins = pa.py_buffer(bytes(-(-count // 8))), pa.py_buffer(bytes(4 * (count + 1)))
     return pa.Array.from_buffers(kind, count, [validity, begins], count, children=[none])
@@ -87,7 +86,7 @@ def encode(
     tags: Sequence[str | None] | None = None,
     compression: Compression | None = None,
 ) -> Body:
-    """Messages given as columns; None is a column without values. Types were checked before."""
+    """Encode messages that are given as columns. None is a column without values. Types were checked before."""
     batch = record_batch(values, keys, timestamps_ms, headers, tags)
     return encode_record_batch(batch, timestamps_ms[0], timestamps_ms[-1], keys is not None, compression)
 
@@ -99,7 +98,7 @@ def record_batch(
     headers: Sequence[Headers | None] | None = None,
     tags: Sequence[str | None] | None = None,
 ) -> Any:
-    """The same as a record batch of `SCHEMA`."""
+    """A record batch of `SCHEMA` from messages that are given as columns. None is a column without values."""
     count = len(values)
     return pa.RecordBatch.from_arrays(
         [
@@ -113,8 +112,8 @@ def record_batch(
     )
 
 
-# Arrays are put together from buffers, not by `pa.array`: that looks whether it was given something of pandas, and
-# imports pandas to find out, in the middle of the first send.
+# We make arrays from buffers and not with `pa.array`. `pa.array` checks whether it was given a pandas object, and
+# imports pandas for this check in the middle of the first send.
 
 
 def _integers(items: Any, kind: Any) -> Any:
@@ -122,7 +121,7 @@ def _integers(items: Any, kind: Any) -> Any:
 
 
 def row_numbers(positions: Sequence[int]) -> Any:
-    """An Arrow array of them, to take rows by."""
+    """An Arrow array of row numbers, for `Table.take`."""
     return _integers(np.asarray(positions, np.int64), pa.int64())
 
 
@@ -140,7 +139,7 @@ def _binary(items: Sequence[bytes | None], kind: Any) -> Any:
 
 
 def _maps(rows: Sequence[Headers | None]) -> Any:
-    """Headers; where one message of a batch has some, the others have empty ones."""
+    """The column of headers. A message without headers has an empty map here."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(np.fromiter((len(row or ()) for row in rows), np.int32, len(rows)), out=offsets[1:])
     names = [name.encode() for row in rows for name in row or ()]
@@ -157,7 +156,7 @@ def _utf8(tag: str | None) -> bytes | None:
 def encode_record_batch(
     batch: Any, first_timestamp_ms: int, last_timestamp_ms: int, keyed: bool, compression: Compression | None = None
 ) -> Body:
-    """A record batch of `SCHEMA`, written as it lies in memory."""
+    """Encode a record batch of `SCHEMA`, in the form that it has in memory."""
     assert batch.num_rows > 0
     data = batch.serialize() if compression is None else _compressed(batch, compression)
     body = data.to_pybytes()
@@ -166,7 +165,7 @@ def encode_record_batch(
 
 
 def _compressed(batch: Any, compression: Compression) -> Any:
-    """The one message of a stream that is not its schema: `serialize` takes no compression."""
+    """Compress a record batch: write an IPC stream, and take its message after the schema. `serialize` cannot do it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS[compression]) as writer:
         writer.write_batch(batch)
@@ -176,16 +175,16 @@ def _compressed(batch: Any, compression: Compression) -> Any:
 
 
 def decode(data: bytes | memoryview, message_count: int, crc: int) -> Any:
-    """The record batch of a body, whose columns are views of `data` (unless it is compressed).
+    """Decode a body into a record batch. Its columns are views of `data`, unless the body is compressed.
 
     Raises:
-        ChecksumMismatchError: The body is not the one that was sent.
-        BatchMismatchError: It does not hold `message_count` messages.
-        BadRequestError: It is no record batch of `SCHEMA`.
+        ChecksumMismatchError: The body does not match its checksum, so it is not the one that was sent.
+        BatchMismatchError: The body does not have `message_count` messages.
+        BadRequestError: The body is not a record batch of `SCHEMA`.
     """
     body = bytes(data)
     if google_crc32c.value(body) != crc:
-        raise ChecksumMismatchError("the body of a batch is not the one that its checksum was made from")
+        raise ChecksumMismatchError("the body of a batch does not match its checksum: its bytes have changed")
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(body), SCHEMA)
     except (pa.ArrowException, OSError) as exc:
@@ -196,14 +195,14 @@ def decode(data: bytes | memoryview, message_count: int, crc: int) -> Any:
 
 
 def conform(table: Any, now_ms: int) -> Any:
-    """A table with the columns of `SCHEMA`; those that it lacks are filled, the timestamp with `now_ms`.
+    """Make a table with the columns of `SCHEMA`. Missing columns are filled: the timestamp with `now_ms`, others null.
 
-    Columns that have the right type are not copied. Strings are taken as their UTF-8 bytes, and Arrow timestamps as
-    milliseconds since 1970, rounded down.
+    Columns of the right type are not copied. Strings become their UTF-8 bytes. Arrow timestamps become milliseconds
+    since 1970, rounded down.
 
     Raises:
-        IllegalMessageError: No column `value`, a column that is none of the five, one that cannot have its type, or a
-            value (also of a header) that is null.
+        IllegalMessageError: There is no column `value`, or a column that is not one of the five, or a column that
+            cannot be converted, or a value (also of a header) that is null.
     """
     if not table.schema.equals(SCHEMA) or table.column(2).null_count:
         table = _completed(table, now_ms)
@@ -215,7 +214,7 @@ def conform(table: Any, now_ms: int) -> Any:
 
 
 def _has_null_header(column: Any) -> bool:
-    """Whether it is in a row of this slice of the column."""
+    """Whether a header in this slice of the column has a null as its value. Its child array may have others."""
     return any(value is None for row in column.to_pylist() for _, value in row or ())
 
 
@@ -254,7 +253,7 @@ def _typed(column: Any, name: str, kind: Any) -> Any:
 
 
 def row_sizes(rows: Any) -> tuple[Any, Any]:
-    """Bytes of key and value of each row of a record batch of `SCHEMA`, and with headers and tag."""
+    """Bytes of each row of a record batch of `SCHEMA`: of key and value only, and with headers and tag."""
     key, value, _, headers, tag = rows.columns
     payload = _lengths(key) + _lengths(value)
     whole = payload + _lengths(tag)
@@ -266,7 +265,7 @@ def row_sizes(rows: Any) -> tuple[Any, Any]:
 
 
 def value_bytes(rows: Any) -> int:
-    """Bytes of all values of a record batch of `SCHEMA`."""
+    """The total bytes of the values of a record batch of `SCHEMA`."""
     return int(_lengths(rows.column(1)).sum())
 
 
@@ -277,12 +276,12 @@ def _lengths(column: Any) -> Any:
 
 
 def _totals(column: Any) -> Any:
-    """Bytes in front of each item of the whole child array, which its parent's offsets count in."""
+    """The bytes before each item of the whole child array. The parent's offsets are indexes into this array."""
     return _offsets(column) if len(column) else np.zeros(1, np.int64)
 
 
 def _offsets(column: Any) -> Any:
-    """Where each row of a binary, text or map column begins, and the last one ends."""
+    """The offset at which each row of a binary, text or map column begins, and the end of the last one."""
     buffer = column.buffers()[1]
     if buffer is None:  # an array without rows needs none
         return np.zeros(len(column) + 1, np.int64)

@@ -1,4 +1,4 @@
-"""Administration of broker groups: what is wanted of them, what lies on them, and whether a broker may be stopped."""
+"""Administration of broker groups: their intents, what they hold, and whether a broker may be stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seriatim._transport.unary import Caller
 
 DEADLINE_S: Final = 10.0
 CHECK_DEADLINE_S: Final = 8.0
-"""Brokers ask one another for up to five seconds before they say that they do not know."""
+"""Seconds for a restart check. Brokers ask one another for up to 5 s before they answer `unknown`."""
 
 Intent = Literal["active", "cordoned", "draining"]
 Verdict = Literal["safe", "last_copy", "no_other_group", "peer_away", "unknown"]
@@ -33,15 +33,17 @@ _VERDICTS: Final[dict[int, Verdict]] = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroupMember:
-    """A broker of a group.
+    """A member of a broker group.
 
     Attributes:
-        incarnation: Of its disk.
-        run: The last that it registered.
-        live: Whether it runs, as far as is known.
-        certified: Whether that run is certified to have ended.
-        disk_state: "full", "hangs", or empty, as the broker that was asked knows it.
-        unlinked: Live members of the group that it says it has no link to: no segment can be opened on both.
+        broker: The broker's name.
+        incarnation: The identity of its disk.
+        run: The last member run that it registered.
+        live: Whether it runs, as far as the broker that answered knows.
+        certified: Whether a death certificate says that this member run has ended.
+        disk_state: "full", "hangs", or empty, as the broker that answered knows it.
+        unlinked: Live members of the broker group to which it says that it has no link. No segment can be opened on
+            both.
     """
 
     broker: str
@@ -58,13 +60,15 @@ class BrokerGroup:
     """A broker group.
 
     Attributes:
-        intent: `active`; `cordoned`: no heads while another whole group will do; `draining`: and no copies.
-        weight: Its share of new partitions, in proportion to the others'.
-        members: By slot.
-        heads: Open segments on it; None: not counted.
-        segments: All segments of which a broker of it holds a copy or a part; None: not counted.
-        waits_for: What keeps something on a group that is draining, for people; empty if all goes forward, or if it was
-            not counted.
+        name: Its name.
+        intent: `active`. Or `cordoned`: it has no open segments while another whole broker group can take them. Or
+            `draining`: as cordoned, and its copies leave it too.
+        weight: Its share of new partitions, in proportion to the weights of the others.
+        members: Its members, by slot.
+        heads: The number of open segments on it; None: not counted.
+        segments: The number of segments of which a broker of it has a copy or a part; None: not counted.
+        waits_for: The obstacle that holds up its drain, as a text for people. Empty if there is none, or if nothing was
+            counted.
     """
 
     name: str
@@ -81,13 +85,13 @@ class RestartCheck:
     """Whether a broker may be stopped now without leaving anything on one disk only.
 
     Attributes:
-        verdict: `safe`, or why not.
-        reason: For people.
-        partition_id: Of the segment that decided; 0: none did.
-        segment: Its number.
-        index: Up to where the other copy is whole.
-        epoch: Of its chain.
-        segments_checked: How many were looked at.
+        verdict: `safe`, or why it is not safe.
+        reason: The same as a text for people.
+        partition_id: The partition of the segment that decided the verdict; 0: no single segment did.
+        segment: The number of this segment.
+        index: The index up to which the other copy is complete.
+        epoch: The chain epoch of its chain.
+        segments_checked: How many segments were checked.
     """
 
     verdict: Verdict
@@ -100,7 +104,7 @@ class RestartCheck:
 
     @property
     def is_safe(self) -> bool:
-        """Whether it may."""
+        """Whether the broker may be stopped now."""
         return self.verdict == "safe"
 
 
@@ -111,7 +115,12 @@ class BrokerGroupAdmin:
         self._caller = caller
 
     async def list_broker_groups(self, *, with_counts: bool = False) -> list[BrokerGroup]:
-        """All broker groups, by name; with counts every chain is read."""
+        """All broker groups, sorted by name.
+
+        Args:
+            with_counts: Whether to count open segments and copies. The broker then reads every chain, which takes
+                longer.
+        """
         request = operations_pb2.ListBrokerGroupsRequest(with_counts=with_counts)
         answer = await self._caller.operations("ListBrokerGroups", request, DEADLINE_S)
         return list(map(_group_of, answer.groups))
@@ -119,15 +128,15 @@ class BrokerGroupAdmin:
     async def set_broker_group(
         self, name: str, intent: Intent | None = None, *, weight: float | None = None
     ) -> BrokerGroup:
-        """Say what is wanted of a broker group, and return at once: heads and copies leave it in their time.
+        """Set the intent or the weight of a broker group, and return at once. Open segments and copies leave it later.
 
         Args:
-            name: The group's.
-            intent: What it should be; None: as it is.
-            weight: Above 0; None: as it is.
+            name: The broker group's name.
+            intent: The new intent; None: no change.
+            weight: The new weight, above 0; None: no change.
 
         Raises:
-            BadRequestError: There is no such group, or no such intent.
+            BadRequestError: The cluster has no such broker group, or there is no such intent.
         """
         if intent is not None and intent not in _INTENTS:
             raise BadRequestError(f"a broker group is {', '.join(_INTENTS)}, not {intent!r}")
@@ -137,19 +146,21 @@ class BrokerGroupAdmin:
         return _group_of(await self._caller.operations("SetBrokerGroup", request, DEADLINE_S))
 
     async def remove_broker_group(self, name: str) -> None:
-        """Forget a broker group that is drained and whose brokers have ended. One that is not there is no error.
+        """Remove a drained broker group whose brokers have ended. If it does not exist, the call does nothing.
 
         Raises:
-            PreconditionError: It is not drained, holds something, or a broker of it runs.
+            PreconditionError: It is not drained, or a broker of it still runs.
         """
         request = operations_pb2.RemoveBrokerGroupRequest(group=name)
         await self._caller.operations("RemoveBrokerGroup", request, DEADLINE_S)
 
     async def remove_member(self, broker: str) -> None:
-        """Forget a broker that is certified dead and whose disk nobody needs. One that is not there is no error.
+        """Remove a broker that has a death certificate and whose disk no segment needs.
+
+        If it does not exist, the call does nothing.
 
         Raises:
-            PreconditionError: It may run, or a segment needs its disk.
+            PreconditionError: The broker may run, or a segment needs its disk.
         """
         await self._caller.operations("RemoveMember", operations_pb2.RemoveMemberRequest(broker=broker), DEADLINE_S)
 
@@ -157,7 +168,7 @@ class BrokerGroupAdmin:
         """Ask the other brokers whether this one may be stopped without leaving anything on one disk only.
 
         Raises:
-            BadRequestError: There is no such broker.
+            BadRequestError: The cluster has no such broker.
         """
         request = operations_pb2.CheckRestartRequest(broker=broker)
         answer = await self._caller.operations("CheckRestart", request, CHECK_DEADLINE_S)

@@ -1,4 +1,4 @@
-"""What the client alone raises: the two ends of a send that are not ok. All else is in `seriatim_api.errors`."""
+"""The errors of a send whose outcome is not `ok`. All other errors are in `seriatim_api.errors`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from seriatim_api.errors import SeriatimError
 
 
 class SendError(SeriatimError):
-    """A send did not end well; `outcome` says what is known of it, `__cause__` why the client gave up.
+    """The outcome of a send is not `ok`. `__cause__` says why the client gave up.
 
     Attributes:
         outcome: `failed` or `unknown`.
-        cause_number: The number of the last error, 0 if there was none.
+        cause_number: The number of the last error in the error catalogue; 0 if there was none.
+        details: Names and values for programs, as strings, such as `partition`.
     """
 
     outcome = "unknown"
@@ -26,11 +27,11 @@ class SendError(SeriatimError):
 
 
 class SendFailedError(SendError):
-    """The message is provably not stored and will never be delivered: it may be sent again as a new one."""
+    """The message is provably not stored and is never delivered. The program may send it again as a new message."""
 
     outcome = "failed"
     outcome_known = True
 
 
 class SendUnknownError(SendError):
-    """The message may or may not be stored, once. Sending it again as a new one may deliver it twice."""
+    """The message may be stored once, or not at all. If it is sent again as a new one, it may be delivered twice."""

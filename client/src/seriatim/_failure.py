@@ -1,11 +1,15 @@
-"""Failures of the client's own code: what they mean for a producer or a consumer, and that neither goes on behind one.
+"""Failures of the client's own code: the first one ends the producer or the consumer.
 
-An exception that nothing here expects is a bug. It may have left any state behind: a batch taken and not sent, a reply
-half read. A producer that goes on behind it can give a message the receipt of another one, or wait for ever; a consumer
-can pass a message over. So the first such exception ends the producer (all that it took and that is not settled becomes
-*unknown*, later sends fail at once) or the consumer (it acknowledges nothing more, and each call raises), and the log
-has the traceback. Each place at which the event loop, the transport or the application enters them is an `entry`, or
-calls `Failure.happened` or `raise_for` itself.
+An unexpected exception is a bug. It may leave any state behind: a batch that is taken and not sent, or a reply that is
+half read. A producer that went on after it could give a message the receipt of another one, or wait for ever. A
+consumer could pass over a message.
+
+So the first such exception ends the producer or the consumer. A producer settles as *unknown* all messages that it took
+and that are not settled, and later sends fail at once. A consumer acknowledges nothing more, and each of its calls
+raises. The log has the traceback.
+
+The event loop, the transport and the application enter a producer or a consumer at methods marked with `@entry`, or at
+methods that call `Failure.happened` or `raise_for` themselves.
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ class Failure:
     """The first failure of one producer or consumer, which ends it.
 
     Args:
-        what: Names the producer or consumer for people.
-        meaning: What a failure means for the messages.
-        end: Ends it; called once, with the error that everything is settled with.
+        what: The name of the producer or consumer, for people.
+        meaning: What a failure means for the messages, for people.
+        end: Ends the producer or consumer. Called once, with the error with which everything is settled.
     """
 
     def __init__(self, what: str, meaning: str, end: Callable[[ClientFailureError], None]) -> None:
@@ -36,7 +40,7 @@ class Failure:
         self.error: ClientFailureError | None = None
 
     def happened(self, cause: BaseException) -> ClientFailureError:
-        """End it, unless it has ended; returns the error that tells of the first failure."""
+        """End the producer or consumer, unless it has ended. Returns the error about its first failure."""
         if self.error is not None:
             return self.error
         self.error = ClientFailureError(
@@ -49,7 +53,11 @@ class Failure:
         return self.error
 
     def raise_for(self, cause: BaseException) -> NoReturn:
-        """To the application, whose call met the failure."""
+        """Note a failure in a call of the application, and raise the error to it.
+
+        Raises:
+            ClientFailureError: `cause` is an `Exception`. Anything else, such as an interrupt, is raised unchanged.
+        """
         error = self.happened(cause)
         if isinstance(cause, Exception):
             raise error from cause
@@ -57,7 +65,7 @@ class Failure:
 
 
 class Fallible(Protocol):
-    """What has entries."""
+    """An object whose methods may be marked with `@entry`."""
 
     failure: Failure
 
@@ -67,9 +75,9 @@ P = ParamSpec("P")
 
 
 def entry(method: Callable[Concatenate[F, P], None]) -> Callable[Concatenate[F, P], None]:
-    """A method that the event loop or the transport calls: it never raises, and does nothing behind a failure.
+    """Marks a method that the event loop or the transport calls. It never raises, and does nothing after a failure.
 
-    What the method calls must not be an entry of the same object: the failure of an inner step must end the outer one.
+    The method must not call another entry of the same object: if an inner step fails, the outer one must end too.
     """
 
     @wraps(method)
@@ -88,8 +96,8 @@ def entry(method: Callable[Concatenate[F, P], None]) -> Callable[Concatenate[F, 
 
 
 def attempt(action: Callable[..., Any], *args: Any) -> None:
-    """A step of an end that must be reached: if it fails, the log says so, and the next step is done."""
+    """Do one step of ending a producer or consumer. If it fails, log that; the caller goes on with the next step."""
     try:
         action(*args)
     except Exception:
-        _log.exception("a step of ending a producer or consumer failed; the others are done")
+        _log.exception("a step of ending a producer or consumer failed; the other steps are done all the same")

@@ -1,8 +1,9 @@
-"""Administration of where consumer groups stand: rewind, skip, pause, resume.
+"""Administration of the cursors of consumer groups: rewind, skip, pause, resume.
 
-A rewind or skip is planned first and carried out as planned: the plan names offsets, and the group's epoch on each
-partition. If the group was moved since, the epoch is another one, and that partition is refused. Each operation has a
-random id; the client repeats what was not answered with the same id, and the brokers carry it out once.
+A rewind or a skip is planned first, and then carried out exactly as planned. The plan has an offset and the group epoch
+for each partition. If the consumer group was moved since, its group epoch is higher, and the broker refuses that
+partition. Each operation has a random id. If no answer comes, the client repeats the request with the same id, and the
+brokers carry it out once.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 DEADLINE_S: Final = 10.0
 OPERATE_DEADLINE_S: Final = 20.0
-"""For an operation with all its repetitions: a broker that died is replaced within a few seconds."""
+"""Seconds for an operation with all its repetitions. Another broker replaces a dead one within a few seconds."""
 RETRY_PAUSE_S: Final = 0.2
 PLAN_PATIENCE_S: Final = 5.0
-"""For so long a plan is made again, while a server that died is being replaced."""
+"""Seconds for which the client asks for a plan again, while another server replaces a dead one."""
 PARTITIONS_PER_CALL: Final = 1000
 
 _OPERATIONS: Final = {
@@ -57,19 +58,19 @@ class GroupOperations(BrokerGroupAdmin):
     """The part of `Admin` that moves, pauses and resumes consumer groups."""
 
     async def list_groups(self, topic: str) -> list[str]:
-        """Names of the consumer groups that have a position on some partition of a topic, sorted.
+        """The names of the consumer groups that have a cursor on at least one partition of a topic, sorted.
 
         Raises:
-            UnknownTopicError: There is none.
+            UnknownTopicError: The cluster has no such topic.
         """
         request = broker_pb2.ListConsumerGroupsRequest(topic=topic)
         return list((await self._caller.admin("ListConsumerGroups", request, DEADLINE_S)).groups)
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
-        """Where a consumer group stands on each partition. A partition that nobody could describe has an `error`.
+        """The place of a consumer group in each partition. If no broker could tell it, the partition has an `error`.
 
         Raises:
-            UnknownGroupError: It was never there.
+            UnknownGroupError: The topic has no such consumer group.
         """
         request = broker_pb2.DescribeGroupRequest(topic=topic, group=group)
         answer = await self._caller.admin("DescribeGroup", request, DEADLINE_S)
@@ -84,22 +85,25 @@ class GroupOperations(BrokerGroupAdmin):
         partitions: Sequence[int] | None = None,
         operation: Literal["rewind", "skip"] | None = None,
     ) -> MovePlan:
-        """Look what it takes to move a consumer group, and change nothing. Give the plan to `move_group`.
+        """Plan the move of a consumer group, and change nothing. Give the plan to `move_group` to carry it out.
 
         Args:
-            topic: Its name.
-            group: The consumer group.
-            to: "earliest", "latest", a datetime with a time zone (the first message that was appended then or later),
-                or an offset of one partition, as `Message.offset`. With "latest" it is the end as it is by now.
-            partitions: Numbers in the topic; None: all.
-            operation: "rewind" or "skip": a partition that needs the other one has an error. None: whichever it takes.
+            topic: The topic's name.
+            group: The consumer group's name.
+            to: "earliest", "latest" (the end at the time of the call), a datetime with a time zone (the first message
+                with this append time or a later one), or an offset in one partition, as in `Message.offset`.
+            partitions: Numbers in the topic; None: all. With an offset: exactly one.
+            operation: "rewind" or "skip": a partition that needs the other operation gets an error. None: each
+                partition gets the operation that it needs.
 
         Returns:
-            A row for each partition; one where the group cannot go there has an `error`.
+            A row for each partition. If the consumer group cannot go there, the row has an `error`.
 
         Raises:
-            UnknownTopicError, UnknownGroupError, PartitionOutOfRangeError: As they say.
-            BadRequestError: No such target.
+            UnknownTopicError: The cluster has no such topic.
+            UnknownGroupError: The topic has no such consumer group.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            BadRequestError: There is no such target.
         """
         request = broker_pb2.PlanGroupMoveRequest(
             topic=topic,
@@ -120,22 +124,25 @@ class GroupOperations(BrokerGroupAdmin):
     async def move_group(self, plan: MovePlan, *, request_id: bytes | None = None) -> list[OperatedPartition]:
         """Carry out a plan of `plan_move`.
 
-        The group begins at the planned offset of each partition, in a new epoch. All that it acknowledged there counts
-        no more. Consumers that run go on: each is told (`on_group_change`) before it is given the first message. What
-        they were given before, and have not acknowledged, they cannot acknowledge any more.
+        On each partition the consumer group begins at the planned offset, in a new group epoch. Its earlier
+        acknowledgements there do not count any more. Running consumers go on: `on_group_change` tells each of them
+        before it gets the first message. They can no longer acknowledge messages that they got before.
 
         Args:
-            plan: Every row without an error.
-            request_id: 16 random bytes; made up if absent. An operation that is repeated with its id is carried out
-                once, as long as fewer than 8 others came after it on the partition.
+            plan: A plan in which no row has an error.
+            request_id: 16 random bytes; made up if None. If an operation is repeated with its id, the brokers carry it
+                out once, unless 8 or more other operations on the partition came after it.
 
         Returns:
-            What became of each partition. A group that was moved since the plan was made has `StaleGroupEpochError`
-            there: nothing was changed, so plan again. If cancelled, it may have been carried out anywhere.
+            The result on each partition. If the consumer group was moved there since the plan was made, the result has
+            a `StaleGroupEpochError`: nothing was changed on that partition, so plan again.
 
         Raises:
-            SeriatimError: A row of the plan has an error, and this is the first; nothing was changed.
-            UnavailableError: No broker answered in time; it may have been carried out. Repeat it with the same id.
+            SeriatimError: The first error of a row of the plan. Nothing was changed.
+            UnavailableError: No broker answered in time. The operation may have been carried out: repeat it with the
+                same id.
+
+        If the call is cancelled, the operation may have been carried out on any of the partitions.
         """
         wrong = [move for move in plan.moves if move.error is not None]
         if wrong:
@@ -157,18 +164,18 @@ class GroupOperations(BrokerGroupAdmin):
     async def rewind_group(
         self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
     ) -> list[OperatedPartition]:
-        """Plan a rewind and carry it out: all from `to` on is delivered again. See `plan_move` and `move_group`.
+        """Plan a rewind and carry it out: all messages from `to` on come again. See `plan_move` and `move_group`.
 
         Raises:
-            OffsetOutOfRangeError: The group cannot go there on some partition, or it would be a skip; nothing was
-                changed.
+            OffsetOutOfRangeError: On at least one partition the consumer group cannot go there, or that would be a
+                skip. Nothing was changed.
         """
         return await self.move_group(await self.plan_move(topic, group, to, partitions=partitions, operation="rewind"))
 
     async def skip_group(
         self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
     ) -> list[OperatedPartition]:
-        """Plan a skip and carry it out: what lies before `to` is not delivered any more. See `rewind_group`."""
+        """Plan a skip and carry it out: messages before `to` are not delivered any more. See `rewind_group`."""
         return await self.move_group(await self.plan_move(topic, group, to, partitions=partitions, operation="skip"))
 
     async def pause_group(
@@ -176,18 +183,18 @@ class GroupOperations(BrokerGroupAdmin):
     ) -> list[OperatedPartition]:
         """Deliver nothing more to a consumer group until it is resumed, also after restarts and changes of server.
 
-        What was delivered can still be acknowledged. A group that is paused already stays so (`was_done`). Partitions
-        on which the group has no position yet are not paused.
+        Messages that were delivered before can still be acknowledged. If the consumer group is paused already, nothing
+        changes (`was_done`). Partitions on which it has no cursor yet are not paused.
 
         Raises:
-            UnknownGroupError: The group was never there.
+            UnknownGroupError: The topic has no such consumer group.
         """
         return await self._hold(topic, group, "pause", partitions)
 
     async def resume_group(
         self, topic: str, group: str, *, partitions: Sequence[int] | None = None
     ) -> list[OperatedPartition]:
-        """Go on delivering to a group that was paused; one that is not paused stays as it is (`was_done`)."""
+        """Let a paused consumer group go on. If it is not paused, nothing changes (`was_done`)."""
         return await self._hold(topic, group, "resume", partitions)
 
     async def _hold(
@@ -204,7 +211,7 @@ class GroupOperations(BrokerGroupAdmin):
     async def _operate(
         self, topic: str, group: str, name: str, rows: Sequence[broker_pb2.OperatedPartition], request_id: bytes
     ) -> list[OperatedPartition]:
-        """Have it carried out, and repeat what may not have been, with the same id."""
+        """Have the operation carried out. Where the outcome is not known, repeat it with the same id."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + OPERATE_DEADLINE_S
         done: list[OperatedPartition] = []
@@ -235,20 +242,20 @@ class GroupOperations(BrokerGroupAdmin):
 
 
 def check_one_partition(to: Target, partitions: Sequence[int] | None) -> None:
-    """Refuse an offset for more than one partition.
+    """Refuse an offset that does not come with exactly one partition.
 
     Raises:
-        BadRequestError: It is.
+        BadRequestError: `to` is an offset, and `partitions` does not name exactly one partition.
     """
     if isinstance(to, int) and len(set(partitions or ())) != 1:
         raise BadRequestError("an offset is of one partition: say which")
 
 
 def target_to_proto(to: Target) -> broker_pb2.GroupTarget:
-    """A target as brokers read it.
+    """The target in the form in which brokers read it.
 
     Raises:
-        BadRequestError: There is no such target.
+        BadRequestError: There is no such target, a time has no zone, or it is before 1970.
     """
     if isinstance(to, datetime):
         if to.tzinfo is None:

@@ -1,6 +1,6 @@
-"""Partitions that are added to a topic: a producer or consumer looks now and then, and begins to use them.
+"""Notices partitions that are added to a topic, so that a producer or consumer begins to use them.
 
-The brokers answer such a question from what they read a moment ago, and say nothing more as long as nothing changed.
+It asks a broker every 2 s. The broker answers from memory, and the answer is small while nothing has changed.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from seriatim._records import Topic
 from seriatim._transport.unary import Caller
 
 LOOK_S: Final = 2.0
-"""Between two looks: new partitions are in use within seconds, at a small message a look."""
+"""Seconds between two questions. New partitions are in use within seconds, and each question is a small message."""
 
 LOOK_DEADLINE_S: Final = 2.0
 
 Grown = Callable[[Topic, Sequence[common_pb2.Route]], None]
-"""Told of a topic that has more partitions than before, with the routes of all of them."""
+"""A function that gets a topic with more partitions than before, and the routes of all of them."""
 
 
 class Growth:
-    """Looks after one topic until it is closed.
+    """Watches one topic until it is closed.
 
     Args:
         caller: Asks any broker.
-        topic: As it was.
-        grown: Told when it has more partitions.
-        failed: Told of an unexpected exception, which ends the looking.
-        gone: Told, once, that the topic was deleted, and whether it was made again; None: looks on.
+        topic: The topic as it is known now.
+        grown: Called when the topic has more partitions.
+        failed: Called with an unexpected exception, which ends the watch.
+        gone: Called once when the topic was deleted: with True if a new topic has its name. None: the watch goes on.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Growth:
             self._failed(error)
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the watch."""
         self._task.cancel()
 
     async def close(self) -> None:
-        """Look no more, and wait until the task has ended."""
+        """End the watch, and wait until its task has ended."""
         self.stop()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -79,12 +79,12 @@ class Growth:
                 self._gone(False)
                 return
             except SeriatimError:
-                continue  # the next look may find somebody; what is being sent or read finds out by itself
+                continue  # ask again after LOOK_S; sends and reads notice by themselves that no broker answers
             if len(answer.routes) > self._topic.partition_count:
                 self._look_at(topic_of(answer.topic), answer.routes)
 
     def _look_at(self, topic: Topic, routes: Sequence[common_pb2.Route]) -> None:
-        """A topic that was deleted and made anew under its name is another one."""
+        """Report more partitions, or (if the incarnation differs) that a new topic has the name."""
         known = self._topic.partition_ids
         if topic.incarnation == self._topic.incarnation and topic.partition_ids[: len(known)] == known:
             self._topic = topic

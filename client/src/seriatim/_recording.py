@@ -1,7 +1,7 @@
-"""Writes what a client does into a history, for the checker (`seriatim.history`).
+"""Writes the sends, deliveries and acknowledgements of a client into a history, for the checker (`seriatim.history`).
 
-The history knows messages by ids that are the same at the sender and at the reader, so they come from the message: the
-application says how (`message_id`). Lines are written for batches, not for messages.
+In the history a message has an id, which is the same for the sender and for the reader. So the id comes from the
+message: the application's function `message_id` makes it from the value. A line is about a batch, not about a message.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MessageIdOf = Callable[[bytes], MessageId]
 
 
 class HistoryLike(Protocol):
-    """What is used of `seriatim.history.HistoryWriter` and `MemoryHistory`."""
+    """The methods of `seriatim.history.HistoryWriter` and `MemoryHistory` that a client calls."""
 
     def sends(self, messages: Sequence[MessageId], *, producer: str, topic: str, partition: int, sequence: int) -> None:
-        """Messages are about to be sent."""
+        """The client is about to send these messages."""
 
     def outcomes(self, messages: Sequence[MessageId], outcome: OutcomeName, *, offset: int | None = None) -> None:
-        """They are settled."""
+        """These messages are settled."""
 
     def deliveries(
         self,
@@ -48,24 +48,24 @@ class HistoryLike(Protocol):
         attempt: int = 1,
         maybe_repeated: bool = False,
     ) -> None:
-        """Messages at consecutive offsets came."""
+        """The client got messages at consecutive offsets."""
 
     def ack(self, *, group: str, topic: str, partition: int, offset: int) -> None:
-        """All up to an offset is acknowledged."""
+        """The application acknowledged all messages up to and including an offset."""
 
     def gap(self, *, topic: str, partition: int, first: int, end: int, why: str, group: str | None = None) -> None:
-        """A gap was declared."""
+        """A broker said that messages will not be delivered."""
 
     def skip(self, *, topic: str, partition: int, first: int, end: int, group: str | None = None) -> None:
-        """Repeats were passed over."""
+        """The server skipped repeats."""
 
 
 class Recorder:
-    """A history, and how messages are called in it.
+    """Writes into a history, with the message ids that the application makes.
 
     Args:
         history: A `seriatim.history.HistoryWriter` or `MemoryHistory`.
-        message_id: The id of a message, from its value; unique in the history.
+        message_id: Returns the id of a message from its value; unique in the history.
     """
 
     def __init__(self, history: HistoryLike, message_id: MessageIdOf) -> None:
@@ -74,10 +74,10 @@ class Recorder:
         self.has_failed = False
 
     def _record(self, write: Callable[[], T]) -> T | None:
-        """Write, unless an earlier line could not be written: behind a hole a history proves nothing.
+        """Write a line, unless an earlier line could not be written: a history with a hole proves nothing.
 
-        `message_id` and the history belong to the application. What they raise is logged, and ends the recording; the
-        messages go on.
+        `message_id` and the history belong to the application. If they raise, the client logs the exception and ends
+        the recording. Sends and deliveries go on.
         """
         if self.has_failed:
             return None
@@ -85,11 +85,11 @@ class Recorder:
             return write()
         except Exception:
             self.has_failed = True
-            _log.exception("the history cannot be written, so the recording ends here; the messages go on")
+            _log.exception("the history cannot be written, so the recording ends here; sends and deliveries go on")
             return None
 
     def sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId] | None:
-        """A batch is about to be sent; returns the ids of its messages, or None if the recording has ended."""
+        """Note that a batch is about to be sent. Returns its messages' ids, or None if the recording has ended."""
         return self._record(lambda: self._sends(cut, topic, partition, producer, position))
 
     def _sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId]:
@@ -99,13 +99,13 @@ class Recorder:
         return ids
 
     def outcomes(self, ids: Sequence[MessageId], settlement: Settlement) -> None:
-        """The messages of a batch are settled."""
+        """Note the outcome of the messages of a batch."""
         is_ok = settlement.outcome.value == "ok"
         offset = settlement.offset if is_ok else None
         self._record(lambda: self._history.outcomes(ids, settlement.outcome.value, offset=offset))
 
     def deliveries(self, messages: Sequence[Message], group: str, consumer: str) -> None:
-        """Messages are handed to the application. Consecutive ones of a partition share a line."""
+        """Note the messages that the application gets. Consecutive messages of a partition share a line."""
         begin = 0
         for at in range(1, len(messages) + 1):
             if at == len(messages) or not _follows(messages[at - 1], messages[at]):
@@ -127,7 +127,7 @@ class Recorder:
         )
 
     def acked(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """The application acknowledged all up to `offset`; what was delivered is in the file before that."""
+        """Note that the application acknowledged all up to `offset`. The lines of the deliveries are written before."""
 
         def write() -> None:
             self._history.ack(group=group, topic=topic, partition=partition, offset=offset)
@@ -138,13 +138,13 @@ class Recorder:
         self._record(write)
 
     def gap(self, group: str, topic: str, partition: int, first: int, end: int, why: str) -> None:
-        """What lies from offset `first` up to `end` will not be delivered."""
+        """Note that the messages from offset `first` up to `end` will not be delivered."""
         self._record(
             lambda: self._history.gap(topic=topic, partition=partition, first=first, end=end, why=why, group=group)
         )
 
     def skip(self, group: str, topic: str, partition: int, segment: int, first: int, end: int) -> None:
-        """The server passed over repeats."""
+        """Note that the server skipped repeats."""
         self._record(
             lambda: self._history.skip(
                 topic=topic,

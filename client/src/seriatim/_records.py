@@ -359,7 +359,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A partition's chain record. `segments` has the newest ones, oldest first. `page_count` pages have the older ones."""
+    """A partition's chain record. `segments` has the newest ones, oldest first; `page_count` pages have the rest."""
 
     topic: str
     partition: int

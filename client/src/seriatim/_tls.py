@@ -1,4 +1,4 @@
-"""TLS between a client and brokers, as users say it."""
+"""TLS between a client and brokers, as users configure it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from seriatim_api.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Speak TLS. The files are PEM, and read again when they change; what is connected then stays so.
+    """The files for TLS, in PEM. The client reads them again when they change. Open connections stay open then.
 
-    The name that is dialed (of the bootstrap, and of each broker's advertised address) must stand in the certificate
-    of the broker that answers.
+    The certificate of a broker must contain the name that the client dials: the name in the bootstrap address, and the
+    name in each broker's advertised address.
 
     Attributes:
-        ca: Certificates of the CA that issued the brokers' certificates.
-        cert: The client's certificate; brokers ask for one unless they were told otherwise.
-        key: Its private key, not encrypted; with `cert` or not at all.
-        server_name: The name to look for in the brokers' certificates instead of the one that is dialed.
+        ca: The file with the certificates of the CA that issued the brokers' certificates.
+        cert: The file with the client's certificate. Brokers ask for one unless they are configured otherwise.
+        key: The file with its private key, not encrypted. Given exactly if `cert` is.
+        server_name: The name to look for in the brokers' certificates instead of the dialed name.
     """
 
     ca: str | PathLike[str]
@@ -30,10 +30,10 @@ class Tls:
 
     @property
     def files(self) -> TlsFiles:
-        """The files.
+        """The paths of the files.
 
         Raises:
-            PreconditionError: A certificate without a key, or a key without a certificate.
+            PreconditionError: There is a certificate without a key, or a key without a certificate.
         """
         return TlsFiles(
             Path(self.ca),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ATTEMPT_DEADLINE_S: Final = 15.0
-"""For one broker's answer; then another is asked. What was decided goes on meanwhile."""
+"""Seconds for one broker's answer. Then the client asks another one. A decided publication goes on meanwhile."""
 
 PAUSE_S: Final = 0.1
 
@@ -41,16 +41,17 @@ OPEN_TIMEOUT_S: Final = 30.0
 class Writer:
     """Publishes sets of rows, each under a sequence, all or nothing. Get one from `Client.writer`.
 
-    `stage` sends rows to the brokers, where nobody sees them; a chunk is what it gives back. `publish` has all rows of
-    some chunks appended to their partitions, at one decision: before it none of them is in any log, after it all will
-    be. In a partition they stand in the order of the chunks, and of the rows in each. Sequences grow: 1, 2, 3 and so
-    on, with gaps if you like. To publish a sequence a second time is harmless: it answers as before, or raises if the
-    rows are others. So a program that was killed may simply run again.
+    `stage` sends rows to the brokers, which show them to no reader, and returns a chunk. `publish` takes one decision
+    for all rows of some chunks: before it none of them is in any partition, and after it the brokers append all of
+    them. In a partition the rows have the order of the chunks, and in each chunk the order of its rows.
+
+    Sequences grow: 1, 2, 3 and so on, and may have gaps. To publish the last sequence again is harmless. If the rows
+    are the same, the call answers as before; else it raises. So a program that was killed may simply run again.
 
     Attributes:
-        topic: Name of the topic.
-        name: The writer's.
-        epoch: From `open`; 0: not opened.
+        topic: The topic's name.
+        name: The writer's name.
+        epoch: The epoch that `open` gave; 0: not opened.
     """
 
     def __init__(self, topic: str, name: str, epoch: int, owner: str, stager: Stager, caller: Caller) -> None:
@@ -73,26 +74,29 @@ class Writer:
         await self.close()
 
     async def close(self) -> None:
-        """Take no more calls. What was decided is finished all the same."""
+        """Take no more calls. The brokers finish a publication that is decided."""
         self._is_closed = True
 
     # ---- the writer ----
 
     async def open(self, timeout_s: float = OPEN_TIMEOUT_S) -> int | None:
-        """Take the writer over: whoever opened it before publishes nothing more.
+        """Take the writer over. A program that opened it before can publish nothing more.
 
-        Open it before you read what there is to publish: else another program may publish in between.
+        Open the writer before you read what to publish. Otherwise another program may publish in between.
 
         Args:
-            timeout_s: For the answer.
+            timeout_s: Seconds to wait for the answer (default 30).
 
         Returns:
-            The sequence that was decided last; None: none was. It is finished whatever happens, so go on behind it.
+            The sequence that was decided last; None: no publication was decided yet. The brokers finish it in any case,
+            so go on with the next sequence.
 
         Raises:
-            UnknownTopicError: There is no such topic.
-            PreconditionError: A broker of an older version is in the cluster.
-            UnavailableError: No broker answered. If cancelled, or after an error, the writer may be open.
+            UnknownTopicError: The cluster has no such topic.
+            PreconditionError: The writer is closed, or a broker of an older version is in the cluster.
+            UnavailableError: No broker answered in time.
+
+        If the call is cancelled, or raises, the writer may have been opened, and an earlier program fenced.
         """
         self._check_open()
         request = publications_pb2.OpenWriterRequest(topic=self.topic, writer=self.name)
@@ -111,27 +115,32 @@ class Writer:
         headers: Sequence[Headers | None] | None = None,
         tags: Sequence[str | None] | None = None,
     ) -> Chunk:
-        """Send rows to the brokers, where they wait for `publish`, for at most 24 hours. Nobody reads them before.
+        """Send rows to the brokers, where they wait for `publish` for at most 24 hours. No reader gets them before.
 
-        A chunk may be pickled and published by another process. A chunk that is never published costs disk for a day.
+        A chunk may be pickled, and another process may publish it. If a chunk is never published, its rows take disk
+        space for a day.
 
         Args:
-            values: The payloads; the other sequences, if given, are as long. All items have the types of
+            values: The payloads. The other sequences, if given, have the same length. All items have the types of
                 `Producer.send`.
-            keys: A key for each row, which says to which partition it goes.
-            partition: One for all rows; overrides the keys.
-            timestamps_ms: A time for each; now if absent.
-            headers: Headers for each.
-            tags: A tag for each.
+            keys: A key for each row. It chooses the row's partition.
+            partition: One partition for all rows; it overrides the keys.
+            timestamps_ms: A time for each row, in milliseconds since 1970. None: now.
+            headers: Headers for each row.
+            tags: A tag for each row.
 
         Raises:
-            IllegalMessageError, MessageTooLargeError: A row cannot be a message; none was staged.
+            IllegalMessageError: A row has a part that a message cannot hold; no row was staged.
+            MessageTooLargeError: A row is over the limit; no row was staged.
             BadRequestError: The sequences differ in length, or a row has neither key nor partition.
             PartitionOutOfRangeError: The topic has fewer partitions.
-            SendFailedError, SendUnknownError: A part was not stored, or nobody knows: stage all of it again.
-            UnknownTopicError, UnavailableError: There is no such topic, or no broker answered.
+            SendFailedError: A part of the rows was not stored: stage all of them again.
+            SendUnknownError: It is not known whether a part of the rows was stored: stage all of them again.
+            PreconditionError: The writer is closed.
+            UnknownTopicError: The cluster has no such topic.
+            UnavailableError: No broker answered within 10 s.
 
-        After an error, or if cancelled, nothing that was staged is ever published.
+        If the call raises or is cancelled, the rows that it has staged are never published.
         """
         return await self.stage_table(table_of(values, keys, timestamps_ms, headers, tags), partition)
 
@@ -141,12 +150,12 @@ class Writer:
         partition: int | Sequence[int] | None = None,
         key_column: str = "key",
     ) -> Chunk:
-        """The same for the rows of an Arrow table with the columns of `Producer.send_table`. Raises as `stage`.
+        """Stage the rows of an Arrow table with the columns of `Producer.send_table`. The errors are those of `stage`.
 
         Args:
             table: The rows.
-            partition: One for all rows, or one for each, also as an array of NumPy; overrides the keys.
-            key_column: The column that holds the key, if it is not called key.
+            partition: One partition for all rows, or one for each row, also as a NumPy array. It overrides the keys.
+            key_column: The name of the column with the keys, if it is not `key`.
         """
         self._check_open()
         return await self._stager.stage(table, partition, key_column)
@@ -156,28 +165,35 @@ class Writer:
     async def publish(
         self, sequence: int, chunks: Sequence[Chunk], *, ephemeral: bool = False, timeout_s: float = PUBLISH_TIMEOUT_S
     ) -> Published:
-        """Have all rows of these chunks appended, or none. Returns when all of them are committed.
+        """Have all rows of these chunks appended, or none. The call returns when all of them are committed.
 
-        Without rows nothing is decided, and the sequence stays free; it is refused like one with rows if it may not be
-        published.
+        If the chunks have no rows, nothing is decided, and the sequence stays free. The brokers still refuse a sequence
+        that may not be published.
 
         Args:
-            sequence: Above that of the last publication; or equal to it, to learn that it is done.
-            chunks: In the order in which their rows are to stand.
-            ephemeral: The writer is forgotten a day after this is done: for jobs without a name that lasts.
-            timeout_s: For all of it.
+            sequence: A number above the last publication's. Or the last one again, to learn whether it is done.
+            chunks: The chunks, in the order that their rows will have.
+            ephemeral: The cluster forgets the writer a day after this publication is done. For jobs that never use the
+                writer's name again.
+            timeout_s: Seconds to wait for the whole publication (default 120).
 
         Raises:
-            WriterFencedError: Somebody opened the writer since. What this call decided before is finished all the same:
-                whoever opened it was told its sequence. UnknownWriterError: It was deleted since.
-            WriterOwnedError: Another owner uses it.
+            WriterFencedError: Another program has opened the writer since. If this publication was decided before, the
+                brokers finish it, and that program was told its sequence.
+            UnknownWriterError: The writer was deleted since, or never opened.
+            WriterOwnedError: Another owner uses the writer.
             PublicationDiffersError: This sequence was published with other rows.
-            SequencePassedError: A later one was published.
-            StagedDataGoneError: A part of what was staged is gone: stage all rows again. Nothing was published.
-            PublishedWithLossError: It is published, without rows whose disks were lost.
-            BadRequestError: Chunks of another topic, or of a topic that grew between them; or too many batches.
-            DeadlineExceededError, UnavailableError: It may be decided, and is finished then whatever happens. Publish
-                the same sequence again to learn what became of it. The same holds if cancelled.
+            SequencePassedError: A later sequence was published.
+            StagedDataGoneError: Some staged rows are gone: stage all rows again. Nothing was published.
+            PublishedWithLossError: The publication is done, except for rows whose disks were declared lost.
+            BadRequestError: A chunk is of another topic, or the topic grew between the chunks, or a chunk is given
+                twice, or the chunks have too many batches.
+            PreconditionError: The writer is closed.
+            DeadlineExceededError: The publication may be decided. Then the brokers finish it. Publish the same sequence
+                again to learn the outcome.
+            UnavailableError: As `DeadlineExceededError`.
+
+        If the call is cancelled, the publication may be decided too, and the same holds.
         """
         self._check_open()
         if not 0 <= sequence <= SEQUENCE_MAX:
@@ -208,7 +224,7 @@ class Writer:
         return Published(sequence, rows, answer.was_done, parts)
 
     async def _ask(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call that may be repeated: at one broker after another, until one answers or the time is over."""
+        """Send a request that may be repeated to one broker after another, until one answers or the time is over."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         said: SeriatimError | None = None

@@ -1,4 +1,4 @@
-"""Administration of writers: which there are, what each has published, and forgetting one."""
+"""Administration of writers: list them, show what each has published, and delete one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class WriterAdmin(BrokerGroupAdmin):
     """The part of `Admin` that is about writers."""
 
     async def list_writers(self, topic: str = "") -> list[WriterDescription]:
-        """The writers of a topic, or of all topics if none is named.
+        """The writers of a topic, or of all topics if `topic` is empty.
 
         Raises:
-            UnknownTopicError: There is no such topic. UnavailableError: No broker answered.
+            UnknownTopicError: The cluster has no such topic.
+            UnavailableError: No broker answered in time.
         """
         found: list[WriterDescription] = []
         after = ""
@@ -40,23 +41,26 @@ class WriterAdmin(BrokerGroupAdmin):
                 return found
 
     async def describe_writer(self, topic: str, writer: str) -> WriterDescription:
-        """What a writer has published.
+        """A writer and its last publication.
 
         Raises:
-            UnknownWriterError, UnknownTopicError: There is none. UnavailableError: No broker answered.
+            UnknownWriterError: The topic has no such writer.
+            UnknownTopicError: The cluster has no such topic.
+            UnavailableError: No broker answered in time.
         """
         request = publications_pb2.DescribeWriterRequest(topic=topic, writer=writer)
         return _described(await self._caller.publications("DescribeWriter", request, DEADLINE_S))
 
     async def delete_writer(self, topic: str, writer: str) -> None:
-        """Forget a writer. One of the same name that is opened later begins anew, with any sequence.
+        """Delete the record of a writer. If a writer of the same name is opened later, it begins anew, at any sequence.
 
-        A program that still publishes under it is refused. A publication that was done stays.
+        Brokers refuse a program that still publishes under the old record. Publications that are done stay.
 
         Raises:
-            UnknownWriterError, UnknownTopicError: There is none.
-            PreconditionError: A publication of it is decided and not finished.
-            UnavailableError: No broker answered.
+            UnknownWriterError: The topic has no such writer.
+            UnknownTopicError: The cluster has no such topic.
+            PreconditionError: A publication of the writer is decided and not finished.
+            UnavailableError: No broker answered in time.
         """
         request = publications_pb2.DeleteWriterRequest(topic=topic, writer=writer)
         await self._caller.publications("DeleteWriter", request, DEADLINE_S)

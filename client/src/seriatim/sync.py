@@ -7,9 +7,9 @@
             for message in consumer:
                 consumer.ack(message)
 
-A client has a thread of its own in which an event loop runs the asynchronous client; every call is handed over there.
-Calls may come from several threads; sends of one thread keep their order. What a call does, raises and promises is
-told at the asynchronous class of the same name.
+Each client has its own thread with an event loop, in which the asynchronous client runs. A call here runs there, and
+the calling thread waits for it. Several threads may call. The sends of one thread keep their order. The asynchronous
+class of the same name documents the arguments and errors of each call, and what it promises.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 
 class _LoopThread:
-    """An event loop in a thread. It ends when `close` is called."""
+    """An event loop in a thread. It runs until `close` is called."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -76,7 +76,7 @@ class _LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run there and wait here; an interrupt here cancels it there."""
+        """Run a coroutine in the loop, and wait for it here. An exception here, such as an interrupt, cancels it."""
         assert threading.current_thread() is not self._thread, "callbacks must not call the synchronous client"
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
@@ -86,7 +86,7 @@ class _LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread. A call that another thread still waits in is cancelled."""
+        """Stop the loop and wait for the thread. If another thread still waits in a call, that call is cancelled."""
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -94,7 +94,7 @@ class _LoopThread:
 
 
 async def _cancel_all() -> None:
-    """End all other tasks of the loop: a stopped loop would leave those who wait for them waiting for ever."""
+    """Cancel all other tasks of the loop. Otherwise a thread that waits for one of them would wait for ever."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -102,7 +102,7 @@ async def _cancel_all() -> None:
 
 
 class Delivery:
-    """The delivery of one message."""
+    """The delivery of one message: call `result` for its receipt."""
 
     def __init__(self, thread: _LoopThread, delivery: asynchronous_deliveries.Delivery) -> None:
         self._thread = thread
@@ -115,16 +115,19 @@ class Delivery:
 
     @property
     def outcome(self) -> str | None:
-        """ok, failed or unknown; None as long as it is not settled."""
+        """`ok`, `failed` or `unknown`; None until the message is settled."""
         return self._delivery.outcome
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait for the receipt.
 
+        Args:
+            timeout_s: Seconds to wait; None: until the message is settled.
+
         Raises:
-            SendFailedError: Provably not stored.
-            SendUnknownError: Nobody knows.
-            TimeoutError: Not settled within `timeout_s`; it may be asked again.
+            SendFailedError: The message is provably not stored, and is never delivered.
+            SendUnknownError: The message may be stored or not.
+            TimeoutError: The message is not settled within `timeout_s`. Call again to wait further.
         """
 
         async def wait() -> Receipt:
@@ -150,7 +153,11 @@ class Deliveries:
         return self._deliveries.done
 
     def settled(self, timeout_s: float | None = None) -> tuple[Part, ...]:
-        """Wait until all is settled; never raises for an outcome."""
+        """Wait until all messages are settled. It never raises because of an outcome.
+
+        Raises:
+            TimeoutError: A message is not settled within `timeout_s` seconds. Call again to wait further.
+        """
 
         async def wait() -> tuple[Part, ...]:
             async with asyncio.timeout(timeout_s):
@@ -159,7 +166,13 @@ class Deliveries:
         return self._thread.run(wait())
 
     def result(self, timeout_s: float | None = None) -> tuple[Part, ...]:
-        """As `settled`, and raises if a part is not ok."""
+        """Wait until all messages are settled.
+
+        Raises:
+            SendUnknownError: A message may be stored or not.
+            SendFailedError: A message is provably not stored. Raised if no outcome is unknown.
+            TimeoutError: A message is not settled within `timeout_s` seconds. Call again to wait further.
+        """
 
         async def wait() -> tuple[Part, ...]:
             async with asyncio.timeout(timeout_s):
@@ -169,7 +182,7 @@ class Deliveries:
 
 
 class _Held(Generic[T]):
-    """What all wrappers share."""
+    """Base of the wrappers: the asynchronous object, and the thread in which it lives."""
 
     def __init__(self, thread: _LoopThread, inner: T) -> None:
         self._thread = thread
@@ -188,9 +201,9 @@ class Producer(_Held[_producer.Producer]):
         headers: Headers | None = None,
         tag: str | None = None,
     ) -> Delivery:
-        """Take a message once there is room for it. The types of all arguments are those of `seriatim.Producer.send`.
+        """Take one message when there is room for it. Arguments and errors are those of `seriatim.Producer.send`.
 
-        After a KeyboardInterrupt in the middle of the call the message may be taken or not.
+        If a KeyboardInterrupt ends the call, the message may have been taken.
         """
         sent = self._thread.run(self._inner.send(value, key, partition, timestamp_ms, headers, tag))
         return Delivery(self._thread, sent)
@@ -204,20 +217,20 @@ class Producer(_Held[_producer.Producer]):
         headers: Sequence[Headers | None] | None = None,
         tags: Sequence[str | None] | None = None,
     ) -> Deliveries:
-        """Take many messages at once, in their order."""
+        """Take many messages at once, in their order. See `seriatim.Producer.send_many`."""
         sent = self._thread.run(self._inner.send_many(values, keys, partition, timestamps_ms, headers, tags))
         return Deliveries(self._thread, sent)
 
     def send_table(self, table: Any, partition: int | None = None, key_column: str = "key") -> Deliveries:
-        """Take the rows of an Arrow table, in their order."""
+        """Take the rows of an Arrow table, in their order. See `seriatim.Producer.send_table`."""
         return Deliveries(self._thread, self._thread.run(self._inner.send_table(table, partition, key_column)))
 
     def flush(self) -> FlushResult:
-        """Wait until all that was taken is settled."""
+        """Send all messages that linger, and wait until every message that was taken is settled."""
         return self._thread.run(self._inner.flush())
 
     def close(self, timeout_s: float | None = None) -> FlushResult:
-        """Flush, for at most `timeout_s`, and end."""
+        """Flush for at most `timeout_s` seconds, then end. Messages that are left are settled as failed or unknown."""
         return self._thread.run(self._inner.close(timeout_s))
 
     def __enter__(self) -> Self:
@@ -239,7 +252,7 @@ class Consumer(_Held[_consumer.Consumer]):
 
     @property
     def paused(self) -> tuple[int, ...]:
-        """Partitions on which the group is paused: nothing is delivered until it is resumed."""
+        """Partitions on which the consumer group is paused. Nothing is delivered there until it is resumed."""
         return self._inner.paused
 
     def __iter__(self) -> Iterator[Message]:
@@ -247,23 +260,23 @@ class Consumer(_Held[_consumer.Consumer]):
             yield from self.fetch(1, 3600.0)
 
     def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
-        """Wait until there is a message, and return what is there."""
+        """Wait until there is a message, and return all that have arrived. See `seriatim.Consumer.fetch`."""
         return self._thread.run(self._inner.fetch(max_messages, timeout_s))
 
     def fetch_table(self, timeout_s: float = 1.0) -> FetchedTable | None:
-        """Wait for a batch, and return it as an Arrow table."""
+        """Wait for a batch, and return it as an Arrow table; None after `timeout_s` seconds."""
         return self._thread.run(self._inner.fetch_table(timeout_s))
 
     def ack(self, message: Message | FetchedTable | int, partition: int | None = None) -> bool:
-        """Acknowledge a message and all before it in its partition."""
+        """Acknowledge a message and all before it in its partition. See `seriatim.Consumer.ack`."""
         return self._thread.run(self._inner.ack(message, partition))
 
     def ack_all(self) -> None:
-        """Acknowledge all that was given out so far."""
+        """Acknowledge all messages that this consumer has given to the application so far."""
         self._thread.run(self._inner.ack_all())
 
     def close(self) -> None:
-        """Send the last acknowledgements and leave."""
+        """Send the last acknowledgements and leave. A standby takes over at once."""
         self._thread.run(self._inner.close())
 
     def __enter__(self) -> Self:
@@ -280,22 +293,22 @@ class RangeReader(_Held[reading.RangeReader]):
 
     @property
     def topic(self) -> str:
-        """Name of the topic."""
+        """The topic's name."""
         return self._inner.topic
 
     @property
     def incarnation(self) -> str:
-        """Of the topic that is read."""
+        """The incarnation of the topic that is read."""
         return self._inner.incarnation
 
     @property
     def partition(self) -> int:
-        """Number in the topic."""
+        """The partition's number in the topic."""
         return self._inner.partition
 
     @property
     def start(self) -> int:
-        """The first offset."""
+        """The first offset of the range."""
         return self._inner.start
 
     @property
@@ -305,12 +318,16 @@ class RangeReader(_Held[reading.RangeReader]):
 
     @property
     def offset(self) -> int:
-        """Where it goes on. A message that was given to a loop over the reader with others of its batch is below it."""
+        """The offset at which the reader goes on.
+
+        A loop over the reader takes all messages of a batch at once. So this offset is behind the whole batch, also
+        while the loop is in the middle of it.
+        """
         return self._inner.offset
 
     @property
     def skipped(self) -> int:
-        """Messages of the range that were passed over so far, because they repeat earlier ones."""
+        """The number of messages of the range that the reader has skipped so far, because they repeat earlier ones."""
         return self._inner.skipped
 
     def __iter__(self) -> Iterator[Message]:
@@ -318,7 +335,7 @@ class RangeReader(_Held[reading.RangeReader]):
             yield from messages
 
     def fetch(self) -> list[Message]:
-        """The messages of the next batch; none: the range is read to its end."""
+        """The messages of the next batch; an empty list: the range is read to its end."""
         return self._thread.run(self._inner.fetch())
 
     def tables(self) -> Iterator[RangeTable]:
@@ -347,19 +364,19 @@ class Admin(_Held[_admin.Admin]):
     """See `seriatim.Admin`."""
 
     def create_topic(self, name: str, partition_count: int = 1, settings: TopicSettings | None = None) -> Topic:
-        """Create a topic and wait until all its partitions accept."""
+        """Create a topic and wait until all its partitions accept messages."""
         return self._thread.run(self._inner.create_topic(name, partition_count, settings))
 
     def list_writers(self, topic: str = "") -> list[WriterDescription]:
-        """The writers of a topic, or of all."""
+        """The writers of a topic, or of all topics if `topic` is empty."""
         return self._thread.run(self._inner.list_writers(topic))
 
     def describe_writer(self, topic: str, writer: str) -> WriterDescription:
-        """What a writer has published."""
+        """A writer and its last publication."""
         return self._thread.run(self._inner.describe_writer(topic, writer))
 
     def delete_writer(self, topic: str, writer: str) -> None:
-        """Forget a writer."""
+        """Delete the record of a writer."""
         self._thread.run(self._inner.delete_writer(topic, writer))
 
     def update_topic(
@@ -392,23 +409,23 @@ class Admin(_Held[_admin.Admin]):
         return self._thread.run(update)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all that is in it."""
+        """Delete a topic with all its messages. They do not come back."""
         self._thread.run(self._inner.delete_topic(name))
 
     def list_topics(self) -> list[Topic]:
-        """All topics, by name."""
+        """All topics, sorted by name."""
         return self._thread.run(self._inner.list_topics())
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """A topic and its chains."""
+        """A topic and the chains of its partitions."""
         return self._thread.run(self._inner.describe_topic(name))
 
     def describe_chain(self, topic: str, partition: int) -> Chain:
-        """A partition's chain."""
+        """The chain record of a partition."""
         return self._thread.run(self._inner.describe_chain(topic, partition))
 
     def watch_chain(self, topic: str, partition: int) -> Iterator[Chain]:
-        """The chain now, and again after each change."""
+        """The chain record now, and again after each change, until the program leaves the iteration."""
         changes = self._inner.watch_chain(topic, partition)
 
         async def next_one() -> Chain | None:
@@ -418,11 +435,11 @@ class Admin(_Held[_admin.Admin]):
             yield chain
 
     def list_groups(self, topic: str) -> list[str]:
-        """Names of the consumer groups that have a position on some partition of a topic."""
+        """The names of the consumer groups that have a cursor on at least one partition of a topic."""
         return self._thread.run(self._inner.list_groups(topic))
 
     def describe_group(self, topic: str, group: str) -> GroupDescription:
-        """Where a consumer group stands on each partition."""
+        """The place of a consumer group in each partition."""
         return self._thread.run(self._inner.describe_group(topic, group))
 
     def plan_move(
@@ -434,7 +451,7 @@ class Admin(_Held[_admin.Admin]):
         partitions: Sequence[int] | None = None,
         operation: Literal["rewind", "skip"] | None = None,
     ) -> MovePlan:
-        """Look what it takes to move a consumer group, and change nothing."""
+        """Plan the move of a consumer group, and change nothing."""
         return self._thread.run(self._inner.plan_move(topic, group, to, partitions=partitions, operation=operation))
 
     def move_group(self, plan: MovePlan, *, request_id: bytes | None = None) -> list[OperatedPartition]:
@@ -444,13 +461,13 @@ class Admin(_Held[_admin.Admin]):
     def rewind_group(
         self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
     ) -> list[OperatedPartition]:
-        """Have a consumer group read again all from `to` on."""
+        """Plan a rewind and carry it out: all messages from `to` on come again."""
         return self._thread.run(self._inner.rewind_group(topic, group, to, partitions=partitions))
 
     def skip_group(
         self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
     ) -> list[OperatedPartition]:
-        """Have a consumer group pass over all that lies before `to`."""
+        """Plan a skip and carry it out: messages before `to` are not delivered any more."""
         return self._thread.run(self._inner.skip_group(topic, group, to, partitions=partitions))
 
     def pause_group(
@@ -462,57 +479,57 @@ class Admin(_Held[_admin.Admin]):
     def resume_group(
         self, topic: str, group: str, *, partitions: Sequence[int] | None = None
     ) -> list[OperatedPartition]:
-        """Go on delivering to a consumer group that was paused."""
+        """Let a paused consumer group go on."""
         return self._thread.run(self._inner.resume_group(topic, group, partitions=partitions))
 
     def create_group(
         self, topic: str, group: str, start: Target = "earliest", *, partitions: Sequence[int] | None = None
     ) -> bool:
-        """Let a consumer group begin before anybody joins."""
+        """Make the cursors of a consumer group before a consumer joins it."""
         return self._thread.run(self._inner.create_group(topic, group, start, partitions=partitions))
 
     def delete_group(self, topic: str, group: str) -> None:
-        """Forget where a consumer group is."""
+        """Delete the cursors of a consumer group."""
         self._thread.run(self._inner.delete_group(topic, group))
 
     def balance(self, *, run: bool = False) -> Balance:
-        """Which heads should stand elsewhere; with `run` that is begun."""
+        """The load of each master, and the open segments that should move. With `run`, the moves begin."""
         return self._thread.run(self._inner.balance(run=run))
 
     def describe_cluster(self) -> Cluster:
-        """The cluster's brokers."""
+        """The cluster's brokers, and which of them is the controller."""
         return self._thread.run(self._inner.describe_cluster())
 
     def switch_partition(self, partition_id: int, group: str = "", master: str = "") -> Route:
-        """A planned switch, to the next group of the send chain or to a chosen one."""
+        """Do a planned switch, to the next broker group of the send chain or to a chosen one."""
         return self._thread.run(self._inner.switch_partition(partition_id, group, master))
 
     def declare_dead(self, broker: str, run: int, issuer: str, *, incarnation: str = "", evidence: str = "") -> None:
-        """Certify that a run of a broker has ended."""
+        """Write a death certificate: a member run of a broker has ended and will never send anything again."""
         self._thread.run(self._inner.declare_dead(broker, run, issuer, incarnation=incarnation, evidence=evidence))
 
     def list_broker_groups(self, *, with_counts: bool = False) -> list[BrokerGroup]:
-        """All broker groups."""
+        """All broker groups, sorted by name."""
         return self._thread.run(self._inner.list_broker_groups(with_counts=with_counts))
 
     def set_broker_group(self, name: str, intent: Intent | None = None, *, weight: float | None = None) -> BrokerGroup:
-        """Say what is wanted of a broker group."""
+        """Set the intent or the weight of a broker group, and return at once."""
         return self._thread.run(self._inner.set_broker_group(name, intent, weight=weight))
 
     def remove_broker_group(self, name: str) -> None:
-        """Forget a broker group that is drained and has ended."""
+        """Remove a drained broker group whose brokers have ended."""
         self._thread.run(self._inner.remove_broker_group(name))
 
     def remove_member(self, broker: str) -> None:
-        """Forget a broker that is certified dead and whose disk nobody needs."""
+        """Remove a broker that has a death certificate and whose disk no segment needs."""
         self._thread.run(self._inner.remove_member(broker))
 
     def check_restart(self, broker: str) -> RestartCheck:
-        """Whether a broker may be stopped without leaving anything on one disk only."""
+        """Ask the other brokers whether this one may be stopped without leaving anything on one disk only."""
         return self._thread.run(self._inner.check_restart(broker))
 
     def scrub(self, broker: str) -> Iterator[ScrubProgress]:
-        """Have a broker read all that it holds, a part with each step."""
+        """Have a broker read everything on its disk: one part with each step of the iteration."""
         steps = self._inner.scrub(broker)
 
         async def next_one() -> ScrubProgress | None:
@@ -522,7 +539,7 @@ class Admin(_Held[_admin.Admin]):
             yield progress
 
     def read_quarantined(self, broker: str) -> Iterator[QuarantinedMessage]:
-        """What a broker keeps above the lengths that the cluster decided."""
+        """Read the messages that a broker keeps in quarantined segments, above the lengths that the chain decided."""
         messages = self._inner.read_quarantined(broker)
 
         async def next_one() -> QuarantinedMessage | None:
@@ -532,7 +549,7 @@ class Admin(_Held[_admin.Admin]):
             yield message
 
     def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
-        """Declare that all disks of a segment are lost for good."""
+        """Declare that all disks of a segment are lost for good. Readers go on behind it without its messages."""
         self._thread.run(self._inner.declare_gap(topic, partition, segment, issuer))
 
 
@@ -541,11 +558,11 @@ class Writer(_Held[_writer.Writer]):
 
     @property
     def epoch(self) -> int:
-        """From `open`; 0: not opened."""
+        """The epoch that `open` gave; 0: not opened."""
         return self._inner.epoch
 
     def open(self, timeout_s: float = _writer.OPEN_TIMEOUT_S) -> int | None:
-        """Take the writer over; returns the sequence that was decided last."""
+        """Take the writer over, and return the sequence that was decided last."""
         return self._thread.run(self._inner.open(timeout_s))
 
     def stage(
@@ -557,11 +574,11 @@ class Writer(_Held[_writer.Writer]):
         headers: Sequence[Headers | None] | None = None,
         tags: Sequence[str | None] | None = None,
     ) -> Chunk:
-        """Send rows to the brokers, where they wait for `publish`."""
+        """Send rows to the brokers, where they wait for `publish` for at most 24 hours."""
         return self._thread.run(self._inner.stage(values, keys, partition, timestamps_ms, headers, tags))
 
     def stage_table(self, table: Any, partition: int | Sequence[int] | None = None, key_column: str = "key") -> Chunk:
-        """The same for the rows of an Arrow table."""
+        """Stage the rows of an Arrow table."""
         return self._thread.run(self._inner.stage_table(table, partition, key_column))
 
     def publish(
@@ -572,11 +589,11 @@ class Writer(_Held[_writer.Writer]):
         ephemeral: bool = False,
         timeout_s: float = _writer.PUBLISH_TIMEOUT_S,
     ) -> Published:
-        """Have all rows of these chunks appended, or none."""
+        """Have all rows of these chunks appended, or none. The call returns when all of them are committed."""
         return self._thread.run(self._inner.publish(sequence, chunks, ephemeral=ephemeral, timeout_s=timeout_s))
 
     def close(self) -> None:
-        """Take no more calls."""
+        """Take no more calls. The brokers finish a publication that is decided."""
         self._thread.run(self._inner.close())
 
     def __enter__(self) -> Self:
@@ -602,7 +619,7 @@ class Client(_Held[asynchronous.Client]):
         recorder: HistoryLike | None = None,
         message_id: MessageIdOf | None = None,
     ) -> Iterator[Self]:
-        """A client, with its thread, for the time of the block."""
+        """A client with its thread, for the time of the block. See `seriatim.Client.connect`."""
         thread = _LoopThread()
         try:
             context = asynchronous.Client.connect(
@@ -641,7 +658,7 @@ class Client(_Held[asynchronous.Client]):
         compression: Compression | None = None,
         partitioner: Partitioner | None = None,
     ) -> Writer:
-        """A writer of a topic: sets of rows, all or nothing."""
+        """A writer of a topic. It publishes sets of rows whole."""
         opening = self._inner.writer(
             topic, name, epoch=epoch, owner=owner, compression=compression, partitioner=partitioner
         )
@@ -664,7 +681,7 @@ class Client(_Held[asynchronous.Client]):
         on_group_change: Callable[[GroupChange], None] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer:
-        """A consumer of a topic. The callbacks are called in the client's thread and must not call back."""
+        """A consumer of a topic. The callbacks run in the client's thread and must not call this client."""
         opening = self._inner.consumer(
             topic, group, mode=mode, partitions=partitions, name=name, on_gap=on_gap, on_assignment=on_assignment,
             on_group_change=on_group_change, **options,
@@ -684,14 +701,14 @@ class Client(_Held[asynchronous.Client]):
         incarnation: str = "",
         timeout_s: float = QUESTION_DEADLINE_S,
     ) -> tuple[PartitionOffset, ...]:
-        """A place in partitions of a topic: where they begin, where they end, or where a time is."""
+        """Ask for a place in partitions of a topic: their beginning, their end, or the place of a time."""
         asked = self._inner.offsets(topic, at, partitions=partitions, incarnation=incarnation, timeout_s=timeout_s)
         return self._thread.run(asked)
 
     def retained(
         self, topic: str, *, incarnation: str = "", timeout_s: float = QUESTION_DEADLINE_S
     ) -> tuple[RetainedRange, ...]:
-        """What is kept of each partition of a topic."""
+        """Ask which messages of each partition of a topic are kept."""
         return self._thread.run(self._inner.retained(topic, incarnation=incarnation, timeout_s=timeout_s))
 
     def plan_range(
@@ -705,7 +722,7 @@ class Client(_Held[asynchronous.Client]):
         incarnation: str = "",
         timeout_s: float = QUESTION_DEADLINE_S,
     ) -> RangePlan:
-        """What lies between two offsets of a partition: pieces that can be read apart, and what is gone."""
+        """Divide [start, end) of a partition into pieces that can be read separately, and name the messages gone."""
         asked = self._inner.plan_range(
             topic, partition, start, end, cut_bytes=cut_bytes, incarnation=incarnation, timeout_s=timeout_s
         )
@@ -724,7 +741,7 @@ class Client(_Held[asynchronous.Client]):
         credit_bytes: int = 8 << 20,
         read_timeout_s: float = 30.0,
     ) -> RangeReader:
-        """A reader of [start, end) of a partition. `on_loss` is called in the client's thread, and must not call it."""
+        """A reader of [start, end) of a partition. `on_loss` runs in the client's thread and must not call it."""
         opening = self._inner.read_range(
             topic, partition, start, end, incarnation=incarnation, raw=raw, on_loss=on_loss, credit_bytes=credit_bytes,
             read_timeout_s=read_timeout_s,
@@ -744,7 +761,7 @@ class Client(_Held[asynchronous.Client]):
         incarnation: str = "",
         timeout_s: float = QUESTION_DEADLINE_S,
     ) -> None:
-        """Say how far a program is that reads ranges, under the name of a consumer group without consumers."""
+        """Report how far a program that reads ranges has read, under the name of an external group."""
         self._thread.run(
             self._inner.report_progress(topic, group, offsets, incarnation=incarnation, timeout_s=timeout_s)
         )
@@ -755,7 +772,7 @@ class Client(_Held[asynchronous.Client]):
 
 
 async def _leave(context: Any, error: BaseException | None) -> None:
-    """Leave the asynchronous block as the synchronous one was left; the error goes on at the caller's."""
+    """Leave the asynchronous block as the program left the synchronous one. The caller raises `error` on."""
     try:
         await context.__aexit__(type(error) if error is not None else None, error, None)
     except BaseException as exc:
