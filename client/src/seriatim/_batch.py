@@ -1,7 +1,7 @@
 """Writes and reads bodies of batches: an Arrow IPC record batch without its schema message.
 
 The columns are key and value (binary), timestamp (int64, ms), headers (map of utf8 to binary) and tag (utf8). Only this
-module defines them: the broker never decodes a body. The header of a batch is in `seriatim_api.batch`.
+module defines them: of a body, the broker reads only the row count. The header of a batch is in `seriatim_api.batch`.
 """
 
 from __future__ import annotations

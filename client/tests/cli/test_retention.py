@@ -213,10 +213,10 @@ def test_nothing_is_asked_if_nothing_goes(run: Run, filled: MemoryCluster) -> No
 def test_where_no_broker_says_what_goes_the_command_asks_all_the_same(run: Run, filled: MemoryCluster) -> None:
     filled.silent.add("t")
     status, _, err = run("topic", "alter", "t", "--retention", "7d")
-    assert (status, "# what goes is not known now: no broker tells" in err) == (2, True)
+    assert (status, "# which messages are dropped is not known now: no broker tells" in err) == (2, True)
     assert run("topic", "alter", "t", "--retention", "7d", "--yes")[1] == "t has 2 partitions, kept: 7d\n"
     status, out, err = run("topic", "describe", "t")
-    assert (status, "# what is kept is not known now: no broker tells" in err) == (0, True)
+    assert (status, "# which messages are kept is not known now: no broker tells" in err) == (0, True)
     assert "kept: 7d" in out
 
 

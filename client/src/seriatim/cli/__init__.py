@@ -1,7 +1,7 @@
-"""The command `seriatim`: what a person does with a cluster from a terminal.
+"""The command `seriatim`: a person uses a cluster from a terminal.
 
-It uses the client's public names only. Commands that belong to other packages (`broker`, `coordinator`, `standalone`,
-`cluster`) are found through the entry-point group `seriatim.commands`; nothing of them is imported here.
+It uses only the client's public names. It finds commands of other packages (`broker`, `coordinator`, `standalone`,
+`cluster`) through the entry-point group `seriatim.commands`, and imports nothing of these packages.
 """
 
 from seriatim.cli._root import main

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them, and as they are shown.
+"""Reads durations and sizes that people write, and shows them in the same form.
 
 90s  12h  7d  1d12h  "2 weeks"  forever          1048576  500MB  10GiB  10Gi  none
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 NUMBER_MAX: Final = (1 << 63) - 1
-"""What a topic's record holds."""
+"""The largest number that fits into a topic's record."""
 
 DURATION_FORMS: Final = "a number and a unit (s, m, h, d, w), such as 90s, 12h, 7d or 1d12h; or forever"
 SIZE_FORMS: Final = "a number of bytes with a unit or without, such as 500MB, 10GiB or 1048576; or none"
@@ -26,10 +26,10 @@ _NO_LIMIT: Final = ("0", "none", "no limit", "forever", "for ever", "unlimited")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds; 0 for `forever`.
+    """Read a duration. Returns milliseconds; 0 for `forever`.
 
     Raises:
-        ValueError: It is no duration; the text says what is.
+        ValueError: The text is not a duration. The error says how to write one.
     """
     wanted = text.strip().lower()
     if wanted in _NO_LIMIT:
@@ -54,10 +54,10 @@ def _unit(word: str) -> str | None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes; 0 for `none`. `10GB` and `10G` count in thousands, `10GiB` and `10Gi` in 1,024s.
+    """Read a size. Returns bytes; 0 for `none`. `10GB` and `10G` count in 1,000s, `10GiB` and `10Gi` in 1,024s.
 
     Raises:
-        ValueError: It is no size; the text says what is.
+        ValueError: The text is not a size. The error says how to write one.
     """
     wanted = text.strip()
     if wanted.lower() in _NO_LIMIT:
@@ -75,7 +75,7 @@ def parse_size(text: str) -> int:
 
 
 def format_duration(milliseconds: int) -> str:
-    """As `parse_duration_ms` reads it: `3d`, `1d12h`, `1.5s`."""
+    """A duration in the form that `parse_duration_ms` reads: `3d`, `1d12h`, `1.5s`."""
     left, parts = milliseconds, []
     for unit in ("d", "h", "m"):
         count, left = divmod(left, _MS[unit])
@@ -87,7 +87,7 @@ def format_duration(milliseconds: int) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """As `parse_size` reads it, in 1,024s with at most one digit behind the point: `10GiB`, `1.5MiB`, `900B`."""
+    """A size in the form that `parse_size` reads, in 1,024s with at most one decimal: `10GiB`, `1.5MiB`, `900B`."""
     size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
     while size >= 1024 and len(units) > 1:
         size, units = size / 1024, units[1:]
@@ -106,7 +106,7 @@ class DurationType(_ParamType):
     name = "DURATION"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it, or fail with what can be written."""
+        """Read the duration, or fail with a text that says how to write one."""
         if isinstance(value, int):
             return value
         try:
@@ -122,7 +122,7 @@ class SizeType(_ParamType):
     """The type of options that take a size, in bytes.
 
     Args:
-        least: The smallest size that is possible, in bytes.
+        least: The smallest size that the option accepts, in bytes.
     """
 
     name = "SIZE"
@@ -131,7 +131,7 @@ class SizeType(_ParamType):
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it, or fail with what can be written."""
+        """Read the size, or fail with a text that says how to write one."""
         if isinstance(value, int):
             return value
         try:

@@ -1,8 +1,8 @@
-"""The chain of a partition, drawn for a terminal: segments as cards in a row, or one line a partition.
+"""Draws the chain of a partition for a terminal: segments as cards in a row, or one line for each partition.
 
-Pure: from plain data to lines of text with styles, so that tests compare recorded text. Everything that colour says
-is said in words or shapes as well. Cards are 18 columns wide with an arrow of two: four stand beside each other in a
-window of 80 columns, eight in 160.
+Pure: it turns plain data into lines of text with styles, so that tests can compare recorded text. Words or shapes say
+everything that colours say. A card is 18 columns wide, with an arrow of 2. So 4 cards fit into a window of 80 columns,
+and 8 into 160.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seriatim.cli._ports import ChainView, SegmentView
 CARD_WIDTH: Final = 18
 ARROW_WIDTH: Final = 2
 ROWS_DEFAULT: Final = 2
-"""Rows of cards drawn unless all are asked for: the newest segments are what people look for."""
+"""Rows of cards that are drawn by default. People mostly look for the newest segments."""
 
 _INNER: Final = CARD_WIDTH - 4
 _STYLES: Final = {"OPEN": "bold green", "SEALED": "blue", "UNSETTLED": "bold yellow", "LOST": "bold red"}
@@ -33,7 +33,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def draw_chain(chain: ChainView, *, width: int, row_count_max: int | None = ROWS_DEFAULT) -> RenderableType:
-    """The chain as cards, in a window of `width` columns; the newest `row_count_max` rows of them (None: all)."""
+    """Draw the chain as cards, in a window of `width` columns: the newest `row_count_max` rows (None: all)."""
     across = max(1, width // (CARD_WIDTH + ARROW_WIDTH))
     shown = chain.segments
     if row_count_max is not None:
@@ -51,7 +51,7 @@ def draw_chain(chain: ChainView, *, width: int, row_count_max: int | None = ROWS
 
 
 def draw_ribbons(chains: Sequence[ChainView], *, width: int) -> RenderableType:
-    """Many partitions, one line each: the newest segments that fit, oldest on the left."""
+    """Draw many partitions, each in one line: the newest segments that fit, the oldest of them on the left."""
     rows: list[RenderableType] = [Text.assemble(("partition  epoch  accepts  chain", "bold"))]
     for chain in chains:
         head = Text(f"{chain.partition:>9}  {chain.epoch:>5}  {_cut(_accepts(chain), 7):<7}  ")
@@ -141,7 +141,9 @@ def _pair(left: str, right: str, style: str) -> Text:
 
 
 def _members(segment: SegmentView) -> str:
-    """The master is marked; where names are too long, the group's name, which stands above, is left out."""
+    """The members' names, with a mark for the master. If they are too long, without the broker group's name, which is
+    in the card's title.
+    """
     if not segment.members:
         return "-"
     whole = "*" + " ".join(segment.members)
@@ -186,7 +188,7 @@ def _bar(segment: SegmentView, longest: int) -> str:
 
 
 def compact(number: int, *, digits: int = 7) -> str:
-    """A count in at most about `digits` columns: with separators if they fit, else in thousands or millions."""
+    """A count in about `digits` columns at most: with separators if they fit, else in thousands, millions, billions."""
     exact = f"{number:,}"
     if len(exact) <= digits:
         return exact
@@ -205,7 +207,7 @@ _MARKS: Final = {"OPEN": "▶", "SEALED": "", "UNSETTLED": "?", "LOST": "x"}
 
 
 def _ribbon(chain: ChainView, width: int) -> Text:
-    """Pieces from the newest back, as many as fit."""
+    """As many of the newest segments as fit into `width` columns."""
     pieces: list[Text] = []
     used = 0
     for segment in reversed(chain.segments):

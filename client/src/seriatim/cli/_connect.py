@@ -1,4 +1,4 @@
-"""The commands' ports (`_ports`) over the client's public names: the one module of the command that knows them."""
+"""Implements the commands' ports (`_ports`) with the client's public names, which no other module here uses."""
 
 from __future__ import annotations
 
@@ -60,28 +60,29 @@ if TYPE_CHECKING:
     from seriatim._settings import Target
 
 MESSAGE_ID_HEADER: Final = "seriatim-id"
-"""Where a message's id for histories travels."""
+"""The header that carries a message's id for histories."""
 
 STICKY_COUNT: Final = 100
-"""Messages without a key that go to one partition before the next one's turn: large batches, evenly spread."""
+"""How many messages without a key go to one partition before the next partition gets its turn: large batches, spread
+evenly."""
 
 PAGE_SEGMENT_COUNT: Final = 256
-"""Segments on each page of a chain's older ones."""
+"""Segments on each page of a chain's older segments."""
 
 FETCH_MESSAGE_COUNT: Final = 500
 FETCH_TIMEOUT_S: Final = 1.0
 
 CEASED_S: Final = 0.5
-"""Without a grant for so long, a partition is said to be taken away, or to be waited for."""
+"""If a partition has no grant for this many seconds, a note says that it was revoked, or that this is a standby."""
 
 WATCH_PAUSE_S: Final = 0.2
 WATCH_PATIENCE_S: Final = 30.0
-"""How long no broker may answer a watch before it is given up."""
+"""If no broker answers a watch for this many seconds, the command gives up."""
 
 
 @asynccontextmanager
 async def _client(settings: Settings) -> AsyncIterator[seriatim.Client]:
-    """A client whose warnings are notes on stderr: above all, that no broker answers."""
+    """A client whose warnings are printed on stderr, for example that no broker answers."""
     logger, warnings = logging.getLogger("seriatim"), _WarningNotes(settings)
     logger.addHandler(warnings)
     try:
@@ -96,7 +97,7 @@ async def _client(settings: Settings) -> AsyncIterator[seriatim.Client]:
 
 
 class _WarningNotes(logging.Handler):
-    """Prints what the client warns of, as `consume` prints its notes."""
+    """Prints the client's warnings in the form of `consume`'s notes."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(logging.WARNING)
@@ -109,7 +110,7 @@ class _WarningNotes(logging.Handler):
 
 @asynccontextmanager
 async def producer(settings: Settings, topic: str) -> AsyncIterator[ProducerPort]:
-    """A producer of `topic`; at the end everything that was handed over has its outcome."""
+    """A producer of `topic`. At the end of the block every message has its outcome."""
     async with _client(settings) as client, client.producer(topic) as found:
         port = _Producer(found)
         try:
@@ -119,7 +120,7 @@ async def producer(settings: Settings, topic: str) -> AsyncIterator[ProducerPort
 
 
 class _Producer:
-    """`ProducerPort`. One task for each partition in use waits for the outcomes, in their order."""
+    """The `ProducerPort`. One task for each partition in use waits for the outcomes, in their order."""
 
     def __init__(self, producer: seriatim.Producer) -> None:
         self.name = producer.producer_id.hex()
@@ -181,7 +182,7 @@ async def consumer(
     start: Target,
     on_note: Callable[[Note], None],
 ) -> AsyncIterator[ConsumerPort]:
-    """A consumer of `topic`, a member of `group`; at the end its acknowledgements have gone."""
+    """A consumer of `topic` in the consumer group `group`. At the end of the block its acknowledgements are sent."""
     notes = _Notes(on_note)
     async with (
         _client(settings) as client,
@@ -201,9 +202,10 @@ async def consumer(
 
 
 class _Notes:
-    """Makes notes for people of what a consumer is told.
+    """Makes notes for people from the consumer's callbacks.
 
-    Between two segments a partition has no grant for a moment; that it was taken away is said only if it lasts.
+    Between two segments a partition has no grant for a moment. So a note says that it was taken away only if it has no
+    grant for `CEASED_S`.
     """
 
     def __init__(self, on_note: Callable[[Note], None]) -> None:
@@ -212,12 +214,12 @@ class _Notes:
         self._ceased: dict[int, asyncio.TimerHandle] = {}
 
     def gap(self, gap: seriatim.Gap) -> None:
-        """Messages are gone."""
+        """Note that messages will not be delivered."""
         count = "" if gap.messages is None else f", {gap.messages:,} messages at most"
         self._on_note(Note("gap", gap.partition, gap.offset, gap.end_offset, gap.reason + count))
 
     def assignment(self, assignment: seriatim.Assignment) -> None:
-        """A partition begins, goes on in the next segment, or ceases."""
+        """Note that the delivery of a partition begins, goes on in the next segment, or ceases."""
         partition, (segment, _) = assignment.partition, split_offset(assignment.offset)
         ceased = self._ceased.pop(partition, None)
         if ceased is not None:
@@ -232,8 +234,8 @@ class _Notes:
         self._on_note(Note("crossed" if crossed else "active", partition, assignment.offset))
 
     def group_change(self, change: seriatim.GroupChange) -> None:
-        """The group was moved, paused or resumed."""
-        self._segments.pop(change.partition, None)  # what comes is no crossing
+        """Note that the consumer group was moved, paused or resumed."""
+        self._segments.pop(change.partition, None)  # so the next assignment is not taken for a crossing
         self._on_note(Note(change.what, change.partition, change.offset))
 
     def _has_ceased(self, partition: int) -> None:
@@ -241,13 +243,13 @@ class _Notes:
         self._on_note(Note("revoked" if was_active else "standby", partition))
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Make no more notes."""
         for ceased in self._ceased.values():
             ceased.cancel()
 
 
 class _Consumer:
-    """`ConsumerPort`."""
+    """The `ConsumerPort`."""
 
     def __init__(self, consumer: seriatim.Consumer) -> None:
         self.name = consumer.name
@@ -279,13 +281,13 @@ def _delivered(message: seriatim.Message) -> Delivered:
 
 @asynccontextmanager
 async def ranges(settings: Settings) -> AsyncIterator[RangePort]:
-    """Reading without a group."""
+    """A port to read ranges, without a consumer group."""
     async with _client(settings) as client:
         yield _Ranges(client)
 
 
 class _Ranges:
-    """`RangePort`."""
+    """The `RangePort`."""
 
     def __init__(self, client: seriatim.Client) -> None:
         self._client = client
@@ -317,13 +319,13 @@ class _Ranges:
 
 @asynccontextmanager
 async def admin(settings: Settings) -> AsyncIterator[AdminPort]:
-    """Administration."""
+    """A port to the administration of the cluster."""
     async with _client(settings) as client:
         yield _Admin(client.admin())
 
 
 class _Admin:
-    """`AdminPort`."""
+    """The `AdminPort`."""
 
     def __init__(self, admin: seriatim.Admin) -> None:
         self._admin = admin
@@ -502,7 +504,7 @@ def _topic_view(topic: seriatim.Topic) -> TopicView:
 
 
 def chain_view(chain: seriatim.Chain) -> ChainView:
-    """A chain as it is drawn."""
+    """The chain in the form in which it is drawn."""
     return ChainView(
         topic=chain.topic,
         partition=chain.partition,
@@ -558,7 +560,7 @@ def _group_row(row: seriatim.GroupPartition) -> GroupRow:
 
 
 class _GroupPlan:
-    """`GroupPlan`."""
+    """The `GroupPlan`."""
 
     def __init__(self, admin: seriatim.Admin, plan: seriatim.MovePlan) -> None:
         self._admin = admin

@@ -1,9 +1,9 @@
-"""Where a topic ended when a command began, and whether a consumer group has read up to there.
+"""The end that a topic had when a command began, and whether a consumer group has read up to it.
 
-An idle stream is no proof of the end: a group that crosses empty segments, or waits for another server, is idle as
-well. So the brokers are asked. The open segment's number at the beginning comes from the chain record. The end inside
-that segment comes from the first answer of a server that knows it. Both are fixed from then on, so that a topic that
-grows all the time has an end too.
+An idle stream does not prove that the consumer group is at the end: it is idle too while it crosses empty segments or
+waits for another server. So the command asks the brokers. The number of the open segment at the beginning comes from
+the chain record. The end in that segment comes from the first answer of a server that knows it. Both stay fixed from
+then on, so the command also ends on a topic that grows all the time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from seriatim.cli._ports import GroupRow
 
 
 class TopicEnd:
-    """The end of each partition at the beginning, and how far a group is from it.
+    """The end that each partition had at the beginning, and whether a consumer group has reached it.
 
     Args:
-        open_segments: By partition: the number of the segment that was open at the beginning.
+        open_segments: For each partition number, the number of its open segment at the beginning.
     """
 
     def __init__(self, open_segments: Mapping[int, int]) -> None:
@@ -31,16 +31,16 @@ class TopicEnd:
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """The partitions whose end the group has not been seen to reach."""
+        """The partitions whose end the consumer group has not reached, as far as the answers say."""
         return tuple(partition for partition in self._open_segments if partition not in self._reached)
 
     @property
     def progress(self) -> tuple[int, ...]:
-        """How far the group was seen to be, as offsets: it changes when the group moves."""
+        """The offsets that the consumer group had in the last answers. They change when it moves."""
         return tuple(self._next.values())
 
     def see(self, rows: Iterable[GroupRow]) -> None:
-        """Take in an answer of the brokers: where the group stands. Rows with a problem say nothing."""
+        """Note an answer of the brokers: the places of the consumer group. A row with a problem says nothing."""
         lags: list[int | None] = []
         for row in rows:
             exact = row.lag if not row.lag_is_at_least and not row.problem else None

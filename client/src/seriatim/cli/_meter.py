@@ -1,7 +1,7 @@
-"""Figures of a stream of sends: rate, outcomes, latency percentiles, and the longest gap in acceptance.
+"""Figures of a stream of sends: rate, outcomes, latency percentiles, and the longest gap without an acknowledgement.
 
-Pure: times come in as seconds of one monotonic clock. Latencies go into buckets that grow by 2 %, so that a run of any
-length takes the same small memory and a percentile is right to 2 %.
+Pure: its callers give it times as seconds of one monotonic clock. Latencies go into buckets that grow by 2 %. So memory
+stays small however many messages there are, and a percentile is right to 2 %.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OutcomeName = Literal["ok", "failed", "unknown"]
 _BUCKET_GROWTH: Final = math.log(1.02)
 _LATENCY_MS_MIN: Final = 0.01
 RATE_WINDOW_S: Final = 1.0
-"""What "now" means in the live line."""
+"""Seconds over which the live line counts its present rate."""
 
 
 class Latencies:
@@ -33,7 +33,7 @@ class Latencies:
         self.count += count
 
     def percentile(self, share: float) -> float | None:
-        """The duration in ms that `share` (0 to 1) of all do not exceed; None if there are none."""
+        """The duration in ms that a `share` (0 to 1) of all durations do not exceed; None if there are none."""
         assert 0 <= share <= 1
         wanted = max(1, math.ceil(share * self.count))
         seen = 0
@@ -46,7 +46,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the meter has counted; times in milliseconds, None where nothing was measured."""
+    """The figures of the meter. Times are in milliseconds, except `duration_s`; None: nothing was measured."""
 
     sent: int
     ok: int
@@ -62,8 +62,8 @@ class Summary:
 class SendMeter:
     """Counts sends and their outcomes.
 
-    A gap is the time without any `ok` while something waited for one: from the last `ok`, or from when the first
-    message began to wait, to the next `ok`.
+    A gap is a time without any `ok` while a message waits for one. It begins at the last `ok`, or when the first
+    message began to wait. It ends at the next `ok`.
     """
 
     def __init__(self, now: float) -> None:
@@ -79,18 +79,18 @@ class SendMeter:
 
     @property
     def waiting(self) -> int:
-        """Messages sent and without outcome."""
+        """The number of messages that were sent and have no outcome yet."""
         return self._waiting
 
     def send(self, now: float, count: int = 1) -> None:
-        """Messages were handed over."""
+        """Count messages that are handed to the client."""
         if self._waiting == 0:
             self._gap_begin = now
         self._waiting += count
         self.sent += count
 
     def outcome(self, outcome: OutcomeName, sent_at: float, now: float, count: int = 1) -> None:
-        """Messages sent at `sent_at` have their outcome."""
+        """Count the outcome of messages that were sent at `sent_at`."""
         assert count <= self._waiting, "an outcome for what was not sent"
         self._waiting -= count
         self._counts[outcome] += count
@@ -104,23 +104,23 @@ class SendMeter:
         self._forget(now)
 
     def rate(self, now: float) -> float:
-        """Messages acknowledged in the last second."""
+        """The number of messages acknowledged in the last second."""
         self._forget(now)
         return sum(count for _, count in self._recent) / RATE_WINDOW_S
 
     def gap_s(self, now: float) -> float:
-        """How long the present gap lasts; 0 if nothing waits."""
+        """How long the present gap has lasted, in seconds; 0 if no message waits."""
         return now - self._gap_begin if self._waiting else 0.0
 
     def line(self, now: float) -> str:
-        """The live line."""
+        """The text of the live line."""
         ok, failed, unknown = (self._counts[name] for name in ("ok", "failed", "unknown"))
         bad = f"  failed {failed:,}" * bool(failed) + f"  unknown {unknown:,}" * bool(unknown)
         longest = max(self.gap_s_max, self.gap_s(now))
         return f"{self.rate(now):,.0f} msg/s  acked {ok:,}  waiting {self._waiting:,}{bad}  longest gap {ms(longest)}"
 
     def summary(self) -> Summary:
-        """All there is to say at the end."""
+        """The figures at the end."""
         duration_s = self._end - self._begin
         return Summary(
             sent=self.sent,
@@ -140,7 +140,7 @@ class SendMeter:
 
 
 def describe(summary: Summary) -> str:
-    """The summary for people, on two lines."""
+    """The summary as two lines for people."""
     bad = f", {summary.failed:,} failed" * bool(summary.failed)
     bad += f", {summary.unknown:,} unknown" * bool(summary.unknown)
     first = f"{summary.sent:,} sent: {summary.ok:,} ok{bad}, in {summary.duration_s:,.1f} s ({summary.rate:,.0f} msg/s)"
@@ -153,7 +153,7 @@ def describe(summary: Summary) -> str:
 
 
 def ms(seconds: float) -> str:
-    """A duration for the live line."""
+    """A duration as text for the live line."""
     return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"
 
 

@@ -1,4 +1,4 @@
-"""Places in a partition as people write them: an offset, an end, a time, or how long ago.
+"""Reads places in a partition that people write: an offset, an end, a time, or how long ago.
 
 earliest  latest  3:1200  -15m  "2h ago"  2026-11-22T10:00  2026-11-22T10:00Z  2026-11-22
 """
@@ -24,11 +24,12 @@ HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A place as it was written: one of the ends, an offset, or a time.
+    """A place that a person wrote: one of the ends, an offset, or a time.
 
     Attributes:
-        text: As it was written.
-        zone_is_ours: The time said no zone, and that of this machine was taken.
+        text: The text that was written.
+        at: The place.
+        zone_is_ours: Whether the text had no zone, so that this machine's zone was used.
     """
 
     text: str
@@ -37,16 +38,16 @@ class Written:
 
     @property
     def is_offset(self) -> bool:
-        """Whether it belongs to one partition."""
+        """Whether it is an offset, which is a place in one partition only."""
         return isinstance(self.at, int)
 
     @property
     def target(self) -> Literal["earliest", "latest"] | int | datetime:
-        """As where a consumer group begins, or is sent."""
+        """The place in the form that consumer groups take: the end is called "latest"."""
         return "latest" if self.at == "end" else self.at
 
     def explain(self) -> str | None:
-        """What a time was taken for; None for what needs no explanation."""
+        """A line that says which time was understood; None if the place is not a time."""
         if not isinstance(self.at, datetime):
             return None
         utc = self.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -59,11 +60,11 @@ def parse(text: str, now: datetime) -> Written:
     """Read a place.
 
     Args:
-        text: As a person wrote it.
+        text: The text that a person wrote.
         now: The time of this machine, with its zone.
 
     Raises:
-        ValueError: It is none; the text says what is.
+        ValueError: The text is not a place. The error says how to write one.
     """
     wanted = text.strip()
     if wanted == "earliest":
@@ -100,7 +101,7 @@ class PlaceType(_ParamType):
     name = "place"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Written:
-        """Read it, or fail with what can be written."""
+        """Read the place, or fail with a text that says how to write one."""
         if isinstance(value, Written):
             return value
         try:

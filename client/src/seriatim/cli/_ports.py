@@ -1,6 +1,6 @@
-"""What the commands need of a cluster, in their own words; `_connect` says it with the client's public names.
+"""The ports of the commands: what they need from a cluster. `_connect` implements them with the client's public names.
 
-The commands are tested with a cluster in memory behind these, and for real by the process tests.
+Tests run the commands with a cluster in memory behind these ports. The process tests run them with a real one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ SegmentState = Literal["OPEN", "SEALED", "UNSETTLED", "LOST"]
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What became of a message.
+    """The outcome of a message.
 
     Attributes:
-        offset: Where it is stored, as `seriatim_api.ids` packs it; None if it is not, or nobody knows.
-        error: For people; empty if there is nothing to say.
+        outcome: `ok`, `failed` or `unknown`.
+        partition: The partition's number in the topic.
+        offset: The message's offset, as in `seriatim_api.ids`; None unless `ok`.
+        error: A text for people; empty if `ok`.
     """
 
     outcome: OutcomeName
@@ -40,35 +42,36 @@ class ProducerPort(Protocol):
     name: str
 
     def partition_of(self, message: Message) -> int:
-        """Where a message without an explicit partition goes; each call is about one message that is then sent."""
+        """The partition of a message for which the user named none. Call it once for each message, before its send."""
         ...
 
     async def send(
         self, message: Message, partition: int, message_id: str | None, done: Callable[[SendResult], None]
     ) -> None:
-        """Hand a message over, in order; returns when there was room for it. `done` is called once, in the loop.
+        """Hand a message over, in order. The call returns when there was room for it.
 
         Args:
             message: Key and value.
-            partition: Where to.
-            message_id: Travels with it, for histories; None: nothing does.
-            done: Told of the outcome.
+            partition: The partition's number in the topic.
+            message_id: An id for histories, which is sent in a header; None: no id.
+            done: Called once with the outcome, in the event loop.
         """
         ...
 
     async def flush(self) -> None:
-        """Wait until everything has its outcome; the producer's own delivery time-out bounds it."""
+        """Wait until every message has its outcome, at most for the producer's delivery time-out."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A message as it came.
+    """A message that was delivered.
 
     Attributes:
-        message_id: What `ProducerPort.send` let travel; None if nothing did.
-        maybe_repeated: It may have been delivered before, to this consumer or another of the group.
-        handle: The port's own, for `ack`.
+        message_id: The id that `ProducerPort.send` added; None if there is none.
+        maybe_repeated: It may have been delivered before, to this consumer or another one of the group.
+        attempt: The delivery attempt.
+        handle: A value of the port, which `ack` needs.
     """
 
     partition: int
@@ -84,12 +87,15 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a consumer should know beside the messages.
+    """An event of a consumer that is not a message.
 
     Attributes:
-        kind: `active` (takes over, or begins), `standby`, `crossed` into a segment, `gap`, `revoked`; what was done to
-            the group: `rewind`, `skip`, `pause`, `resume`, or `moved` for another reason.
-        end_offset: For a gap the first offset after it.
+        kind: `active` (it begins, or takes over), `standby`, `crossed` (into a segment), `gap`, `revoked`. Or an
+            operation on the group: `rewind`, `skip`, `pause`, `resume`, or `moved` for another reason.
+        partition: The partition's number in the topic.
+        offset: The offset at which it happens; None if there is none.
+        end_offset: For a gap, the first offset behind it.
+        text: More, for people; may be empty.
     """
 
     kind: Literal["active", "standby", "crossed", "gap", "revoked", "rewind", "skip", "pause", "resume", "moved"]
@@ -100,24 +106,25 @@ class Note:
 
 
 class ConsumerPort(Protocol):
-    """A consumer of one topic, of one group."""
+    """A consumer of one topic, in one consumer group."""
 
     name: str
 
     def batches(self) -> AsyncIterator[list[Delivered]]:
-        """What comes, in the order of each partition; empty lists where nothing came for a while."""
+        """The messages that come, in the order of each partition. An empty list if none came for about a second."""
         ...
 
     async def ack(self, last: Delivered) -> bool:
         """Acknowledge this message and everything before it in its partition.
 
-        False: the partition was taken over, or begun anew, meanwhile; the message comes again, here or elsewhere.
+        Returns False if another consumer took the partition over, or the group was moved, since the delivery. Then the
+        message comes again, here or elsewhere.
         """
         ...
 
 
 At = Literal["earliest", "end"] | datetime
-"""A place that can be asked for in each partition."""
+"""A place that exists in each partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +132,11 @@ class OffsetRow:
     """A place in a partition.
 
     Attributes:
+        partition: The partition's number in the topic.
         offset: The place.
-        position: Messages before it since the partition was made.
-        blocked: A segment that is not settled is in the way of the end.
-        found: Asked for a time: whether there is a message at or after it.
+        position: The number of messages before it since the partition was made.
+        blocked: A segment that is not settled is before the true end.
+        found: If a time was asked for: whether there is a message at or after it.
     """
 
     partition: int
@@ -140,7 +148,7 @@ class OffsetRow:
 
 @dataclass(frozen=True, slots=True)
 class PieceRow:
-    """So many messages from one offset to another, in one segment; `size_bytes` is None if it is not known."""
+    """The `rows` messages from one offset to another, in one segment. `size_bytes` is None if it is not known."""
 
     start: int
     end: int
@@ -150,13 +158,14 @@ class PieceRow:
 
 @dataclass(frozen=True, slots=True)
 class RetainedRow:
-    """What is kept of a partition.
+    """The messages of a partition that are kept.
 
     Attributes:
-        offset: Of the first message that is kept.
-        messages: From there to the end.
-        size_bytes: Of them on one disk; None: not known.
-        since_ms: When the first one was taken; None: there is none, or it is not known.
+        partition: The partition's number in the topic.
+        offset: The offset of the first message.
+        messages: The number of messages from there to the end.
+        size_bytes: Their bytes on one disk; None: not known.
+        since_ms: The append time of the first message, in ms since 1970; None: there is none, or it is not known.
     """
 
     partition: int
@@ -167,34 +176,39 @@ class RetainedRow:
 
 
 class RangePort(Protocol):
-    """Reading between two offsets, without a consumer group."""
+    """Reads between two offsets, without a consumer group."""
 
     async def offsets(self, topic: str, at: At, partitions: Sequence[int] | None = None) -> list[OffsetRow]:
-        """A place in partitions; None: in all of them."""
+        """A place in these partitions; None: in all partitions."""
         ...
 
     async def retained(self, topic: str, timeout_s: float | None = None) -> list[RetainedRow]:
-        """What is kept, by partition."""
+        """The messages that are kept, by partition."""
         ...
 
     async def pieces(self, topic: str, partition: int, start: int, end: int, cut_bytes: int = 0) -> list[PieceRow]:
-        """What lies in a range, in its order; pieces of about `cut_bytes`, or of whole segments."""
+        """The pieces of a range, in its order. Each has about `cut_bytes`; 0: it is a whole segment."""
         ...
 
     def read(
         self, topic: str, partition: int, start: int, end: int, on_note: Callable[[Note], None]
     ) -> AsyncIterator[list[Delivered]]:
-        """The messages of a range, and notes about what of it is gone."""
+        """The messages of a range. `on_note` gets a note about each part that is gone."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long messages of a topic stay: at most so old, at most so many bytes of a partition; 0: no limit.
+    """How long messages of a topic are kept; 0: no limit.
 
     Attributes:
-        keeps_unread: What a consumer group has not read stays beyond that, up to the two limits below.
-        acts: Brokers act on it. Not on a topic of a version before that, until its retention is set anew.
+        ms: The greatest age of messages, in ms.
+        size_bytes: The greatest size of a partition on one disk, in bytes.
+        keeps_unread: Whether messages that a consumer group has not read are kept beyond these two limits.
+        unread_ms_max: The greatest age of such messages, in ms.
+        unread_bytes_max: The greatest size of a partition with such messages, in bytes.
+        acts: Whether brokers act on it. False for a topic that a version before retention made, until its retention is
+            set anew.
     """
 
     ms: int = 0
@@ -207,7 +221,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class RetentionChange:
-    """What of a topic's retention is to change; None: it stays, or a new topic has the default."""
+    """A change of a topic's retention. None: no change; a new topic has the default."""
 
     retention_ms: int | None = None
     retention_bytes: int | None = None
@@ -218,7 +232,7 @@ class RetentionChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic, for people. Sizes in bytes, times in milliseconds; 0: the default."""
+    """A topic, for people. Sizes are in bytes, times in milliseconds; 0: the default."""
 
     name: str
     state: str
@@ -232,14 +246,19 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """What a person wants to know of a segment.
+    """A segment, for people.
 
     Attributes:
-        members: Brokers, the master first.
-        length: Messages; of an OPEN segment as far as anybody counted, None if nobody knows.
-        tail_from: From which index on the tail lies on `tail_copies` as well; None: it does not.
-        incomplete_table: Opened over an unsettled one, producers not all known.
-        start: What lies below this index was dropped by retention.
+        no: The segment's number.
+        group: The broker group's name.
+        members: The names of the brokers, the master first.
+        state: The segment's state.
+        length: The number of messages; None: not known, for example of the OPEN segment.
+        server: The name of the broker that serves it.
+        tail_from: The index from which the brokers in `tail_copies` have the tail too; None: there are no tail copies.
+        tail_copies: The names of these brokers.
+        incomplete_table: The producer table is incomplete, because an earlier segment is or was UNSETTLED.
+        start: The first index that retention has left.
     """
 
     no: int
@@ -256,10 +275,10 @@ class SegmentView:
 
 @dataclass(frozen=True, slots=True)
 class ChainView:
-    """A partition's chain.
+    """A partition's chain, for people.
 
     Attributes:
-        older_segment_count: Segments before the first of `segments`, in pages that were not read.
+        older_segment_count: The number of segments before the first of `segments`, on pages that were not read.
     """
 
     topic: str
@@ -275,11 +294,16 @@ class GroupRow:
     """A consumer group on one partition.
 
     Attributes:
-        next_offset: The first offset not acknowledged; None if the group has no cursor there.
-        lag: Messages behind the end; None if nobody knows.
-        next_is_at_least: No broker knows where the group stands: its position is `next_offset` or after it.
-        lag_is_at_least: The server does not know the end of the open segment: there may be more.
-        problem: Why the server's part is missing; empty if it is not.
+        partition: The partition's number in the topic.
+        next_offset: The first offset that is not acknowledged; None if the group has no cursor there.
+        lag: How many messages the group is behind the end; None: not known.
+        server: The name of the broker that serves the group.
+        active: The name of the active consumer; empty: none.
+        standbys: The names of the standbys.
+        problem: Why no broker could tell the place; empty if one could.
+        lag_is_at_least: The server does not know the end of the open segment, so the lag may be higher.
+        next_is_at_least: No broker knows the group's place: it is at `next_offset` or behind it.
+        paused: Whether the group is paused.
     """
 
     partition: int
@@ -303,12 +327,14 @@ class GroupMoveRow:
     """What a rewind or a skip would do on one partition.
 
     Attributes:
-        from_offset: The first offset not acknowledged.
-        to_offset: The next message that is delivered then; None if the group cannot go there.
-        messages: How many come again, or are passed over; None: not known.
-        epoch: Of the group; the operation is refused if it is another one by then.
-        active: The consumer that reads now; empty: none.
-        problem: Why the group cannot go there; empty if it can. `problem_number`: of the error; 0 if it can.
+        partition: The partition's number in the topic.
+        from_offset: The first offset that is not acknowledged.
+        to_offset: The offset of the next message after the operation; None if the group cannot go there.
+        messages: How many messages come again, or are skipped; None: not known.
+        epoch: The group epoch. If it is another one when the operation comes, the broker refuses it.
+        active: The name of the active consumer; empty: none.
+        problem: Why the group cannot go there; empty if it can.
+        problem_number: The number of that error; 0 if the group can go there.
     """
 
     partition: int
@@ -323,7 +349,7 @@ class GroupMoveRow:
 
 @dataclass(frozen=True, slots=True)
 class OperatedRow:
-    """What became of an operation on one partition; `problem`: why it was not done, or is not known to be."""
+    """The result of an operation on one partition. `problem`: why it was not done, or why that is not known."""
 
     partition: int
     was_done: bool
@@ -333,15 +359,15 @@ class OperatedRow:
 
 
 class GroupPlan(Protocol):
-    """A rewind or skip that was looked into."""
+    """A rewind or a skip that is planned and not carried out."""
 
     @property
     def rows(self) -> Sequence[GroupMoveRow]:
-        """By partition."""
+        """What it would do, by partition."""
         ...
 
     async def carry_out(self, request_id: bytes) -> list[OperatedRow]:
-        """Do it, as it was planned."""
+        """Carry it out as planned."""
         ...
 
 
@@ -361,7 +387,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class DamageRow:
-    """A place on a disk that does not hold what was written."""
+    """Damage on a disk: a read of the segment from `index` on failed, because stored bytes have changed."""
 
     broker: str
     partition_id: int
@@ -372,7 +398,7 @@ class DamageRow:
 
 @dataclass(frozen=True, slots=True)
 class ScrubStep:
-    """What a step of a scrub read and found."""
+    """One step of a scrub: how much the broker read, and the damages that it found."""
 
     read_bytes: int
     read_segments: int
@@ -381,7 +407,7 @@ class ScrubStep:
 
 @dataclass(frozen=True, slots=True)
 class LoadRow:
-    """What a broker takes as a master, now and after the moves."""
+    """The load of a broker as a master, now and after the moves."""
 
     broker: str
     group: str
@@ -393,7 +419,7 @@ class LoadRow:
 
 @dataclass(frozen=True, slots=True)
 class MoveRow:
-    """A head that should stand elsewhere."""
+    """An open segment that should move to another master."""
 
     topic: str
     partition: int
@@ -404,7 +430,7 @@ class MoveRow:
 
 @dataclass(frozen=True, slots=True)
 class BalanceView:
-    """Loads and moves; `reason` says why there are no moves."""
+    """Loads and moves. If there are no moves, `reason` says why."""
 
     loads: tuple[LoadRow, ...]
     moves: tuple[MoveRow, ...]
@@ -416,7 +442,7 @@ IntentName = Literal["active", "cordoned", "draining"]
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRow:
-    """A message that a broker keeps above the length that was decided for its segment."""
+    """A message that a broker keeps in a quarantined segment, above the length that the chain decided."""
 
     partition_id: int
     segment: int
@@ -429,10 +455,15 @@ class QuarantinedRow:
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroupRow:
-    """A broker group; None: not counted. `live`: how many of its brokers run. `waits_for`: what holds a drain up.
+    """A broker group, for people.
 
-    `disk_states`: what is wrong with the disks of its brokers, by broker.
-    `unlinked`: pairs of its brokers that are live and have no link, for people.
+    Attributes:
+        live: How many of its brokers run.
+        heads: The number of open segments on it; None: not counted.
+        segments: The number of segments of which it has a copy or a part; None: not counted.
+        waits_for: The obstacle that holds up its drain; empty if there is none.
+        disk_states: For each broker with a bad disk, what is wrong with it.
+        unlinked: Pairs of its brokers that are live and have no link.
     """
 
     name: str
@@ -449,7 +480,7 @@ class BrokerGroupRow:
 
 @dataclass(frozen=True, slots=True)
 class RestartView:
-    """Whether a broker may be stopped, and why not."""
+    """Whether a broker may be stopped now, and if not, why."""
 
     broker: str
     is_safe: bool
@@ -460,7 +491,7 @@ class RestartView:
 
 @dataclass(frozen=True, slots=True)
 class WriterRow:
-    """A writer of a topic, and its last publication; `sequence` is None if it has none."""
+    """A writer of a topic, and its last publication. `sequence` is None if there is none."""
 
     topic: str
     writer: str
@@ -475,84 +506,84 @@ class WriterRow:
 
 
 class AdminPort(Protocol):
-    """Topics, chains, groups, members."""
+    """The administration of topics, chains, consumer groups, writers, broker groups and members."""
 
     async def create_topic(
         self, name: str, partitions: int, *, flush: bool, message_size_max: int | None, chain_width: int | None,
         retention: RetentionChange,
     ) -> TopicView:  # fmt: skip
-        """Make a topic, ready to use when this returns."""
+        """Create a topic. It can be used when the call returns."""
         ...
 
     async def alter_topic(
         self, name: str, partitions: int | None, *, message_size_max: int | None, chain_width: int | None,
         retention: RetentionChange,
     ) -> TopicView:  # fmt: skip
-        """Add partitions or change settings; what is None stays as it is."""
+        """Add partitions or change settings. None: no change."""
         ...
 
     async def list_topics(self) -> list[TopicView]:
-        """All topics, by name."""
+        """All topics, sorted by name."""
         ...
 
     async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
-        """One topic and its chains, by partition."""
+        """A topic and the chains of its partitions."""
         ...
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic and its messages."""
+        """Delete a topic with all its messages."""
         ...
 
     async def chain(self, topic: str, partition: int) -> ChainView:
-        """One partition's chain."""
+        """The chain of a partition."""
         ...
 
     def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
-        """The chain now, and again each time it changes."""
+        """The chain now, and again after each change."""
         ...
 
     async def list_groups(self, topic: str) -> list[str]:
-        """Names of the consumer groups of a topic."""
+        """The names of the consumer groups of a topic."""
         ...
 
     async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
-        """Where a group stands, by partition."""
+        """The place of a consumer group in each partition."""
         ...
 
     async def plan_move(
         self, topic: str, group: str, to: Target, partitions: Sequence[int], operation: MoveName
     ) -> GroupPlan:
-        """What it takes to move a group; of no partitions: of all."""
+        """Plan the move of a consumer group. No partitions: all."""
         ...
 
     async def hold_group(
         self, topic: str, group: str, operation: HoldName, partitions: Sequence[int]
     ) -> list[OperatedRow]:
-        """Pause or resume a group; of no partitions: of all."""
+        """Pause or resume a consumer group. No partitions: all."""
         ...
 
     async def create_group(self, topic: str, group: str, start: Target, partitions: Sequence[int]) -> bool:
-        """Let a group begin before anybody joins; whether it was new somewhere."""
+        """Make the cursors of a consumer group. Returns whether one was new. No partitions: all."""
         ...
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Forget where a group is."""
+        """Delete the cursors of a consumer group."""
         ...
 
     async def list_writers(self, topic: str) -> list[WriterRow]:
-        """The writers of a topic, or of all if none is named."""
+        """The writers of a topic, or of all topics if `topic` is empty."""
         ...
 
     async def describe_writer(self, topic: str, writer: str) -> WriterRow:
-        """What a writer has published."""
+        """A writer and its last publication."""
         ...
 
     async def delete_writer(self, topic: str, writer: str) -> None:
-        """Forget a writer."""
+        """Delete the record of a writer."""
         ...
 
     async def balance(self, *, run: bool) -> BalanceView:
-        """Which heads should stand elsewhere; with `run` that is begun."""
+        """The load of each master, and the open segments that should move. With `run`, the moves begin."""
         ...
 
     async def members(self) -> list[MemberRow]:
@@ -560,7 +591,7 @@ class AdminPort(Protocol):
         ...
 
     async def declare_dead(self, broker: str, run: int, issuer: str, incarnation: str, evidence: str) -> None:
-        """Certify that a run of a broker has ended."""
+        """Write a death certificate: a member run of a broker has ended."""
         ...
 
     async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
@@ -568,19 +599,19 @@ class AdminPort(Protocol):
         ...
 
     async def set_broker_group(self, name: str, intent: IntentName, weight: float | None) -> BrokerGroupRow:
-        """Say what is wanted of a broker group."""
+        """Set the intent or the weight of a broker group."""
         ...
 
     async def remove_broker_group(self, name: str) -> None:
-        """Forget a broker group."""
+        """Remove a drained broker group."""
         ...
 
     async def remove_member(self, broker: str) -> None:
-        """Forget a broker."""
+        """Remove a broker that has a death certificate."""
         ...
 
     async def check_restart(self, broker: str) -> RestartView:
-        """Whether a broker may be stopped."""
+        """Ask the other brokers whether this one may be stopped now."""
         ...
 
     def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
@@ -588,9 +619,9 @@ class AdminPort(Protocol):
         ...
 
     def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
-        """What a broker keeps above the lengths that the cluster decided."""
+        """The messages that a broker keeps in quarantined segments."""
         ...
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
-        """Give up a segment whose disks are all lost."""
+        """Declare a segment, all disks of which are lost, a gap."""
         ...

@@ -1,4 +1,4 @@
-"""How messages, and notes about them, are printed."""
+"""Prints messages, and notes about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Format = Literal["raw", "json", "pretty"]
 
 
 def render(message: Delivered, output: Format) -> bytes:
-    """A message as it is printed, with a newline at its end."""
+    """The line that is printed for a message, with a newline at its end."""
     if output == "raw":
         return message.value + b"\n"
     if output == "json":
@@ -34,12 +34,12 @@ def render(message: Delivered, output: Format) -> bytes:
 
 
 def _text(data: bytes | None) -> str | None:
-    """For people, and for JSON: bytes that are no text come out escaped."""
+    """Bytes as text, for people and for JSON. Bytes that are not UTF-8 are escaped."""
     return None if data is None else data.decode("utf-8", errors="backslashreplace")
 
 
 def print_note(settings: Settings, note: Note) -> None:
-    """Tell a person, or with --json a program, on stderr."""
+    """Print a note on stderr: a line for people, or a JSON object with `--output json`."""
     if settings.as_json:
         offset = None if note.offset is None else format_offset(note.offset)
         fields = {"note": note.kind, "partition": note.partition, "offset": offset, "text": note.text}
@@ -49,7 +49,7 @@ def print_note(settings: Settings, note: Note) -> None:
 
 
 def describe_note(note: Note) -> str:
-    """A note for people."""
+    """A note as a line for people."""
     where = "" if note.offset is None else f" at {format_offset(note.offset)}"
     more = f": {note.text}" if note.text else ""
     until = "" if note.end_offset is None else f" to {format_offset(note.end_offset)}"

@@ -1,4 +1,4 @@
-"""`seriatim consume` without a group: the messages from one place to another, one partition after the other."""
+"""`seriatim consume` without a group: prints the messages from one place to another, one partition after the other."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ from seriatim.cli._running import first_of, interruptible
 from seriatim.cli._settings import Settings
 
 SEGMENTS_BACK: Final = 8
-"""With --last: so many segments are looked at first, and then four times as many."""
+"""With --last: the command first looks at this many segments, then at four times as many, and so on."""
 
 LOOK_S: Final = 0.25
-"""With --follow: how often the brokers are asked whether there is more."""
+"""With --follow: seconds between two questions to the brokers whether there are more messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
-    """What the command line asks for.
+    """The options of the command line.
 
     Attributes:
-        partitions: Numbers; none: all.
-        last: Only so many messages before the end of the range.
-        count: End after so many.
+        topic: The topic's name.
+        partitions: Numbers of partitions; empty: all.
+        start: Where the range begins.
+        until: Where the range ends; None: at the end of each partition.
+        last: Only this many messages before the end of the range; None: all.
+        count: End after this many messages; None: no limit.
+        follow: Whether to wait for more messages at the end.
+        output: The form in which messages are printed.
     """
 
     topic: str
@@ -48,10 +53,10 @@ class RangeOptions:
     output: Format
 
     def check(self) -> None:
-        """Refuse what cannot be meant.
+        """Refuse options that contradict one another.
 
         Raises:
-            click.UsageError: It cannot.
+            click.UsageError: They do; the text says which.
         """
         if self.last is not None and self.start.at != "earliest":
             raise click.UsageError("--last counts back from the end of the range: give it or --from")
@@ -63,7 +68,7 @@ class RangeOptions:
 
 
 async def print_range(settings: Settings, options: RangeOptions) -> int:
-    """Print it; how many messages there were."""
+    """Print the range. Returns the number of messages printed."""
     options.check()
     for place in (options.start, options.until):
         text = place.explain() if place is not None else None
@@ -78,14 +83,14 @@ async def print_range(settings: Settings, options: RangeOptions) -> int:
 
 
 class RangePrinter:
-    """One run of the command.
+    """One use of the command.
 
     Args:
-        settings: How to tell notes.
+        settings: The form in which notes are printed.
         options: What to print.
-        port: The cluster.
+        port: Reads from the cluster.
         write: Takes the output.
-        flush: Hands it on.
+        flush: Flushes the output.
     """
 
     def __init__(
@@ -104,7 +109,11 @@ class RangePrinter:
         self.count = 0
 
     async def run(self) -> bool:
-        """Print until the end of the range, or the count."""
+        """Print until the end of the range, or until the count is reached.
+
+        Raises:
+            BadRequestError: The range begins behind its end.
+        """
         options = self._options
         partitions = list(dict.fromkeys(options.partitions)) or None
         ends = await self._resolve(options.until or Written("latest", "end"), partitions)
@@ -140,12 +149,12 @@ class RangePrinter:
         }
 
     async def _back(self, first: OffsetRow, end: int, count: int) -> int:
-        """The offset so many messages before the end; the first one that is kept if there are not so many."""
+        """The offset `count` messages before the end. If there are fewer, the first offset that is kept."""
         if end <= first.offset:
             return end
         last_segment, _ = split_offset(end)
         window = SEGMENTS_BACK
-        while True:  # a chain may be long: only its end is looked at, if that has enough
+        while True:  # a chain may be long, so look only at its newest segments if they have enough messages
             begin = max(first.offset, make_offset(max(last_segment - window, 0), 0))
             left = count
             for piece in reversed(await self._port.pieces(self._options.topic, first.partition, begin, end)):
@@ -171,13 +180,13 @@ class RangePrinter:
         for row in ends:
             if row.blocked and not self._settings.as_json:
                 click.echo(
-                    f"# partition {row.partition}: what lies behind {format_offset(row.offset)} cannot be read before "
+                    f"# partition {row.partition}: messages behind {format_offset(row.offset)} cannot be read until "
                     f"that segment is settled, see `seriatim chain show {self._options.topic} {row.partition}`",
                     err=True,
                 )
 
     async def _print(self, partition: int, start: int, end: int) -> bool:
-        """Print a range; whether the count was reached."""
+        """Print a part of the range. Returns whether the count was reached."""
         options = self._options
         if start == end:
             return False

@@ -1,4 +1,4 @@
-"""What a person can do about an error, by its number: advice, not contract; the catalogue is `seriatim_api.errors`."""
+"""Advice for people about errors, by number. It is not part of the contract; the catalogue is `seriatim_api.errors`."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Final
 from seriatim_api.errors import SeriatimError
 
 _REMEDIES: Final = {
-    101: "client and broker are of different versions: upgrade the older one",
+    101: "the client and the broker have different versions: upgrade the older one",
     102: "a name has letters, digits, '.', '_' and '-', begins with a letter or digit, and is at most 200 long",
-    110: "send smaller messages; a topic has a limit of its own (`topic create --message-size-max`), never above 1 MiB",
+    110: "send smaller messages, or raise the topic's limit (`topic alter --message-size-max`), at most 1 MiB",
     120: "`seriatim topic list` shows the topics, `seriatim topic create NAME --partitions N` makes one",
-    121: "choose another name, or use the topic that is there: `seriatim topic describe NAME`",
-    122: "`seriatim topic describe NAME` shows how many partitions there are",
-    123: "a group is there once it has consumed: `seriatim consume TOPIC --group GROUP`",
-    200: "another producer took over this producer's id: that one goes on, this one cannot",
+    121: "choose another name, or use the existing topic: `seriatim topic describe NAME`",
+    122: "`seriatim topic describe NAME` shows how many partitions the topic has",
+    123: "the first consumer makes the group: `seriatim consume TOPIC --group GROUP`",
+    200: "another producer has taken over this producer's id. That producer goes on, and this one cannot",
     400: "the broker is busy: send more slowly, or with a smaller window",
     401: "the broker's disk has reached its reserve: add disks or broker groups, or delete topics that are not needed",
-    501: "another consumer of the group is active: this one can stand by (`seriatim group describe TOPIC GROUP`)",
-    502: "the group's position was moved meanwhile: start the consumer again",
-    600: "is the cluster up? `seriatim cluster status`, or name its brokers with --bootstrap",
-    601: "the brokers cannot reach their coordinator: `seriatim cluster status`, or look at etcd",
-    602: "nobody answered in time: `seriatim cluster status`, or name the brokers with --bootstrap",
-    603: "the CA of the brokers is named with --tls-ca, the client's certificate and key with --tls-cert and --tls-key",
+    501: "another consumer of the group is active; this one can be a standby (`seriatim group describe TOPIC GROUP`)",
+    502: "an operation moved the group meanwhile: start the consumer again",
+    600: "check that the cluster runs (`seriatim cluster status`), or name its brokers with --bootstrap",
+    601: "the brokers cannot reach their coordinator: check `seriatim cluster status`, or etcd",
+    602: "no broker answered in time: check `seriatim cluster status`, or name the brokers with --bootstrap",
+    603: "name the CA of the brokers with --tls-ca, and the client's certificate and key with --tls-cert and --tls-key",
     700: "name the right --data directory, or start with an empty one as a new member",
-    701: "use the newer version, which wrote this directory",
-    702: "this is an older copy of the disk: it can only come back empty, as a new member",
-    703: "the disk was emptied: the broker can only come back as a new member, with the explicit option for it",
+    701: "start the newer version that wrote this directory",
+    702: "the directory is an older copy of the disk: the broker can only return with an empty one, as a new member",
+    703: "the directory is empty: bring the old disk back, or start once with --replace-disk, as a new member",
 }
 
 
 def remedy_of(error: SeriatimError) -> str:
-    """Advice on one line; empty if we have none."""
+    """Advice on one line; empty if there is none."""
     if error.retry_after_ms:
         return f"try again in {error.retry_after_ms} ms"
     return _REMEDIES.get(error.number, "")

@@ -1,6 +1,6 @@
-"""Retention as the command line takes and shows it, and what a shorter one would drop.
+"""The options about retention, its description in words, and the messages that a shorter retention would drop.
 
-What goes is worked out from places in the partitions: nothing is changed by it, and it is as of now.
+The command computes these messages from places in the partitions, as of now. This changes nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 SIZE_MIN: Final = 1 << 20
 PIECES_ASKED: Final = 64
-"""In so many parts is the range cut that a limit of size drops, to find its end."""
+"""To find the end of the range that a limit of size drops, the command has it cut into this many pieces."""
 PIECE_BYTES_MIN: Final = 1 << 16
 
 QUESTIONS_AT_ONCE: Final = 16
-"""Partitions that are asked about at the same time."""
+"""The most partitions that the command asks about at the same time."""
 
 _DURATION, _SIZE = DurationType(), SizeType(SIZE_MIN)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of `create` and `alter` that say how long messages stay."""
+    """Adds the options of `create` and `alter` that say how long messages are kept."""
     for option in reversed((
         click.option(
             "--retention", "retention_ms", type=_DURATION, metavar="DURATION",
@@ -44,15 +44,16 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--retain-unread/--no-retain-unread", default=None,
-            help="Keep beyond these limits what a consumer group has not read. [default: no]",
+            help="Keep messages that a consumer group has not read beyond these limits. [default: no]",
         ),
         click.option(
             "--unread-max", "unread_ms_max", type=_DURATION, metavar="DURATION",
-            help="With --retain-unread: drop unread messages older than this all the same. [default: forever]",
+            help="With --retain-unread: also drop unread messages if they are older than this. [default: forever]",
         ),
         click.option(
             "--unread-size-max", "unread_bytes_max", type=_SIZE, metavar="SIZE",
-            help="With --retain-unread: likewise above this size of a partition. [default: none]",
+            help="With --retain-unread: also drop the oldest unread messages above this size of a partition. "
+            "[default: none]",
         ),
         click.option("--retention-hours", type=click.FloatRange(0), hidden=True),
     )):  # fmt: skip
@@ -64,10 +65,10 @@ def change_of(
     retention_hours: float | None, retention_ms: int | None, retention_bytes: int | None, retain_unread: bool | None,
     unread_ms_max: int | None, unread_bytes_max: int | None,
 ) -> RetentionChange:  # fmt: skip
-    """What the options say.
+    """The change of retention that the options ask for.
 
     Raises:
-        click.UsageError: Two of them say the same.
+        click.UsageError: Both `--retention` and its older form `--retention-hours` were given.
     """
     if retention_hours is not None:
         if retention_ms is not None:
@@ -80,7 +81,7 @@ def change_of(
 
 
 def kept(view: TopicView) -> str:
-    """How long messages stay, in words."""
+    """How long messages are kept, in words."""
     policy = view.retention
     if not policy.acts:
         stored = f" ({format_duration(policy.ms)} is stored, and acts once retention is set anew)" if policy.ms else ""
@@ -98,7 +99,7 @@ def _limits(ms: int, size_bytes: int) -> str:
 
 
 def draw_retained(rows: Sequence[RetainedRow]) -> Table:
-    """What is kept of each partition."""
+    """A table of the messages that are kept of each partition."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -121,14 +122,15 @@ def _time(time_ms: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What goes of a partition.
+    """The messages of a partition that a shorter retention drops.
 
     Attributes:
-        start: The first offset that goes.
-        end: The first one that stays.
-        messages: How many; repeats that readers skip count too.
-        since_ms: When the first of them was taken; None: not known.
-        unread_by: Groups that have not read all of it, by name.
+        partition: The partition's number in the topic.
+        start: The first offset that is dropped.
+        end: The first offset that stays.
+        messages: The number of messages. Repeats that readers skip count too.
+        since_ms: The append time of the first message, in ms since 1970; None: not known.
+        unread_by: The names of the consumer groups that have not read all of them.
     """
 
     partition: int
@@ -140,7 +142,7 @@ class Loss:
 
 
 def after(before: Retention, change: RetentionChange) -> Retention:
-    """What a topic has when it is changed."""
+    """The retention of a topic after a change."""
     given = {
         "ms": change.retention_ms,
         "size_bytes": change.retention_bytes,
@@ -153,7 +155,7 @@ def after(before: Retention, change: RetentionChange) -> Retention:
 
 
 def is_shorter(before: Retention, wanted: Retention) -> bool:
-    """Whether messages may go that would stay otherwise."""
+    """Whether the wanted retention may drop messages that the present one keeps."""
     if not before.acts:
         return bool(wanted.ms or wanted.size_bytes)
     if _is_less(before.ms, wanted.ms) or _is_less(before.size_bytes, wanted.size_bytes):
@@ -171,10 +173,10 @@ def _is_less(before: int, wanted: int) -> bool:
 async def losses(
     admin: AdminPort, ranges: RangePort, topic: str, wanted: Retention, now: datetime
 ) -> list[Loss]:  # fmt: skip
-    """What goes of each partition if the topic had that retention now; partitions of which nothing goes are left out.
+    """The messages that would be dropped if the topic had the wanted retention now, without partitions that lose none.
 
     Raises:
-        SeriatimError: It could not be found out.
+        SeriatimError: The brokers could not tell.
     """
     kept_rows = await ranges.retained(topic)
     groups = {name: await admin.describe_group(topic, name) for name in await admin.list_groups(topic)}
@@ -205,7 +207,7 @@ def _has_not_read(row: GroupRow, end: int) -> bool:
 
 
 async def _at_age(ranges: RangePort, topic: str, age_ms: int, now: datetime) -> dict[int, int]:
-    """By partition, the offset of the first message that is not older."""
+    """For each partition, the offset of the first message that is not older than `age_ms`."""
     if not age_ms:
         return {}
     try:
@@ -218,7 +220,7 @@ async def _at_age(ranges: RangePort, topic: str, age_ms: int, now: datetime) -> 
 
 
 async def _cut(ranges: RangePort, topic: str, row: RetainedRow, aged: int, size_bytes: int) -> int:
-    """The first offset that stays of a partition, by age and by size."""
+    """The first offset of a partition that stays, by age and by size."""
     cut = max(row.offset, aged)
     if not size_bytes or row.size_bytes is None or row.size_bytes <= size_bytes:
         return cut
@@ -234,7 +236,7 @@ async def _cut(ranges: RangePort, topic: str, row: RetainedRow, aged: int, size_
 
 
 def draw_losses(found: Sequence[Loss]) -> Table:
-    """What goes, partition by partition."""
+    """A table of the messages that are dropped."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -249,7 +251,7 @@ def draw_losses(found: Sequence[Loss]) -> Table:
 
 
 def summary(found: Sequence[Loss]) -> str:
-    """The same in one sentence."""
+    """The messages that are dropped, in one sentence."""
     count = sum(loss.messages for loss in found)
     messages = f"{count:,} message{'s are' if count != 1 else ' is'} dropped within minutes, and cannot be brought back"
     readers = sorted({name for loss in found for name in loss.unread_by})

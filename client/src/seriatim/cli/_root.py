@@ -1,6 +1,7 @@
-"""The root command: finds sub-commands when they are asked for, and turns errors into one line and an exit status.
+"""The root command: it loads a sub-command when it is used, and turns errors into one line and an exit status.
 
-Exit status: 0 done; 1 an error of the catalogue, or of the system; 2 wrong usage; 130 interrupted.
+Exit status: 0 done; 1 an error of the catalogue or of the operating system; 2 wrong usage; 130 interrupted; 141 the
+reader of the output has ended.
 """
 
 from __future__ import annotations
@@ -27,32 +28,33 @@ EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
-"""As the shell reports a process that SIGPIPE ended: `seriatim consume ... | head` is nobody's fault."""
+"""The status that a shell reports if SIGPIPE ends a process. `seriatim consume ... | head` ends so, and no error is
+printed."""
 
 _OWN_COMMANDS: Final = {
     "topic": ("topic", "Create, list, describe, alter and delete topics."),
     "produce": ("produce", "Send lines, or generated messages, to a topic."),
     "consume": ("consume", "Read a topic in order, as a consumer group."),
-    "chain": ("chain", "Chains of segments: draw them, give up a lost one, read quarantined messages."),
-    "group": ("group", "Consumer groups: look at them, make, rewind, pause and forget them."),
-    "writer": ("writer", "Writers: what each has published, and forgetting one."),
-    "balance": ("balance", "Spread the heads of partitions over the brokers, by traffic."),
-    "broker-group": ("broker_group", "Groups of brokers: list, cordon, drain, take back, forget them."),
-    "member": ("member", "Brokers: list them, may one be stopped, declare one's run dead."),
-    "scrub": ("scrub", "Have brokers read their disks, and repair what is damaged."),
-    "check": ("check", "Judge recorded histories: lost, repeated, reordered, ..."),
+    "chain": ("chain", "Draw chains, declare a lost segment a gap, read quarantined messages."),
+    "group": ("group", "List, describe, create, rewind, skip, pause and delete consumer groups."),
+    "writer": ("writer", "List writers, show what each has published, delete one."),
+    "balance": ("balance", "Spread the open segments over the brokers, by traffic."),
+    "broker-group": ("broker_group", "List, cordon, drain, activate and remove broker groups."),
+    "member": ("member", "List brokers, check whether one may be stopped, declare a member run dead."),
+    "scrub": ("scrub", "Have brokers read their disks, and repair damaged copies."),
+    "check": ("check", "Check recorded histories for lost, repeated and reordered messages."),
 }
 
 
 class RootGroup(click.Group):
-    """Loads a sub-command's module only when it is used, so that one that is missing or broken harms no other."""
+    """Loads a sub-command's module only when it is used. So a missing or broken module does not harm the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Our own in the order of a first acquaintance, then those of other packages."""
+        """This package's commands, in the order in which a new user needs them, then those of other packages."""
         return [*_OWN_COMMANDS, *sorted(set(_plugins()) - set(_OWN_COMMANDS))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; one that cannot be loaded says why when it is run."""
+        """The command of that name. If it cannot be loaded, a command that says why."""
         if cmd_name in _OWN_COMMANDS:
             module = importlib.import_module(f"seriatim.cli.{_OWN_COMMANDS[cmd_name][0]}")
             command = getattr(module, cmd_name.replace("-", "_"))
@@ -62,7 +64,7 @@ class RootGroup(click.Group):
         return None if plugin is None else _load(plugin)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in the help text. Our own are not imported for it; of others one broken line at most."""
+        """Write the list for the help text. It does not import our own commands. A broken plugin gets a line too."""
         rows = [(name, summary) for name, (_, summary) in _OWN_COMMANDS.items()]
         others = []
         for name in self.list_commands(ctx):
@@ -78,17 +80,17 @@ class RootGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a word on where server commands come from."""
+        """As click does. For a server command that is not installed, the error names the package that has it."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             if args and args[0] in _SERVER_COMMANDS:
-                text = f"'{args[0]}' belongs to the package seriatim-broker, which is not installed here."
+                text = f"'{args[0]}' belongs to the package seriatim-broker, which is not installed here. Install it."
                 raise click.UsageError(text, ctx) from error
             raise
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> Any:
-        """Run, and exit with the status that the module names."""
+        """Run the command, and exit with one of the statuses in the module's docstring."""
         try:
             status = super().main(args=args, prog_name="seriatim", standalone_mode=False)
         except click.ClickException as error:
@@ -113,7 +115,7 @@ _SERVER_COMMANDS: Final = ("broker", "coordinator", "standalone", "cluster")
 
 
 def expected_error(error: BaseException) -> SeriatimError | OSError | None:
-    """The failure that a person can do something about, also if a task group wrapped it; None: it is our bug."""
+    """The error that a person can do something about, also if a task group wrapped it. None: it is a bug."""
     if isinstance(error, SeriatimError | OSError):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -123,7 +125,7 @@ def expected_error(error: BaseException) -> SeriatimError | OSError | None:
 
 
 def show_error(error: SeriatimError | OSError, *, as_json: bool) -> None:
-    """One line on stderr, and one more if we know what helps."""
+    """Print an error on stderr: one line, and one more line if there is advice."""
     if not isinstance(error, SeriatimError):
         text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         click.echo(json.dumps({"error": {"message": text}}) if as_json else f"error: {text}", err=True)
@@ -139,19 +141,19 @@ def show_error(error: SeriatimError | OSError, *, as_json: bool) -> None:
 
 
 def _wants_json(args: Sequence[str]) -> bool:
-    """Whether --output json was asked for; read from the words, for the context is gone when an error arrives."""
+    """Whether `--output json` was given. Read from the words, because click's context is gone when an error arrives."""
     words = list(args)
     return "--output=json" in words or any(pair == ("--output", "json") for pair in pairwise(words))
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # our own commands do without
+    from importlib.metadata import entry_points  # our own commands do not need it
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _load(plugin: EntryPoint) -> click.Command:
-    """The plugin's command, or one that explains what is wrong with it."""
+    """The plugin's command. If it cannot be loaded, a command that says why."""
     try:
         command = plugin.load()
     except Exception as error:
@@ -182,17 +184,17 @@ def _broken(plugin: EntryPoint, why: str) -> click.Command:
     "--bootstrap",
     envvar="SERIATIM_BOOTSTRAP",
     metavar="HOST:PORT,...",
-    help="Brokers to begin with. [default: the local cluster's, if one runs here, else 127.0.0.1:7400]",
+    help="Brokers to connect to first. [default: those of the local cluster that runs here, else 127.0.0.1:7400]",
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--tls-ca", envvar="SERIATIM_TLS_CA", metavar="FILE", help="Speak TLS: the CA of the brokers (PEM).")
+@click.option("--tls-ca", envvar="SERIATIM_TLS_CA", metavar="FILE", help="Use TLS, with this CA of the brokers (PEM).")
 @click.option("--tls-cert", envvar="SERIATIM_TLS_CERT", metavar="FILE", help="The client's certificate (PEM).")
-@click.option("--tls-key", envvar="SERIATIM_TLS_KEY", metavar="FILE", help="Its private key (PEM).")
+@click.option("--tls-key", envvar="SERIATIM_TLS_KEY", metavar="FILE", help="The client's private key (PEM).")
 @click.option(
     "--tls-server-name",
     envvar="SERIATIM_TLS_SERVER_NAME",
     metavar="NAME",
-    help="The name in the brokers' certificates, if it is not the one that is dialed.",
+    help="The name in the brokers' certificates. [default: the name that is dialed]",
 )
 @click.version_option(package_name="seriatim", message="seriatim %(version)s")
 @click.pass_context
@@ -207,7 +209,7 @@ def main(
 ) -> None:
     """Strictly ordered messages that outlive their brokers."""
     if ctx.invoked_subcommand in _OWN_COMMANDS:
-        # gRPC would print each failed handshake, several a second; what failed is in our own errors.
+        # gRPC would print each failed handshake, several in a second. Our own errors say what failed.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     addresses, tls = resolve(bootstrap, TlsOptions(tls_ca, tls_cert, tls_key, tls_server_name))
     ctx.obj = Settings(bootstrap=addresses, as_json=output == "json", tls=tls)

@@ -1,4 +1,4 @@
-"""Running a command's coroutine: interruptible twice, once to end in good order and once more to end at once."""
+"""Runs a command's coroutine. The first interrupt ends it in good order, the second one at once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end."""
+    """Run the coroutine to its end, in a new event loop."""
     return asyncio.run(work)
 
 
 @asynccontextmanager
 async def interruptible() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGINT or SIGTERM sets; a second one interrupts as usual."""
+    """An event that the first SIGINT or SIGTERM sets. A second one interrupts the process as usual."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def first(number: signal.Signals) -> None:
@@ -40,7 +40,7 @@ async def interruptible() -> AsyncIterator[asyncio.Event]:
 
 
 async def first_of(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
-    """The result of `work`, or None if `stop` came first; then the work is cancelled."""
+    """The result of `work`. If `stop` is set first, `work` is cancelled and the result is None."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -57,7 +57,7 @@ async def first_of(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
 
 @asynccontextmanager
 async def live_line(settings: Settings, text: Callable[[], str]) -> AsyncIterator[None]:
-    """Show a line on stderr that keeps itself up to date, where stderr is a terminal."""
+    """Show a line on stderr and refresh it every `REFRESH_S`, if stderr is a terminal and the output is text."""
     if settings.as_json or not sys.stderr.isatty():
         yield
         return

@@ -1,7 +1,7 @@
-"""What the root command's options mean to every sub-command: where the brokers are, and how to print.
+"""The root command's options, which every sub-command uses: the brokers' addresses, TLS, and the form of the output.
 
-The default address is the local cluster's that runs under the current directory, found by its state file: the file
-and its lock are the whole of what this package knows of the one that runs clusters.
+By default, the addresses are those of the local cluster that runs under the current directory. The command finds it by
+its state file and its lock. This package knows nothing else about the package that runs clusters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BOOTSTRAP_DEFAULT: Final = ("127.0.0.1:7400",)
-"""Where `seriatim standalone` listens unless told otherwise."""
+"""The default address of `seriatim standalone`."""
 CLUSTER_DIRECTORY_DEFAULT: Final = ".local/cluster"
 _PORT_MAX: Final = 65535
 
@@ -29,10 +29,10 @@ class TlsOptions:
     """The options about TLS.
 
     Attributes:
-        ca: File of the CA's certificates; plain text without it.
-        cert: File of the client's certificate, or none.
-        key: File of its private key, or none.
-        server_name: The name to look for in the brokers' certificates, or the one that is dialed.
+        ca: The file with the CA's certificates; None: plain text.
+        cert: The file with the client's certificate; None: none.
+        key: The file with its private key; None: none.
+        server_name: The name to look for in the brokers' certificates; None: the name that is dialed.
     """
 
     ca: str | None = None
@@ -46,9 +46,9 @@ class Settings:
     """The root command's options.
 
     Attributes:
-        bootstrap: Where to begin, `host:port`; any one that answers is enough.
-        as_json: Print JSON for programs, not text for people.
-        tls: How brokers are spoken to with TLS; None for plain text.
+        bootstrap: Addresses of brokers, `host:port`. It is enough if one of them answers.
+        as_json: Whether to print JSON for programs instead of text for people.
+        tls: The files for TLS; None: plain text.
     """
 
     bootstrap: tuple[str, ...]
@@ -57,28 +57,28 @@ class Settings:
 
     @property
     def console(self) -> Console:
-        """For what people look at; without colour where there is no terminal, or NO_COLOR is set."""
-        from rich.console import Console  # takes longer to load than most commands to run
+        """The console for output to people. It has no colours if stdout is not a terminal, or if NO_COLOR is set."""
+        from rich.console import Console  # imported here because that takes longer than most commands
 
         return Console(highlight=False)
 
     @property
     def notes(self) -> Console:
-        """For progress and notes, on stderr."""
+        """The console for progress and notes, on stderr."""
         from rich.console import Console
 
         return Console(stderr=True, highlight=False)
 
     def emit(self, value: object) -> None:
-        """Print a JSON value on a line of its own."""
+        """Print a JSON value on one line."""
         click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def resolve(given: str | None, tls: TlsOptions) -> tuple[tuple[str, ...], TlsOptions | None]:
-    """Where to begin, and how to speak TLS there: as the options say, else as the local cluster that runs here does.
+    """The addresses and TLS files from the options. Without `--bootstrap`, those of the local cluster that runs here.
 
     Raises:
-        click.UsageError: Not a list of `host:port`; an option about TLS without those that belong to it.
+        click.UsageError: `given` is not a list of `host:port`, or an option about TLS lacks one that belongs to it.
     """
     asked = _checked(tls)
     if given is not None:
@@ -110,11 +110,11 @@ def _addresses(given: str) -> tuple[str, ...]:
 
 
 def local_cluster(directory: Path) -> tuple[tuple[str, ...], TlsOptions | None]:
-    """Where the clients of the cluster that runs in `directory` begin, and its TLS; nothing if none runs."""
+    """The addresses and the TLS files of the cluster that runs in `directory`; empty and None if none runs."""
     try:
         with (directory / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:  # its runner lives
+    except BlockingIOError:  # another process holds the lock, so the cluster's runner lives
         try:
             state = json.loads((directory / "cluster.json").read_text())
             return tuple(str(address) for address in state["bootstrap"]), _tls_of(state)

@@ -1,6 +1,6 @@
-"""Where `produce` gets its messages: lines of a file or a pipe as they come, or generated ones; and their pace.
+"""The sources of `produce`: lines of a file or a pipe as they come, or generated messages; and the pace of sends.
 
-Ends at the end of the input, at --count, or when its caller stops asking. It knows nothing of topics.
+A source ends at the end of the input, or when its caller stops reading. It knows nothing about topics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 READ_SIZE_BYTES: Final = 256 << 10
 LINE_SIZE_BYTES_MAX: Final = 64 << 20
-"""A longer line is refused: no topic takes such a message."""
+"""The longest line. The command refuses a longer one, because no topic takes such a message."""
 
 _PAD: Final = b"abcdefghijklmnopqrstuvwxyz0123456789" * 30
 
@@ -34,13 +34,13 @@ class LineTooLongError(ValueError):
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """The lines of a file descriptor, without their ends, as many at a time as a read brings.
+    """The lines of a file descriptor, without their line ends. Each item has the lines that one read returned.
 
-    What a terminal or a pipe brings comes out at once. The last line need not end.
+    Lines from a terminal or a pipe come at once. The last line may lack its line end.
 
     Raises:
         LineTooLongError: A line is over `LINE_SIZE_BYTES_MAX`.
-        OSError: It cannot be read.
+        OSError: The descriptor cannot be read.
     """
     rest = b""
     while True:
@@ -67,7 +67,7 @@ async def _readable(descriptor: int) -> None:
     ready = asyncio.Event()
     try:
         loop.add_reader(descriptor, ready.set)
-    except PermissionError:  # /dev/null and its like are always ready
+    except PermissionError:  # devices such as /dev/null are always ready, and epoll refuses them
         return
     try:
         await ready.wait()
@@ -76,7 +76,7 @@ async def _readable(descriptor: int) -> None:
 
 
 def split_key(line: bytes, separator: bytes | None, key: bytes | None) -> Message:
-    """The message of a line: before the first `separator` its key, if one is given; else all have `key`."""
+    """The message of a line. With a `separator`, the text before it is the key. Otherwise `key` is."""
     if separator is None:
         return Message(key, line)
     before, found, after = line.partition(separator)
@@ -84,7 +84,7 @@ def split_key(line: bytes, separator: bytes | None, key: bytes | None) -> Messag
 
 
 def generate(size_bytes: int, key: bytes | None) -> Iterator[Message]:
-    """Numbered messages of `size_bytes` bytes (or as many as the number takes), for ever."""
+    """Endless numbered messages of `size_bytes` bytes each, or longer if the number needs more."""
     for number in itertools.count():
         head = b"%d " % number
         yield Message(key, (head + _PAD * (size_bytes // len(_PAD) + 1))[: max(size_bytes, len(head) - 1)])
@@ -95,10 +95,10 @@ _UNITS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
 
 
 def parse_rate(text: str) -> float:
-    """Messages a second: `500`, `500/s`, `2k/s`.
+    """Read a rate in messages per second: `500`, `500/s`, `2k/s`.
 
     Raises:
-        ValueError: Not such a rate, or zero.
+        ValueError: The text is not such a rate, or it is zero.
     """
     match = _RATE.match(text)
     rate = float(match[1]) * _UNITS[match[2]] if match else 0.0
@@ -108,11 +108,11 @@ def parse_rate(text: str) -> float:
 
 
 class Pace:
-    """Spreads sends evenly over time. After a hold-up it catches up at most one second's worth.
+    """Spreads sends evenly over time. After a delay it catches up at most one second's worth of messages.
 
     Args:
-        rate: Messages a second.
-        now: The clock's reading at the start, in seconds.
+        rate: Messages per second.
+        now: The time at the start, in seconds of a monotonic clock.
     """
 
     def __init__(self, rate: float, now: float) -> None:
@@ -121,7 +121,7 @@ class Pace:
         self._due = now
 
     def take(self, now: float) -> float:
-        """Take the next place; how many seconds to wait for it (0 or less: it is due)."""
+        """Take the next place in time. Returns the seconds to wait for it (0 or less: it is due now)."""
         self._due = max(self._due, now - 1.0)
         wait_s = self._due - now
         self._due += 1 / self._rate

@@ -1,4 +1,4 @@
-"""`seriatim balance`: what the brokers take, which heads should stand elsewhere, and their moves."""
+"""`seriatim balance`: shows the load of each master and the open segments that should move, and moves them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5
 PATIENCE_S: Final = 15.0
-"""Without another move for so long the rest was left out: something changed, and the controller looks anew."""
+"""If no open segment moves for this many seconds, the command ends. The controller has left out the rest, because
+something changed, and it looks anew."""
 
 
 @click.command()
-@click.option("--run", "begin", is_flag=True, help="Begin the moves, and show how they go.")
+@click.option("--run", "begin", is_flag=True, help="Begin the moves, and show their progress.")
 @click.pass_obj
 def balance(settings: Settings, begin: bool) -> None:
-    """Show what each broker takes as a master, and which heads should stand elsewhere; with --run move them.
+    """Show the load of each master, and the open segments ("heads") that should move. With --run, move them.
 
-    The controller does this by itself as well, when the difference is larger. Each move is a planned switch: nothing is
-    lost or repeated, and the partition waits for some milliseconds.
+    The controller also does this by itself, when the difference is twice as large. Each move is a planned switch:
+    nothing is lost or repeated, and the partition waits for some milliseconds.
     """
 
     async def work() -> int:
@@ -63,7 +64,7 @@ def _show(settings: Settings, found: BalanceView) -> None:
 
 
 def render_loads(found: BalanceView) -> Table:
-    """One line for each broker, before and after."""
+    """A table with the load of each broker, before and after the moves."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -76,7 +77,7 @@ def render_loads(found: BalanceView) -> Table:
 
 
 def render_moves(found: BalanceView) -> Table:
-    """One line for each head that should stand elsewhere."""
+    """A table with a line for each open segment that should move."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -88,7 +89,7 @@ def render_moves(found: BalanceView) -> Table:
 
 
 def _rate(value: float) -> str:
-    """With batches counted as bytes, so no unit that promises more than it is."""
+    """A load without a unit, because it is not only bytes: each batch counts as 64 KiB more."""
     for unit in ("", "k", "M"):
         if value < 1000:
             return f"{value:.3g}{unit}"
@@ -97,7 +98,7 @@ def _rate(value: float) -> str:
 
 
 async def _follow(settings: Settings, admin: AdminPort, left: list[MoveRow]) -> list[MoveRow]:
-    """Look where the heads are until all have moved, or none has for a while; returns those that have not."""
+    """Wait until all open segments have moved, or none has for `PATIENCE_S`. Returns those that have not moved."""
     count = len(left)
     until = time.monotonic() + PATIENCE_S
     async with live_line(settings, lambda: f"{count - len(left)} of {count} heads have moved"):
@@ -116,5 +117,5 @@ async def _has_moved(admin: AdminPort, move: MoveRow) -> bool:
     try:
         chain = await admin.chain(move.topic, move.partition)
     except SeriatimError:
-        return False  # of one broker that was asked; the next look may find another
+        return False  # one broker failed to answer; the next question may go to another one
     return chain.segments[-1].members[0] == move.target

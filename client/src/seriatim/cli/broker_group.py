@@ -1,4 +1,4 @@
-"""`seriatim broker-group ...`: groups of brokers are cordoned, drained, taken back and forgotten."""
+"""`seriatim broker-group ...`: list, cordon, drain, activate and remove broker groups."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LOOK_S: Final = 0.5
 
 @click.group("broker-group")
 def broker_group() -> None:
-    """Groups of brokers: list, cordon, drain, take back, forget them."""
+    """List, cordon, drain, activate and remove broker groups."""
 
 
 @broker_group.command("list")
-@click.option("--no-counts", is_flag=True, help="Do not read all chains to count what lies on each.")
+@click.option("--no-counts", is_flag=True, help="Do not count open segments and copies, which reads all chains.")
 @click.pass_obj
 def list_(settings: Settings, no_counts: bool) -> None:
-    """List the broker groups, what is wanted of them, and what lies on them."""
+    """List the broker groups with their intents, and the open segments and segments on them."""
 
     async def work() -> list[BrokerGroupRow]:
         async with _connect.admin(settings) as admin:
@@ -56,7 +56,7 @@ def list_(settings: Settings, no_counts: bool) -> None:
 
 
 def render(rows: list[BrokerGroupRow]) -> Table:
-    """One line for each group."""
+    """A table with a line for each broker group."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -73,19 +73,19 @@ def render(rows: list[BrokerGroupRow]) -> Table:
 
 @broker_group.command()
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Until no head stands on it.")
+@click.option("--wait", is_flag=True, help="Wait until it has no open segment.")
 @click.pass_obj
 def cordon(settings: Settings, name: str, wait: bool) -> None:
-    """Have the heads of partitions leave the group NAME; what it holds stays on it."""
+    """Have the open segments leave the broker group NAME. Its copies of sealed segments stay."""
     _set(settings, name, "cordoned", wait, lambda row: not row.heads, lambda row: f"{row.heads:,} heads left")
 
 
 @broker_group.command()
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Until nothing lies on it any more.")
+@click.option("--wait", is_flag=True, help="Wait until it holds nothing any more.")
 @click.pass_obj
 def drain(settings: Settings, name: str, wait: bool) -> None:
-    """Have everything leave the group NAME: heads, and copies of what is sealed. Then it can be removed."""
+    """Have everything leave the broker group NAME: open segments, and copies of sealed ones. Then it can be removed."""
     _set(
         settings, name, "draining", wait, lambda row: not row.segments,
         lambda row: f"{row.heads:,} heads and {row.segments:,} segments left" + _because(row),
@@ -101,7 +101,7 @@ def _because(row: BrokerGroupRow) -> str:
 @click.option("--weight", type=click.FloatRange(0, min_open=True), help="Its share of new partitions.")
 @click.pass_obj
 def activate(settings: Settings, name: str, weight: float | None) -> None:
-    """Let the group NAME take heads and copies as any other; the end of a cordon or a drain."""
+    """End a cordon or a drain: the broker group NAME may take open segments and copies again."""
     _set(settings, name, "active", wait=False, weight=weight)
 
 
@@ -110,7 +110,7 @@ def activate(settings: Settings, name: str, weight: float | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def remove(settings: Settings, name: str, yes: bool) -> None:
-    """Forget the group NAME, which is drained and whose brokers have ended."""
+    """Remove the broker group NAME. It must be drained, and its brokers must have ended."""
     if not yes:
         click.confirm(f"Forget the broker group {name} and its brokers?", abort=True)
 
@@ -153,7 +153,7 @@ async def _follow(
     is_done: Callable[[BrokerGroupRow], bool],
     left: Callable[[BrokerGroupRow], str],
 ) -> BrokerGroupRow:
-    """Look until it is done; who does not want to wait any longer ends the command, and it goes on."""
+    """Look every `LOOK_S` until it is done. If a person ends the command before, the cluster goes on."""
     known: BrokerGroupRow | None = None
     began = time.monotonic()
     async with live_line(
@@ -163,7 +163,7 @@ async def _follow(
             try:
                 rows = await admin.broker_groups(with_counts=True)
             except SeriatimError:
-                rows = []  # of one broker that was asked; the next look may find another
+                rows = []  # one broker failed to answer; the next question may go to another one
             known = next((found for found in rows if found.name == row.name), known)
             if known is not None and rows and is_done(known):
                 return known

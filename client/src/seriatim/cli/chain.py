@@ -1,4 +1,4 @@
-"""`seriatim chain show|watch|declare-gap|recover`: the chains of a topic's partitions, drawn (`_chain_view`)."""
+"""`seriatim chain show|watch|declare-gap|recover`: draws chains (`_chain_view`), declares gaps, shows quarantine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WATCH_ALL_PARTITIONS_MAX = 64
-"""Partitions that are watched at a time: a stream each, a line each."""
+"""The most partitions that are watched at a time. Each takes a stream and a line."""
 
-_all = click.option("--all", "show_all", is_flag=True, help=f"All segments, not the newest {ROWS_DEFAULT} rows.")
+_all = click.option("--all", "show_all", is_flag=True, help=f"Draw all segments, not the newest {ROWS_DEFAULT} rows.")
 
 
 @click.group()
 def chain() -> None:
-    """Chains of segments: draw them, give up a lost one, read quarantined messages."""
+    """Draw chains, declare a lost segment a gap, read quarantined messages."""
 
 
 @chain.command()
@@ -43,8 +43,8 @@ def chain() -> None:
 def show(settings: Settings, topic: str, partition: int | None, show_all: bool) -> None:
     """Draw the chain of PARTITION, or one line for each partition of TOPIC.
 
-    A box is a segment: number, broker group, state, length, members (* the master), who serves it to consumers.
-    Consumers read from left to right; the last one, the open one, accepts.
+    A box is a segment: number, broker group, state, length, members (* is the master), and the server. Consumers read
+    from left to right. The last segment, the open one, accepts messages.
     """
 
     async def work() -> list[ChainView]:
@@ -68,7 +68,10 @@ def show(settings: Settings, topic: str, partition: int | None, show_all: bool) 
 @_all
 @click.pass_obj
 def watch(settings: Settings, topic: str, partition: int | None, show_all: bool) -> None:
-    """As `show`, kept up to date until Ctrl-C; with --output json, or into a file, each change as it comes."""
+    """Draw as `show` does, and redraw at each change until Ctrl-C.
+
+    With --output json, or if the output is not a terminal, print each change when it comes.
+    """
     run(_watch(settings, topic, partition, show_all))
 
 
@@ -103,7 +106,7 @@ async def _watch(settings: Settings, topic: str, partition: int | None, show_all
 async def _follow(
     admin: AdminPort, topic: str, known: dict[int, ChainView], changed: Callable[[ChainView], None]
 ) -> None:
-    """Keep `known` up to date; ends when no partition is watched any more."""
+    """Keep `known` up to date, and call `changed` at each change. It runs until it is cancelled or a watch fails."""
 
     async def one(partition: int) -> None:
         async for view in admin.watch_chain(topic, partition):
@@ -125,14 +128,14 @@ def _draw(chains: list[ChainView], width: int, *, show_all: bool) -> RenderableT
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(0))
 @click.argument("segment", type=click.IntRange(1))
-@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="Who says so.")
+@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="The person who says so.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def declare_gap(settings: Settings, topic: str, partition: int, segment: int, issuer: str, yes: bool) -> None:
-    """Give up SEGMENT of PARTITION, because all disks that had it are lost for good.
+    """Declare SEGMENT of PARTITION a gap, because all disks that had it are lost for good.
 
-    Consumer groups that stand in it go on behind it, and are told. What it held is never delivered to them, and its
-    disks are refused should they turn up again. This cannot be taken back.
+    Consumer groups whose cursor is in it go on behind it, and their consumers are told. They never get its messages. If
+    one of its disks returns later, brokers refuse it. You cannot take this back.
     """
     if not yes:
         click.confirm(f"Are all disks of segment {segment} of {topic}/{partition} lost for good?", abort=True)
@@ -154,15 +157,15 @@ def declare_gap(settings: Settings, topic: str, partition: int, segment: int, is
     "--export",
     "file",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the messages to this file, one JSON object per line; keys, values and headers are in base64.",
+    help="Write the messages to this file, one JSON object for each line. Keys, values and headers are in base64.",
 )
 @click.pass_obj
 def recover(settings: Settings, broker: str, file: Path | None) -> None:
     """Show the messages that BROKER keeps in quarantine, or write them to a file.
 
-    A broker keeps messages in quarantine if the cluster decided a shorter length for their segment than the broker
-    knows to be committed. They were probably acknowledged, and new consumer groups do not get them. Nothing is
-    changed: no message is sent again, because only you can say whether it was processed, and what came after it.
+    A broker keeps messages in quarantine if it knows that they were committed, but the chain decided a shorter length
+    for their segment. They were probably acknowledged, and new consumer groups do not get them. The command changes
+    nothing and sends no message again: only you can say whether it was processed, and what came after it.
     """
     counts: Counter[tuple[int, int]] = Counter()
 

@@ -1,4 +1,4 @@
-"""`seriatim check`: run the history checker over recorded files and print what it found."""
+"""`seriatim check`: runs the history checker over recorded files and prints its findings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from seriatim.cli._settings import Settings
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--group", "groups", multiple=True, help="A consumer group that must appear; may be repeated.")
+@click.option("--group", "groups", multiple=True, help="A consumer group that the files must have; may be repeated.")
 @click.option("--limit", type=click.IntRange(0), default=10, show_default=True, help="Findings of each kind to show.")
 @click.pass_context
 def check(ctx: click.Context, files: tuple[Path, ...], groups: tuple[str, ...], limit: int) -> None:
-    """Judge recorded histories: what was lost, repeated, reordered, failed but delivered, or stuck.
+    """Check recorded histories: which messages were lost, repeated, reordered, failed but delivered, or stuck.
 
-    FILES are what `produce --history` and `consume --history` wrote, all of one run together. Exit status 1 if a
-    promise was broken.
+    FILES are the files that `produce --history` and `consume --history` wrote. Give all files of one test together.
+    Exit status 1 if a promise was broken.
     """
     settings: Settings = ctx.obj
     try:

@@ -1,6 +1,6 @@
-"""`seriatim consume`: a topic in order, as a consumer of a group; what is printed is acknowledged, nothing else.
+"""`seriatim consume`: prints a topic in order, as a consumer of a group. It acknowledges exactly what it has printed.
 
-Notes about standing by, taking over and crossing segments go to stderr, so that the output is the messages alone.
+Notes (the consumer is a standby, takes over, crosses into a segment) go to stderr. So stdout has only messages.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ if TYPE_CHECKING:
     from seriatim._settings import Target
 
 IDLE_S: Final = 1.0
-"""When the user ends it: silence for so long means, for the history, that the group had read everything."""
+"""If no message came in this many seconds before the user ends the command, the history says that the group had read
+everything."""
 
 LOOK_S: Final = 0.25
-"""With --no-follow: how often the brokers are asked whether the group has reached the end."""
+"""With --no-follow: seconds between two questions to the brokers whether the group has reached the end."""
 
 STALLED_S: Final = 60.0
-"""With --no-follow: how long the group may stand still before its end. Failovers take seconds."""
+"""With --no-follow: if the group makes no progress for this many seconds, the command fails. Failovers take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     topic: str
     group: str
@@ -56,7 +57,7 @@ class ConsumeOptions:
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--group", "-g", help="The consumer group: it goes on where it stopped. Without one nothing is remembered."
+    "--group", "-g", help="The consumer group. It goes on where it stopped. Without a group nothing is remembered."
 )
 @click.option(
     "--from",
@@ -64,27 +65,38 @@ class ConsumeOptions:
     type=PlaceType(),
     default="earliest",
     show_default=True,
-    help=f"Where to begin: {HELP}. With a group only if it has never consumed, and not at an offset.",
+    help=f"Where to begin: {HELP}. With a group: used only if it has never consumed; no offset.",
 )
 @click.option("--until", type=PlaceType(), help="Without a group: end before this place. [default: the end]")
-@click.option("--last", type=click.IntRange(1), help="Without a group: only the last so many messages of a partition.")
+@click.option("--last", type=click.IntRange(1), help="Without a group: only this many last messages of each partition.")
 @click.option(
-    "--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Without a group: only this."
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Without a group: only this partition. May be repeated. [default: all]",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--count", type=click.IntRange(1), help="End after this many messages.")
 @click.option(
     "--follow/--no-follow",
     default=None,
-    help="Wait for more messages at the end. --no-follow ends when what each partition held at the start was read. "
-    "[default: --follow with a group, --no-follow without]",
+    help="Wait for more messages at the end. --no-follow ends when it has read all messages that were there at its "
+    "start. [default: --follow with a group, --no-follow without]",
 )
 @click.option(
     "--output",
     "output",
     type=click.Choice(["raw", "json", "pretty"]),
-    help="raw: values only, a line each; json: a line each; pretty: segment:index, key, value. [default: pretty]",
+    help="One line for each message. raw: the value; json: an object; pretty: partition, segment:index, key, value. "
+    "[default: pretty]",
 )
-@click.option("--history", "history_path", type=click.Path(dir_okay=False, path_type=Path), help="Record for `check`.")
+@click.option(
+    "--history",
+    "history_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With a group: write a history to this file, for `seriatim check`.",
+)
 @click.pass_obj
 def consume(
     settings: Settings,
@@ -101,16 +113,16 @@ def consume(
 ) -> None:
     """Print the messages of TOPIC in order.
 
-    With --group, as a consumer of it: what was printed is acknowledged. One consumer of a group is active on a
-    partition; more of them stand by, and take over when it ends.
+    With --group, the command is a consumer of this group, and acknowledges the messages that it has printed. On each
+    partition one consumer of a group is active. The others are standbys, and one of them takes over when it ends.
 
-    Without a group, from one place to another, one partition after the other: nothing is acknowledged, and no group is
-    made or moved. A time is that at which the broker took a message.
+    Without --group, the command reads from one place to another, one partition after the other. It acknowledges
+    nothing, and makes or moves no group. Times are append times: when the broker took a message.
     """
     chosen: Format = output or ("json" if settings.as_json else "pretty")
     if group is None:
         if history_path is not None:
-            raise click.UsageError("--history goes with --group: what no group consumes is not judged")
+            raise click.UsageError("--history goes with --group: a history judges what a group consumes")
         asked = RangeOptions(topic, partitions, start, until, last, count, bool(follow), chosen)
         count_printed = run(print_range(settings, asked))
     else:
@@ -126,10 +138,10 @@ def consume(
 
 
 def _group_start(start: Written, until: Written | None, last: int | None, partitions: tuple[int, ...]) -> Target:
-    """Where a group begins that has never consumed.
+    """The place at which the group begins if it has never consumed.
 
     Raises:
-        click.UsageError: Something was given that only goes without a group.
+        click.UsageError: An option was given that can be used only without a group.
     """
     given = {"--until": until, "--last": last, "--partition": partitions or None}
     wrong = next((name for name, value in given.items() if value is not None), None)
@@ -158,15 +170,15 @@ async def _consume(settings: Settings, options: ConsumeOptions, history: History
 
 
 class Consumption:
-    """One run of the command: prints, records, and then acknowledges.
+    """One use of the command: it prints messages, records them, and then acknowledges them.
 
     Args:
-        options: What to do.
+        options: The command's options.
         port: The consumer.
-        history: Where to record; None: nowhere.
+        history: Where deliveries are recorded; None: nowhere.
         write: Takes the output.
-        flush: Hands the output on, before it is acknowledged.
-        admin: Tells how far the group is; wanted without --follow.
+        flush: Flushes the output. Called before the messages are acknowledged.
+        admin: Says how far the group is; required without --follow.
     """
 
     def __init__(
@@ -190,10 +202,10 @@ class Consumption:
         self.count = 0
 
     async def run(self) -> bool:
-        """Consume until the count is reached, or without --follow until the end at the beginning.
+        """Consume until the count is reached. Without --follow also: until the end that the topic had at the start.
 
         Raises:
-            DeadlineExceededError: Without --follow: for `STALLED_S` seconds the group came no nearer to the end.
+            DeadlineExceededError: Without --follow: the group made no progress for `STALLED_S` seconds.
         """
         watching = None
         if self._admin is not None:
@@ -217,7 +229,11 @@ class Consumption:
                 await asyncio.wait((watching,))
 
     async def _watch_end(self, admin: AdminPort) -> None:
-        """Return when the group has reached the end of each partition, as it was at the beginning."""
+        """Wait until the group has reached the end that each partition had at the start of the command.
+
+        Raises:
+            DeadlineExceededError: The group made no progress for `STALLED_S` seconds.
+        """
         topic, group = self._options.topic, self._options.group
         seen: tuple[int, tuple[int, ...]] = (-1, ())
         seen_at, failure = time.monotonic(), ""
@@ -229,7 +245,7 @@ class Consumption:
                 self._end.see(await admin.describe_group(topic, group))
                 failure = ""
             except UnknownGroupError:
-                pass  # its first consumer, this one, is only joining
+                pass  # this is its first consumer, and it is still joining
             except SeriatimError as error:
                 if not error.retriable:
                     raise
@@ -263,7 +279,7 @@ class Consumption:
         last = {message.partition: message for message in batch}
         for message in last.values():
             if self._history is not None:
-                self._history.flush()  # a delivery that is acknowledged must not be forgotten by a kill
+                self._history.flush()  # if the process is killed, the history has each acknowledged delivery
             acked = await self._port.ack(message)
             if acked and self._history is not None:
                 self._history.ack(
@@ -289,7 +305,7 @@ class Consumption:
             )
 
     def interrupted(self) -> None:
-        """The user ends it: in the history that is the end of the topic only if nothing had come for a while."""
+        """Record that the user ends the command. It counts as the end of the topic if no message came for `IDLE_S`."""
         self._record_end(drained=self._idle_s() >= IDLE_S)
 
     def _idle_s(self) -> float:
@@ -302,7 +318,7 @@ class Consumption:
 
 
 async def _steadily(batches: AsyncIterator[list[Delivered]], pause_s: float) -> AsyncIterator[list[Delivered]]:
-    """The batches, and an empty one whenever none came for `pause_s` seconds."""
+    """The batches, and an empty one each time that none came for `pause_s` seconds."""
     coming: asyncio.Task[list[Delivered]] | None = None
     try:
         while True:
@@ -328,7 +344,7 @@ async def _next(batches: AsyncIterator[list[Delivered]]) -> list[Delivered]:
     try:
         return await anext(batches)
     except StopAsyncIteration:
-        raise _ExhaustedError from None  # StopAsyncIteration cannot leave a task
+        raise _ExhaustedError from None  # a task cannot raise StopAsyncIteration
 
 
 class _ExhaustedError(Exception):

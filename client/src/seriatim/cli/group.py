@@ -1,4 +1,4 @@
-"""`seriatim group ...`: which groups there are and where one stands; making, moving and forgetting one."""
+"""`seriatim group ...`: list and describe consumer groups; create, rewind, skip, pause, resume and delete them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups, make, rewind, pause and forget them."""
+    """List, describe, create, rewind, skip, pause and delete consumer groups."""
 
 
 @group.command()
@@ -33,7 +33,7 @@ def group() -> None:
 @click.argument("name", metavar="GROUP")
 @click.pass_obj
 def describe(settings: Settings, topic: str, name: str) -> None:
-    """Show where GROUP stands on each partition of TOPIC, who is active and who stands by.
+    """Show the place of GROUP in each partition of TOPIC, its active consumer and its standbys.
 
     A `+` after a number means that the true number may be higher. A `?` means that no broker knows the number; the
     reason is in brackets.
@@ -54,7 +54,7 @@ def describe(settings: Settings, topic: str, name: str) -> None:
 @click.argument("topic")
 @click.pass_obj
 def list_(settings: Settings, topic: str) -> None:
-    """List the consumer groups that have a position on TOPIC."""
+    """List the consumer groups that have a cursor on TOPIC."""
 
     async def work() -> list[str]:
         async with _connect.admin(settings) as admin:
@@ -72,13 +72,23 @@ def list_(settings: Settings, topic: str) -> None:
 @group.command()
 @click.argument("topic")
 @click.argument("name", metavar="GROUP")
-@click.option("--start", type=PlaceType(), default="earliest", show_default=True, help=f"Where it begins: {HELP}.")
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only on this one.")
+@click.option(
+    "--start", type=PlaceType(), default="earliest", show_default=True, help=f"Where the group begins: {HELP}."
+)
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only on this partition. May be repeated. [default: all]",
+)
 @click.pass_obj
 def create(settings: Settings, topic: str, name: str, start: Written, partitions: tuple[int, ...]) -> None:
-    """Let GROUP begin on TOPIC before anybody reads.
+    """Create GROUP on TOPIC before a consumer joins it.
 
-    Where it begins is looked up now, once. An offset is of one --partition. Where the group is already it stays.
+    The broker looks up the start once, now. An offset needs exactly one --partition. On partitions where the group
+    exists already, nothing changes.
     """
     _check_target(start, partitions)
 
@@ -99,7 +109,7 @@ def create(settings: Settings, topic: str, name: str, start: Written, partitions
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
-    """Forget where GROUP stands on TOPIC: who joins it again begins anew. Its consumers must have stopped."""
+    """Delete GROUP on TOPIC. A consumer that joins it later begins anew. Stop its consumers first."""
     if not yes:
         click.confirm(f"Forget what {name} has acknowledged on {topic}?", abort=True)
 
@@ -115,19 +125,26 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
 
 
 _PARTITIONS = click.option(
-    "--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; may be repeated."
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition. May be repeated. [default: all]",
 )
-_TO = click.option("--to", required=True, type=PlaceType(), help=f"Where to: {HELP}. An offset is of one --partition.")
+_TO = click.option(
+    "--to", required=True, type=PlaceType(), help=f"The new place: {HELP}. An offset needs exactly one --partition."
+)
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would happen, and change nothing.")
 _YES = click.option("--yes", is_flag=True, help="Do not ask.")
 _EPOCH = click.option(
     "--expected-epoch",
     type=click.IntRange(1),
-    help="Only if the group is in this epoch (shown by --dry-run) on each partition: nobody has moved it since.",
+    help="Move the group only if it has this group epoch (see --dry-run) on each partition, so was not moved since.",
 )
 _REQUEST_ID = click.option(
     "--request-id",
-    help="32 hexadecimal digits. A command that is repeated with the same id is carried out once. [default: random]",
+    help="32 hexadecimal digits. If you repeat a command with the same id, it is carried out once. [default: random]",
 )
 
 
@@ -144,8 +161,8 @@ _REQUEST_ID = click.option(
 def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None:
     """Have GROUP read TOPIC again from an earlier place.
 
-    First shows, partition by partition, from where to where it goes and how many messages come again, and asks.
-    Consumers that run go on from the new place; what they acknowledged behind it counts no more.
+    The command first shows the old and the new place in each partition, and how many messages come again. Then it asks.
+    Running consumers go on from the new place. Their acknowledgements behind it do not count any more.
     """
     _move(settings, topic, name, "rewind", MoveOptions(**options))
 
@@ -161,9 +178,10 @@ def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None
 @_REQUEST_ID
 @click.pass_obj
 def skip(settings: Settings, /, topic: str, name: str, **options: Any) -> None:
-    """Have GROUP pass over messages of TOPIC: it goes on at a later place.
+    """Have GROUP skip messages of TOPIC: it goes on at a later place.
 
-    First shows, partition by partition, from where to where it goes and how many messages it never gets, and asks.
+    The command first shows the old and the new place in each partition, and how many messages the group never gets.
+    Then it asks.
     """
     _move(settings, topic, name, "skip", MoveOptions(**options))
 
@@ -174,9 +192,9 @@ def skip(settings: Settings, /, topic: str, name: str, **options: Any) -> None:
 @_PARTITIONS
 @click.pass_obj
 def pause(settings: Settings, topic: str, name: str, partitions: tuple[int, ...]) -> None:
-    """Give GROUP nothing more of TOPIC until it is resumed.
+    """Deliver nothing more of TOPIC to GROUP until it is resumed.
 
-    What its consumers were given they can still acknowledge. The pause outlives restarts of consumers and brokers.
+    Its consumers can still acknowledge the messages that they have. The pause stays when consumers or brokers restart.
     """
     _hold(settings, topic, name, "pause", partitions)
 
@@ -187,13 +205,13 @@ def pause(settings: Settings, topic: str, name: str, partitions: tuple[int, ...]
 @_PARTITIONS
 @click.pass_obj
 def resume(settings: Settings, topic: str, name: str, partitions: tuple[int, ...]) -> None:
-    """Go on giving GROUP the messages of TOPIC, after a pause."""
+    """Let GROUP go on with the messages of TOPIC after a pause."""
     _hold(settings, topic, name, "resume", partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class MoveOptions:
-    """What the command line says of a rewind or a skip."""
+    """The options of a rewind or a skip."""
 
     to: Written
     partitions: tuple[int, ...]
@@ -223,7 +241,7 @@ def _move(settings: Settings, topic: str, name: str, operation: MoveName, option
                 return []
             if not options.yes:
                 if not sys.stdin.isatty():
-                    raise click.UsageError("nothing was changed: say --yes where nobody can be asked")
+                    raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
                 await asyncio.to_thread(click.confirm, f"{operation.capitalize()} {name} on {topic}?", abort=True)
             return await plan.carry_out(request_id)
 
@@ -253,8 +271,8 @@ def _check(rows: Sequence[GroupMoveRow], expected_epoch: int | None) -> None:
     """Refuse a plan that cannot be carried out.
 
     Raises:
-        SeriatimError: The group cannot go there on some partition.
-        StaleGroupEpochError: It is in another epoch than the one that was asked for.
+        SeriatimError: On at least one partition the group cannot go there.
+        StaleGroupEpochError: The group has another group epoch than the expected one.
     """
     for row in rows:
         if row.problem:
@@ -278,10 +296,10 @@ _DONE: Final = {"rewind": "rewound", "skip": "skipped", "pause": "paused", "resu
 def _report(
     settings: Settings, topic: str, name: str, operation: str, rows: Sequence[OperatedRow], request_id: str | None
 ) -> None:
-    """Say what became of it.
+    """Print the results.
 
     Raises:
-        PositionUnknownError: On some partition it was not carried out, or is not known to be.
+        PositionUnknownError: On at least one partition the operation was not carried out, or the outcome is not known.
     """
     failed = [row for row in rows if row.problem]
     if settings.as_json:
@@ -297,12 +315,12 @@ def _report(
         texts = "; ".join(f"partition {row.partition}: {row.problem}" for row in failed[:5])
         again = "" if request_id is None else f". To repeat it safely, add --request-id {request_id}"
         raise PositionUnknownError(
-            f"not known to be {_DONE[operation]} on {len(failed)} of {len(rows)}: {texts}{again}"
+            f"the group may not be {_DONE[operation]} on {len(failed)} of {len(rows)} partitions: {texts}{again}"
         )
 
 
 def render_plan(rows: Sequence[GroupMoveRow], operation: MoveName) -> Table:
-    """What would happen, partition by partition."""
+    """A table of what would happen on each partition."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -325,7 +343,7 @@ def render_plan(rows: Sequence[GroupMoveRow], operation: MoveName) -> Table:
 
 
 def _summary(rows: Sequence[GroupMoveRow], operation: MoveName) -> str:
-    """The same in one sentence."""
+    """The plan in one sentence."""
     known = sum(row.messages or 0 for row in rows)
     more = " or more" * any(row.messages is None for row in rows)
     what = "are delivered again" if operation == "rewind" else "are never delivered to this group"
@@ -335,7 +353,7 @@ def _summary(rows: Sequence[GroupMoveRow], operation: MoveName) -> str:
 
 
 def render(rows: list[GroupRow]) -> Table:
-    """The table; the last line sums up."""
+    """A table of the group's places. The last line has the sum of the lags."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_footer=True)

@@ -1,4 +1,4 @@
-"""`seriatim member ...`: the brokers of the cluster, whether one may be stopped, a person's word that one has ended."""
+"""`seriatim member ...`: list brokers, check whether one may be stopped, declare a member run dead, remove a broker."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from seriatim.cli._settings import Settings
 
 @click.group()
 def member() -> None:
-    """Brokers: list them, may one be stopped, declare one's run dead."""
+    """List brokers, check whether one may be stopped, declare a member run dead, remove a broker."""
 
 
 @member.command("list")
 @click.pass_obj
 def list_(settings: Settings) -> None:
-    """List all brokers with their disks and runs."""
+    """List all brokers with their disks and member runs."""
 
     async def work() -> list[MemberRow]:
         async with _connect.admin(settings) as admin:
@@ -46,7 +46,7 @@ def list_(settings: Settings) -> None:
 
 
 def disk_line(broker: str, state: str) -> str:
-    """What is wrong with a broker's disk, and what that means."""
+    """A line about a broker's disk: what is wrong, what that means, and what to do."""
     told = {
         "full": (
             "has reached its reserve: it takes no new messages. Add disks or broker groups, or delete topics that are "
@@ -59,19 +59,19 @@ def disk_line(broker: str, state: str) -> str:
 
 @member.command("declare-dead")
 @click.argument("broker")
-@click.option("--run", "run_no", type=click.IntRange(1), required=True, help="Which run of it: see `member list`.")
-@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="Who says so.")
-@click.option("--incarnation", default="", help="The disk that is meant. [default: the one that has the slot]")
-@click.option("--evidence", default="", help="How you know, for those who read it later.")
+@click.option("--run", "run_no", type=click.IntRange(1), required=True, help="The member run: see `member list`.")
+@click.option("--issuer", default=getpass.getuser, show_default="your user name", help="The person who says so.")
+@click.option("--incarnation", default="", help="The incarnation of the disk. [default: the one that has the slot]")
+@click.option("--evidence", default="", help="How you know it, for people who read the certificate later.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def declare_dead(
     settings: Settings, broker: str, run_no: int, issuer: str, incarnation: str, evidence: str, yes: bool
 ) -> None:
-    """Certify that a run of BROKER has ended for good, so that the cluster need not wait for it.
+    """Write a death certificate: a member run of BROKER has ended, so the cluster does not wait for it any more.
 
-    Only say so if its process has really ended, or its machine is off: if it still runs, messages that it
-    acknowledges can be lost.
+    Do this only if the process has really ended, or its machine is off. If it still runs, messages that it acknowledges
+    can be lost.
     """
     if not yes:
         click.confirm(f"Has the process of {broker}, run {run_no}, really ended?", abort=True)
@@ -93,7 +93,7 @@ def declare_dead(
 def check_restart(settings: Settings, broker: str) -> None:
     """Ask the other brokers whether BROKER may be stopped now without leaving anything on one disk only.
 
-    The exit status is 1 if it may not.
+    The exit status is 1 if it must not be stopped.
     """
 
     async def work() -> RestartView:
@@ -115,7 +115,7 @@ def check_restart(settings: Settings, broker: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def remove(settings: Settings, broker: str, yes: bool) -> None:
-    """Forget BROKER, which is declared dead and whose disk nobody needs."""
+    """Remove BROKER from the cluster. It must be declared dead, and no segment may need its disk."""
     if not yes:
         click.confirm(f"Forget {broker}?", abort=True)
 

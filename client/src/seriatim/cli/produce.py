@@ -1,6 +1,6 @@
-"""`seriatim produce`: lines, or generated messages, to a topic; with the figures that show a switch.
+"""`seriatim produce`: sends lines, or generated messages, to a topic, and prints figures that show a switch.
 
-What a batch is and when a send is tried again is the client's; here messages go in one by one, in order.
+It hands messages to the client one by one, in order. The client makes batches of them, and resends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from seriatim.history import HistoryWriter
 
 GENERATED_AT_A_TIME: Final = 100
 ERRORS_SHOWN_MAX: Final = 5
-TERMINAL_HINT: Final = "a message for each line you type, Ctrl-D at the end; --size N generates messages instead"
+TERMINAL_HINT: Final = "each line that you type is a message; Ctrl-D ends; --size N generates messages instead"
 
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class _Rate(_FloatType):
 
 @dataclass(frozen=True, slots=True)
 class ProduceOptions:
-    """What the command line asks for. `size_bytes` None: lines of `file`."""
+    """The options of the command line. `size_bytes` None: the messages are lines of the input."""
 
     topic: str
     key: bytes | None
@@ -66,13 +66,20 @@ class ProduceOptions:
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), required=False)
 @click.option("--key", help="The key of every message.")
-@click.option("--key-separator", help="What ends the key at the beginning of a line, for example ':'.")
-@click.option("--partition", type=click.IntRange(0), help="All to this partition; else by key, or in turn.")
-@click.option("--rate", type=_Rate(), help="At most so many messages a second, for example 500/s or 2k/s.")
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--size", "size_bytes", type=click.IntRange(0), help="Generate messages of so many bytes; read nothing.")
-@click.option("--history", "history_path", type=click.Path(dir_okay=False, path_type=Path), help="Record for `check`.")
-@click.option("-v", "--verbose", is_flag=True, help="Print what became of each message.")
+@click.option("--key-separator", help="The text between the key and the value in each line, for example ':'.")
+@click.option(
+    "--partition", type=click.IntRange(0), help="Send all to this partition. [default: by key; without keys in turn]"
+)
+@click.option("--rate", type=_Rate(), help="The most messages per second: 500/s or 2k/s, say. [default: no limit]")
+@click.option("--count", type=click.IntRange(1), help="End after this many messages.")
+@click.option("--size", "size_bytes", type=click.IntRange(0), help="Generate messages of this many bytes, read none.")
+@click.option(
+    "--history",
+    "history_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a history to this file, for `seriatim check`.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print the outcome of each message.")
 @click.pass_obj
 def produce(
     settings: Settings,
@@ -87,13 +94,14 @@ def produce(
     history_path: Path | None,
     verbose: bool,
 ) -> None:
-    """Send lines of FILE (or of the standard input) to TOPIC, each as one message.
+    """Send the lines of FILE (or of the standard input) to TOPIC, each as one message.
 
-    At the end, or at Ctrl-C, waits for what is under way and prints the outcomes, the latencies and the longest gap in
-    acceptance. Exit status 1 if a message failed or its outcome is unknown.
+    At the end, or at Ctrl-C, the command waits until all messages are settled. Then it prints the outcomes, the
+    latencies, and the longest time without an acknowledgement. Exit status 1 if a message failed or its outcome is
+    unknown.
     """
     if size_bytes is not None and (file is not None or key_separator is not None):
-        raise click.UsageError("--size generates messages: FILE and --key-separator do not go with it")
+        raise click.UsageError("--size generates messages: it cannot be used with FILE or --key-separator")
     options = ProduceOptions(
         topic=topic,
         key=None if key is None else key.encode(),
@@ -128,10 +136,14 @@ async def _produce(settings: Settings, options: ProduceOptions, source: int, his
 
 
 async def messages(options: ProduceOptions, descriptor: int) -> AsyncIterator[Iterable[Message]]:
-    """All messages, in groups that are there at once; `count` of them at most. Lines are read from `descriptor`.
+    """All messages, at most `count`. Each item holds the messages that arrived together.
+
+    Args:
+        options: The command's options.
+        descriptor: The file descriptor from which lines are read.
 
     Raises:
-        MessageTooLargeError: A line that no topic takes.
+        MessageTooLargeError: A line is over 64 MiB, so no topic takes it.
     """
     left = options.count
     if options.size_bytes is not None:
@@ -154,7 +166,7 @@ async def messages(options: ProduceOptions, descriptor: int) -> AsyncIterator[It
 
 
 class Production:
-    """One run of the command: sends in order, counts, records, prints."""
+    """One use of the command: it sends in order, counts, records and prints."""
 
     def __init__(
         self, settings: Settings, options: ProduceOptions, port: ProducerPort, history: HistoryWriter | None
@@ -168,11 +180,15 @@ class Production:
         self._errors: dict[str, int] = {}
 
     def line(self) -> str:
-        """The live line."""
+        """The line on a terminal that shows the figures while the command runs."""
         return self._meter.line(time.monotonic())
 
     async def send_all(self, groups: AsyncIterator[Iterable[Message]], stop: asyncio.Event) -> bool:
-        """Send everything, at the pace asked for, until `stop`. Does not wait for outcomes."""
+        """Send everything at the wanted rate, until `stop` is set. It does not wait for outcomes.
+
+        Returns:
+            Whether everything was sent.
+        """
         rate = self._options.rate
         pace = None if rate is None else Pace(rate, time.monotonic())
         async for group in groups:
@@ -184,7 +200,7 @@ class Production:
                 if stop.is_set():
                     return False
                 await self._send(message)
-            await asyncio.sleep(0)  # a source that is always ready must not starve the acknowledgements
+            await asyncio.sleep(0)  # without it, a source that is always ready leaves no time for acknowledgements
         return True
 
     async def _send(self, message: Message) -> None:
@@ -240,7 +256,7 @@ class Production:
             click.echo(f"{result.outcome:<7} {where} {latency_ms:8.2f} ms  {result.error}".rstrip())
 
     def finish(self) -> bool:
-        """Print the summary; whether every message is ok."""
+        """Print the summary. Returns whether every message is ok."""
         summary = self._meter.summary()
         if self._settings.as_json:
             self._settings.emit({**asdict(summary), "errors": self._errors})

@@ -1,4 +1,4 @@
-"""`seriatim scrub`: every broker reads what it holds; what is damaged is shown, and its repair begins."""
+"""`seriatim scrub`: brokers read their disks. The command shows damaged copies, and brokers begin their repair."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EXIT_DAMAGED = 1
 @click.argument("brokers", nargs=-1, metavar="[BROKER]...")
 @click.pass_obj
 def scrub(settings: Settings, brokers: tuple[str, ...]) -> None:
-    """Have each BROKER (without any: all that are live) read its disk, and compare it with the checksums.
+    """Have each BROKER (default: all live ones) read its disk and compare it with the checksums.
 
-    A damaged copy is written anew from the other members of its segment, in the background: scrub again to see that all
-    is well. Exit status 1 if anything was damaged.
+    The broker writes a damaged copy anew from the other members of the segment, in the background. Scrub again to see
+    whether everything is repaired. Exit status 1 if anything was damaged.
     """
 
     async def work() -> list[DamageRow]:

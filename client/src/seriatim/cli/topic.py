@@ -21,7 +21,7 @@ from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
 
 LOOK_DEADLINE_S = 3.0
-"""`describe` waits so long for what is kept of the partitions, and then shows the rest."""
+"""`describe` waits this many seconds for the brokers to say which messages are kept. Then it shows the rest."""
 
 
 @click.group()
@@ -31,11 +31,21 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="Order is kept within one.")
-@click.option("--flush/--no-flush", default=True, show_default=True, help="Acknowledge only what is flushed to disk.")
-@click.option("--message-size-max", type=click.IntRange(1), help="Bytes. [default: the cluster's]")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of partitions. Order is kept within a partition.",
+)
+@click.option(
+    "--flush/--no-flush", default=True, show_default=True, help="Flush messages to disk before they are acknowledged."
+)
+@click.option("--message-size-max", type=click.IntRange(1), help="Largest message, in bytes. [default: the cluster's]")
 @_retention.options
-@click.option("--chain-width", type=click.IntRange(1), help="Broker groups that take turns. [default: the cluster's]")
+@click.option(
+    "--chain-width", type=click.IntRange(1), help="Number of broker groups in a send chain. [default: the cluster's]"
+)
 @click.pass_obj
 def create(
     settings: Settings,
@@ -49,12 +59,13 @@ def create(
 ) -> None:
     """Create the topic NAME, and wait until it can be used.
 
-    Messages stay for three days unless you say otherwise. With --retention-size and without --retention only the size
-    counts. What goes is dropped for every consumer group; a group that has not read it is told.
+    Messages are kept for three days unless you say otherwise. With --retention-size and without --retention only the
+    size counts. Retention drops messages for every consumer group. If a group has not read them, its consumers are
+    told.
     """
     change = _retention.change_of(**retention)
     if (change.unread_ms_max or change.unread_bytes_max) and not change.retain_unread:
-        raise click.UsageError("--unread-max and --unread-size-max limit what --retain-unread keeps: give that too")
+        raise click.UsageError("--unread-max and --unread-size-max limit what --retain-unread keeps: give it too")
 
     async def work() -> TopicView:
         async with _connect.admin(settings) as admin:
@@ -76,13 +87,13 @@ def create(
 
 @topic.command()
 @click.argument("name")
-@click.option("--at", type=PlaceType(), help="Also where this time is: 2026-11-22T10:00 (with Z or +01:00), or -15m.")
+@click.option("--at", type=PlaceType(), help="Also show the place of a time: 2026-11-22T10:00 (Z or +01:00), or -15m.")
 @click.pass_obj
 def offsets(settings: Settings, name: str, at: Written | None) -> None:
-    """Show where each partition of the topic NAME begins and ends, and how many messages it holds.
+    """Show where each partition of the topic NAME begins and ends, and how many messages it has.
 
-    A time is that at which the broker took a message; its place is the first message at or after it. A `*` behind an
-    end: a segment is not settled yet, and what lies behind it cannot be read before it is.
+    Times are append times: when the broker took a message. The place of a time is the first message at or after it. A
+    `*` behind an end means that a segment is not settled yet. Messages behind it cannot be read until it is.
     """
     if at is not None and not isinstance(at.at, datetime):
         raise click.UsageError(f"--at takes a time, not {at.text!r}")
@@ -159,7 +170,7 @@ def list_(settings: Settings) -> None:
 @click.argument("name")
 @click.pass_obj
 def describe(settings: Settings, name: str) -> None:
-    """Show the settings of the topic NAME, what is kept of each partition, and its chain."""
+    """Show the settings of the topic NAME, and for each partition the messages that are kept and the chain."""
 
     async def work() -> None:
         async with _connect.admin(settings) as admin:
@@ -181,7 +192,7 @@ def describe(settings: Settings, name: str) -> None:
 
         console = settings.console
         if retained is None:
-            click.echo(f"# what is kept is not known now: {reason}", err=True)
+            click.echo(f"# which messages are kept is not known now: {reason}", err=True)
         else:
             console.print(_retention.draw_retained(retained))
         console.print(draw_ribbons(chains, width=console.width))
@@ -191,10 +202,12 @@ def describe(settings: Settings, name: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), help="How many there are to be; never fewer than there are.")
-@click.option("--message-size-max", type=click.IntRange(0), help="Bytes; 0: the cluster's.")
+@click.option("--partitions", type=click.IntRange(1), help="The new number of partitions. It can only grow.")
+@click.option("--message-size-max", type=click.IntRange(0), help="Largest message, in bytes; 0: the cluster's limit.")
 @_retention.options
-@click.option("--chain-width", type=click.IntRange(0), help="Broker groups that take turns; 0: the cluster's.")
+@click.option(
+    "--chain-width", type=click.IntRange(0), help="Number of broker groups in a send chain; 0: the cluster's."
+)
 @click.option("--yes", is_flag=True, help="Do not ask before messages are dropped.")
 @click.pass_obj
 def alter(
@@ -209,11 +222,11 @@ def alter(
 ) -> None:
     """Add partitions to the topic NAME, or change its settings.
 
-    Producers spread keys over new partitions within seconds: the messages of a key may then go to another partition
-    than before, and order is kept within a partition only.
+    Producers use new partitions within seconds. Messages of a key may then go to another partition than before, and
+    order is kept only within a partition.
 
-    A shorter retention drops messages. What goes, and which consumer groups have not read it, is shown first; then the
-    command asks.
+    A shorter retention drops messages. The command first shows which messages are dropped, and which consumer groups
+    have not read them. Then it asks.
     """
     change = _retention.change_of(**retention)
     if partitions is message_size_max is chain_width is None and change == RetentionChange():
@@ -235,7 +248,7 @@ def alter(
 
 
 async def _retained(settings: Settings, name: str) -> tuple[list[RetainedRow] | None, str]:
-    """What is kept of the partitions; None, and the reason, if no broker tells it in time."""
+    """The messages that are kept of each partition. None and the reason if no broker could tell in time."""
     try:
         async with _connect.ranges(settings) as port:
             return await port.retained(name, LOOK_DEADLINE_S), ""
@@ -246,11 +259,11 @@ async def _retained(settings: Settings, name: str) -> tuple[list[RetainedRow] | 
 async def _tell_losses(
     settings: Settings, admin: AdminPort, name: str, change: RetentionChange, *, yes: bool
 ) -> None:  # fmt: skip
-    """Show what a shorter retention drops, and ask.
+    """Show the messages that a shorter retention drops, and ask whether to go on.
 
     Raises:
-        click.Abort: It is not wanted.
-        click.UsageError: Nobody can be asked.
+        click.Abort: The answer is no.
+        click.UsageError: stdin is not a terminal, so the command cannot ask, and `--yes` was not given.
     """
     view, _ = await admin.describe_topic(name)
     wanted = _retention.after(view.retention, change)
@@ -260,7 +273,7 @@ async def _tell_losses(
         async with _connect.ranges(settings) as port:
             found = await _retention.losses(admin, port, name, wanted, datetime.now(UTC))
     except SeriatimError as error:
-        click.echo(f"# what goes is not known now: {error.message}", err=True)
+        click.echo(f"# which messages are dropped is not known now: {error.message}", err=True)
     else:
         if not found:
             return
@@ -273,7 +286,7 @@ async def _tell_losses(
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("nothing was changed: say --yes where nobody can be asked")
+        raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
     await asyncio.to_thread(click.confirm, f"Shorten the retention of {name}?", abort=True)
 
 

@@ -1,4 +1,4 @@
-"""`seriatim writer ...`: which writers there are, what one has published, and forgetting one."""
+"""`seriatim writer ...`: list writers, show what each has published, and delete one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def writer() -> None:
-    """Look at writers, and forget one. A writer publishes sets of rows, all or nothing."""
+    """List writers, show what each has published, delete one. A writer publishes sets of rows, all or nothing."""
 
 
 @writer.command("list")
 @click.argument("topic", required=False, default="")
 @click.pass_obj
 def list_(settings: Settings, topic: str) -> None:
-    """List the writers of TOPIC, or of all, each with its last publication."""
+    """List the writers of TOPIC, or of all topics, each with its last publication."""
 
     async def work() -> list[WriterRow]:
         async with _connect.admin(settings) as admin:
@@ -46,10 +46,10 @@ def list_(settings: Settings, topic: str) -> None:
 @click.argument("name", metavar="WRITER")
 @click.pass_obj
 def describe(settings: Settings, topic: str, name: str) -> None:
-    """Show what WRITER has published to TOPIC last.
+    """Show the last publication of WRITER to TOPIC.
 
-    DECIDED: its rows are being stored, and will be, whatever happens. DONE: all of them are committed. NEW: it was
-    opened, and has published nothing.
+    NEW: the writer was opened, and has published nothing. DECIDED: brokers are storing the rows, and will finish.
+    DONE: all rows are committed.
     """
 
     async def work() -> WriterRow:
@@ -76,10 +76,10 @@ def describe(settings: Settings, topic: str, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
-    """Forget WRITER of TOPIC. What it has published stays; whoever publishes under it still is refused."""
+    """Delete WRITER of TOPIC. Its publications stay. Brokers refuse a program that still publishes under it."""
     if not yes:
         click.confirm(
-            f"Forget what {name} has published to {topic}? It can publish the same rows again then", abort=True
+            f"Forget what {name} has published to {topic}? Then it can publish the same rows again", abort=True
         )
 
     async def work() -> None:
@@ -94,7 +94,7 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
 
 
 def render(rows: list[WriterRow]) -> Table:
-    """One line for each writer."""
+    """A table with a line for each writer."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
