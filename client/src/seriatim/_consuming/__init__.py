@@ -1,8 +1,8 @@
-"""What stands behind `Consumer`: from a stream to the application, and back with the acknowledgements.
+"""The parts of `Consumer`: the way of messages from a stream to the application, and of acknowledgements back.
 
-subscription   a partition: its core (`seriatim._core.consumer`), and what the core's effects mean
+subscription   a partition: its core (`seriatim._core.consumer`), and the core's effects
 streams        the streams to the servers, which partitions share
-servers        asking brokers who serves a partition
-events         what a broker says of a subscription, as the core hears it
-inbox          batches that came and wait for the application; messages and tables made of them
+servers        asks brokers for the server of a partition
+events         turns a broker's events about a subscription into events of the core
+inbox          batches that wait for the application; it makes messages and tables of them
 """

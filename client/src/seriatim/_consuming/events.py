@@ -1,4 +1,4 @@
-"""What a broker says of a subscription, as the consumer's core hears it; all but batches, which carry bodies."""
+"""Turns a broker's events about a subscription, except batches (which have bodies), into events of the core."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEGINNINGS: Final[dict[int, Literal["rewind", "skip"]]] = {
 
 
 def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
-    """The one place that branches over what a broker tells."""
+    """The core's event for an event of a broker."""
     sub = event.subscription
     match event.WhichOneof("event"):
         case "ack_confirmed":
@@ -52,7 +52,7 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
             told_of = event.dropped
             return ct.Dropped(sub, told_of.from_offset, told_of.segment, told_of.to_index, told_of.messages)
         case _:
-            return ct.Timer()  # of a newer broker; nothing that an exclusive consumer needs
+            return ct.Timer()  # an event of a newer broker, which an exclusive consumer does not need
 
 
 def _error(error: common_pb2.Error) -> ReplyError:

@@ -1,7 +1,7 @@
-"""The inbox: batches that came and wait for the application. They are unpacked when they are asked for.
+"""The inbox: batches that came and wait for the application. It unpacks a batch when the application asks for it.
 
-A batch that waits was handed out under a grant. When the grant ends it is void, and passed over: it comes again, here
-or elsewhere. Credit goes back to the broker when a batch is unpacked, or passed over.
+A batch in the inbox came under a grant. When the grant ends, the batch is void, and the inbox drops it: it comes again,
+here or elsewhere. The broker gets the credit back when a batch is unpacked or dropped.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _NO_HEADERS: Final[dict[str, bytes]] = {}
 _NO_MESSAGES: Final[Iterator[Message]] = iter(())
 
 _message_of: Final[Callable[[tuple[Any, ...]], Message]] = partial(tuple.__new__, Message)
-"""As `Message(*fields)`, in half the time."""
+"""The same as `Message(*fields)`, in half the time."""
 
 
 class FetchedTable(NamedTuple):
-    """Rows of one partition, as they came.
+    """The rows of one batch of a partition.
 
     Attributes:
-        topic: Their topic.
-        partition: Number in the topic.
-        offset: Of the first row; the others follow one by one.
-        table: Columns key, value, timestamp, headers, tag; no value was copied.
-        attempt: As of `Message`.
-        maybe_repeated: Whether any row may have been delivered before by another server.
-        grant: For `ack`.
+        topic: The topic's name.
+        partition: The partition's number in the topic.
+        offset: The offset of the first row; the others follow one by one.
+        table: The columns key, value, timestamp, headers and tag. No value was copied.
+        attempt: The delivery attempt, as in `Message`.
+        maybe_repeated: Whether another server may have delivered any of the rows before.
+        grant: The number of the consumer's grant, which `ack` compares.
     """
 
     topic: str
@@ -58,7 +58,7 @@ class FetchedTable(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A batch that waits, as it was delivered: from which of its messages on, and under which grant."""
+    """A batch that waits in the inbox: its grant, and the index from which its messages are delivered."""
 
     subscription: Subscription
     grant: int
@@ -72,11 +72,11 @@ class Chunk(NamedTuple):
 
 
 class Inbox:
-    """What came for one consumer, in the order in which it came.
+    """The batches for one consumer, in the order in which they came.
 
     Args:
-        topic: For the messages.
-        record: Told of the messages of a table when it is taken; None: nobody wants to know.
+        topic: The topic's name, for the messages.
+        record: Called with the messages of each table that the application takes; None: no history is written.
     """
 
     def __init__(self, topic: str, record: Callable[[Sequence[Message]], None] | None) -> None:
@@ -84,8 +84,8 @@ class Inbox:
         self._record = record
         self.chunks: deque[Chunk] = deque()
         self._opened: Chunk | None = None
-        self._messages = _NO_MESSAGES  # of the chunk that was opened, those that were not taken
-        self._fresh_until_s = 0.0  # until when the grant of that chunk cannot lapse
+        self._messages = _NO_MESSAGES  # the messages of the opened chunk that the application has not taken
+        self._fresh_until_s = 0.0  # the grant of that chunk certainly counts until then
         self._arrived = asyncio.Event()
         self._error: SeriatimError | None = None
         self._closed = False
@@ -93,18 +93,18 @@ class Inbox:
     # ---- from the streams ----------------------------------------------------------------------------
 
     def put(self, chunks: Iterable[Chunk]) -> None:
-        """Batches came."""
+        """Add batches that came."""
         self.chunks.extend(chunks)
         self._arrived.set()
 
     def fail(self, error: SeriatimError) -> None:
-        """Order cannot be kept, or the group cannot be read: each later call of the application raises it."""
+        """Have each later call of the application raise an error: order cannot be kept, or a partition not be read."""
         if self._error is None:
             self._error = error
         self._arrived.set()
 
     def close(self) -> None:
-        """The application wants no more; whoever waits is sent away."""
+        """Close the inbox. Calls that wait raise `PreconditionError`."""
         self._closed = True
         self._arrived.set()
 
@@ -114,7 +114,7 @@ class Inbox:
         """The next message; None at the deadline.
 
         Raises:
-            SeriatimError: A partition cannot be read any more (and why).
+            SeriatimError: A partition cannot be read any more; the error says why.
             PreconditionError: The consumer is closed.
         """
         if self._opened is not None:
@@ -124,12 +124,12 @@ class Inbox:
             message = self._take()
             if message is not None:
                 return message
-            self._check()  # a batch that cannot be read
+            self._check()  # `_take` may have met a batch that cannot be read
             if not await self._wait(deadline):
                 return None
 
     async def next_table(self, deadline: float) -> FetchedTable | None:
-        """The next batch as a table; None at the deadline. Raises as `next`."""
+        """The next batch as a table; None at the deadline. The errors are those of `next`."""
         while True:
             self._check()
             while self.chunks and self._error is None:
@@ -142,7 +142,7 @@ class Inbox:
                 return None
 
     def take_more(self, messages: list[Message], count_max: int) -> None:
-        """Add what is here behind the first one, until there are `count_max`. No time passes in here."""
+        """Add messages that are here already, until there are `count_max`. It does not wait."""
         while (left := count_max - len(messages)) > 0:
             messages.extend(islice(self._messages, left))
             if self._opened is not None:
@@ -154,7 +154,7 @@ class Inbox:
                 messages.append(message)
 
     def take_open(self) -> Message | None:
-        """The next message of the chunk that is open, if nothing else has to be looked at; if None, ask `next`."""
+        """The next message of the opened chunk, on a fast path without other checks. If it is None, call `next`."""
         chunk = self._opened
         if chunk is None or self._closed or self._error is not None or time.monotonic() >= self._fresh_until_s:
             return None
@@ -167,7 +167,7 @@ class Inbox:
         return message
 
     def _take(self) -> Message | None:
-        """The next message that is here, and still ours to deliver; None also behind a batch that cannot be read."""
+        """The next message that is here and whose grant counts. None if there is none, or a batch cannot be read."""
         while self._error is None:
             chunk = self._opened
             if chunk is not None:
@@ -192,11 +192,11 @@ class Inbox:
         self._fresh_until_s = subscription.core.lapses_at_us / 1e6
 
     def _read(self, chunk: Chunk, unpack: Callable[[Chunk], T]) -> T | None:
-        """What is in a batch. If it cannot be read, nothing behind it is given out.
+        """Unpack a batch. If that fails, the error stays, and no message behind the batch is given out.
 
-        1. A batch cannot be unpacked, and its place in the queue is gone. 2. The application catches the error and asks
-        again. 3. It would get the messages behind the batch, and acknowledge them, and with them those that it never
-        saw. So the error stays.
+        Without it: 1. A batch cannot be unpacked, and it has left the inbox. 2. The application catches the error and
+        asks again. 3. It gets the messages behind the batch. 4. It acknowledges them, and with them the messages of the
+        batch, which it never got.
         """
         try:
             return unpack(chunk)
@@ -205,14 +205,15 @@ class Inbox:
         except Exception as exc:
             place = f"{self._topic}/{chunk.subscription.number} at {format_offset(_first_offset(chunk))}"
             error = BadRequestError(
-                f"the batch in {place} cannot be read, so the consumer stops before it: {type(exc).__name__}: {exc}"
+                f"the batch in {place} cannot be read, so the consumer stops before it, and the group stays there: "
+                f"{type(exc).__name__}: {exc}"
             )
             error.__cause__ = exc
             self.fail(error)
         return None
 
     def _pop(self) -> Chunk | None:
-        """The next batch, or None if its grant has ended; either way it waits no more."""
+        """Take the next batch out of the inbox. Returns None if its grant has ended."""
         chunk = self.chunks.popleft()
         chunk.link.give_credit(HEADER_SIZE_BYTES + chunk.header.body_length)
         return chunk if chunk.subscription.is_current(chunk.grant) else None
@@ -264,9 +265,9 @@ class Inbox:
 def messages_of(
     topic: str, partition: int, offset: int, rows: Any, attempt: int = 1, repeated_count: int = 0, grant: int = 0
 ) -> Iterator[Message]:
-    """The messages in a record batch; the first `repeated_count` of them may have been delivered before.
+    """The messages in a record batch. The first `repeated_count` of them are flagged `maybe_repeated`.
 
-    Columns are made of the batch at once, so what cannot be read is found now.
+    The columns are unpacked at once, so a batch that cannot be read raises here and not later.
     """
     keys, values, timestamps, headers, tags = rows.columns
     count = rows.num_rows

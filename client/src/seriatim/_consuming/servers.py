@@ -1,4 +1,4 @@
-"""Servers: asking brokers who serves a consumer group's head of a partition."""
+"""Servers: asks brokers which broker serves a consumer group's cursor segment of a partition."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ STARTS: Final = {
 
 
 class Servers:
-    """Asks for all partitions of one consumer; see `close`.
+    """Asks for all partitions of one consumer, until `close` is called.
 
     Args:
         caller: Asks any broker.
-        group: The consumer group.
-        fail: Told of an answer that no other question will mend.
-        failed: Told of a question that failed in an unexpected way.
+        group: The consumer group's name.
+        fail: Called with an error that a retry cannot change.
+        failed: Called with an unexpected exception of a question.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Servers:
     async def ask(
         self, partition_id: int, start: Start, failed_server_epoch: int | None, avoid: str | None
     ) -> Place | None:
-        """Who serves the group's head; None if nobody could say, or after `stop`.
+        """The server of the consumer group's cursor segment; None if no broker could tell, or after `stop`.
 
         Args:
-            partition_id: Of which partition.
-            start: Where the group begins there, if it was never there.
-            failed_server_epoch: A complaint about the server that serves since then.
-            avoid: An address that is not to be asked before others.
+            partition_id: The partition's id in the cluster.
+            start: Where the consumer group begins there if it has no cursor.
+            failed_server_epoch: The server epoch of the server that the question complains about; None: no complaint.
+            avoid: The address of a broker to ask last.
         """
         if self._is_over:
             return None
@@ -81,16 +81,21 @@ class Servers:
             return None
         except Exception:
             # A question changes nothing, so it can be asked again, whatever failed.
-            _log.warning("asking who serves partition %d to %s failed", partition_id, self._group, exc_info=True)
+            _log.warning(
+                "the client could not ask for the server of partition id %d for group %s; it asks again",
+                partition_id,
+                self._group,
+                exc_info=True,
+            )
             return None
         self._caller.learn([answer.server_address])
         return Place(answer.segment, answer.server_address, answer.server_epoch)
 
     def resolve(self, partition_id: int, start: Start, effect: Resolve, tell: Callable[[Place | None], None]) -> None:
-        """Answer a core's question, in the background."""
+        """Ask a core's question in the background, and give the answer to `tell`."""
 
         if self._is_over:
-            return  # a core without an answer asks no more
+            return  # until a core gets an answer, it does not ask again
 
         async def ask() -> None:
             place = await self.ask(partition_id, start, effect.failed_server_epoch, effect.avoid_address)
@@ -107,13 +112,13 @@ class Servers:
             self._failed(error)
 
     def stop(self) -> None:
-        """End all questions; none is answered any more, and none is asked."""
+        """Cancel all questions. No core gets an answer any more, and no question is asked any more."""
         self._is_over = True
         for task in self._questions:
             if task is not asyncio.current_task():
                 task.cancel()
 
     async def close(self) -> None:
-        """End all questions, and wait until they have ended."""
+        """Cancel all questions, and wait until they have ended."""
         self.stop()
         await asyncio.gather(*self._questions, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The streams of one consumer: one to each broker that serves it, shared by the partitions that are served there."""
+"""The streams of one consumer: one to each broker that serves it. The partitions that a broker serves share it."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ if TYPE_CHECKING:
     from seriatim._consuming.subscription import Subscription
 
 PING_S: Final = 0.5
-"""Between two heartbeats of a stream. Its broker answers them from memory: an idle consumer costs no question."""
+"""Seconds between two heartbeats of a stream. The broker answers them from memory, so an idle consumer asks no other
+broker."""
 
 SILENCE_S: Final = 1.0
-"""A stream that brought nothing for so long, answers to heartbeats included, is checked on: another broker is asked who
-serves one of its partitions. Brokers of version 0.2 and older answer no heartbeats: from them an idle stream is silent
-as well, so silence alone proves nothing."""
+"""If nothing came on a stream for this many seconds, not even an answer to a heartbeat, the client checks it: it asks
+another broker for the server of one of its partitions. Brokers of version 0.2 and older answer no heartbeats. An idle
+stream from them is silent too, so silence alone proves nothing."""
 
 ALIVE_US: Final = 1_000_000
-"""The subscriptions of a stream hear so often that the broker answers: less often than it does, since they are many."""
+"""The time between two reports to the subscriptions of a stream that the broker answers, in µs. It is longer than the
+time between two answers, because there may be many subscriptions."""
 
 DRAIN_DEADLINE_S: Final = 1.0
-"""For the last requests at the end. A broker that has not read them by then finds the stream broken off."""
+"""Seconds for the last requests at the end. Then the client cancels the stream, even if the broker has not read
+them."""
 
 
 class Streams:
-    """Opens streams, hands what comes to the subscriptions, and leaves servers that have gone silent.
+    """Opens streams, gives events to the subscriptions, and leaves silent servers.
 
     Args:
-        channels: Where connections come from.
-        servers: Asked about silent ones.
-        client_name: For the brokers.
-        credit_bytes: What each broker may send at first before the application has taken it.
-        credit_bytes_max: What it may send if the application takes it fast.
-        session_ms: A stream that brought nothing for so long is given up.
-        failed: Told of an unexpected exception in the watch over silent streams.
+        channels: The connections.
+        servers: Asks brokers for servers.
+        client_name: The client's name in the brokers' logs.
+        credit_bytes: Bytes that each broker may send at first before the application has taken them.
+        credit_bytes_max: Bytes that it may send if the application takes them fast.
+        session_ms: If nothing came on a stream for this time, it is given up.
+        failed: Called with an unexpected exception of the watch over silent streams.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Streams:
         self._links: dict[str, ConsumeLink] = {}
         self._stream_count = 0
         self._failed = failed
-        self._doubted: set[Subscription] = set()  # their servers are not sure of the serving right
+        self._doubted: set[Subscription] = set()  # their brokers are not sure to have the serving right
         self._watches = (
             asyncio.create_task(self._watch_silence(), name="consumer watch"),
             asyncio.create_task(self._ping_all(), name="consumer heartbeats"),
@@ -78,11 +81,11 @@ class Streams:
             self._failed(error)
 
     def register(self, subscription: Subscription) -> None:
-        """Hand it what comes for its partition."""
+        """Give the subscription all events of its partition from now on."""
         self._subscriptions[subscription.number] = subscription
 
     def open(self, address: str) -> ConsumeLink | None:
-        """The stream to a server, if it is up; else all subscriptions hear of it when it is, or is not to be had."""
+        """The stream to a server, if it is up. Else open it; all subscriptions are told when it is up, or failed."""
         link = self._links.get(address)
         if link is None:
             self._stream_count += 1
@@ -93,20 +96,23 @@ class Streams:
         return link if link.is_up else None
 
     def write(self, stream: int, request: broker_pb2.ConsumeRequest) -> None:
-        """Send a request, if the stream is not over."""
+        """Send a request, unless the stream has ended."""
         for link in self._links.values():
             if link.stream == stream:
                 link.write(request)
 
     def stop(self) -> None:
-        """End all streams at once. The brokers take that as leaving."""
+        """End all streams at once. For the brokers, this consumer has left."""
         for watch in self._watches:
             watch.cancel()
         for link in self._links.values():
             link.stop()
 
     async def close(self) -> None:
-        """Have the brokers read what was written, and end all streams, also if cancelled."""
+        """Wait for at most `DRAIN_DEADLINE_S` until the brokers have read all requests, and end all streams.
+
+        If the call is cancelled, all streams end at once.
+        """
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
@@ -123,13 +129,13 @@ class Streams:
     # ---- from the links ------------------------------------------------------------------------------
 
     def consume_link_up(self, link: ConsumeLink) -> None:
-        """A stream is up: those who wait for it join."""
+        """A stream is up: the subscriptions that wait for it join."""
         for subscription in self._subscriptions.values():
             subscription.link_up(link)
 
     def consume_link_down(self, link: ConsumeLink, reason: SeriatimError) -> None:
-        """A stream is over."""
-        del reason  # what to do is the same; the next question tells whether it was for good
+        """A stream has ended."""
+        del reason  # it changes nothing: the answer to the next question says whether a new stream is needed
         if self._links.get(link.address) is link:
             del self._links[link.address]
         for subscription in self._subscriptions.values():
@@ -138,7 +144,7 @@ class Streams:
     def arrived(
         self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
     ) -> None:
-        """The broker said something of a subscription, or answered a heartbeat."""
+        """An event of a subscription came, or the answer to a heartbeat."""
         if event.HasField("pong"):
             self._answered(link, event.pong)
             return
@@ -155,7 +161,7 @@ class Streams:
     # ---- heartbeats, and silence ---------------------------------------------------------------------
 
     async def _ping_all(self) -> None:
-        """Ask every stream for signs of life. Apart from the questions about silent ones, which take their time."""
+        """Send heartbeats on all streams. It has its own task, because questions about silent streams take long."""
         while True:
             await asyncio.sleep(PING_S)
             for link in self._links.values():
@@ -173,19 +179,19 @@ class Streams:
                 subscription.answered(link, pong.number)
 
     async def _watch_silence(self) -> None:
-        """Find out whether a silent stream still leads to the server, and whether a doubtful server is still one."""
+        """Check whether the broker of a silent stream, or a broker in doubt, is still the server."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SILENCE_S / 2)
             for link in list(self._links.values()):
                 silence_s = loop.time() - link.heard_at if link.is_up else 0.0
                 if silence_s >= self._session_s:
-                    await self._give_up(link)  # no broker could say who serves; what comes on it later is too old
+                    await self._give_up(link)  # no broker could name the server; what comes on this stream is too old
                 elif silence_s >= SILENCE_S:
                     await self._check_on(link)
             if self._doubted:
                 subscription = self._doubted.pop()
-                self._doubted.clear()  # those that are in doubt still are named by the next answer
+                self._doubted.clear()  # the next answer to a heartbeat names those that are still in doubt
                 link_of = self._link_of(subscription)
                 if link_of is not None:
                     await self._check(link_of, subscription)
@@ -197,16 +203,16 @@ class Streams:
                 return
 
     def _link_of(self, subscription: Subscription) -> ConsumeLink | None:
-        """The stream that a subscription is served by; None if it is not joined."""
+        """The stream of a subscription's server; None if the subscription is not joined."""
         served = subscription.core.place
         return self._links.get(served.address) if served is not None and subscription.is_joined else None
 
     async def _check(self, link: ConsumeLink, subscription: Subscription) -> None:
         place = await self._servers.ask(subscription.partition_id, subscription.start_at, None, link.address)
         served = subscription.core.place
-        assert served is not None, "it is only ever replaced"
+        assert served is not None, "a place is replaced, but never removed"
         if place is not None and (place.segment, place.server_epoch) > (served.segment, served.server_epoch):
-            await self._give_up(link)  # another has the right: this one is frozen, or cut off from us
+            await self._give_up(link)  # another broker has the serving right: this one is frozen, or cut off from us
         elif place is not None and not link.answers_pings:
             link.heard_at = asyncio.get_running_loop().time()
 

@@ -1,4 +1,4 @@
-"""One partition of a consumer: its core, and what the core's effects mean here."""
+"""One partition of a consumer: its core, and the core's effects."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ class Subscription:
     ) -> None:
         self._shared = shared
         self.failure = shared.failure
-        self.start_at: Start = start_at  # where the group begins here, if it was never here
+        self.start_at: Start = start_at  # where the consumer group begins here if it has no cursor
         self.number = number
         self.partition_id = partition_id
         self.core = PartitionConsumer(config, subscription_base=number << 32)
-        self.taken: int | None = None  # the last offset that the application took under the present grant
+        self.taken: int | None = None  # the last offset that the application got under the present grant
         self._is_leaving = False
 
     @property
     def is_active(self) -> bool:
-        """Whether the partition is delivered here."""
+        """Whether the server delivers the partition to this consumer."""
         return self.core.phase is ConsumerPhase.ACTIVE
 
     @property
     def is_joined(self) -> bool:
-        """Whether its server knows us, active or standing by."""
+        """Whether the server knows this consumer, as the active one or as a standby."""
         return self.core.phase in (ConsumerPhase.ACTIVE, ConsumerPhase.STANDBY)
 
     # ---- from the application ------------------------------------------------------------------------
@@ -84,10 +84,13 @@ class Subscription:
         self._step(ct.Timer())
 
     def acknowledge(self, grant: int, offset: int) -> bool:
-        """Acknowledge all up to `offset` that was taken under `grant`; whether that still counts.
+        """Acknowledge all messages up to `offset` that the application got under `grant`.
+
+        Returns:
+            Whether the acknowledgement counts: the grant is still the present one.
 
         Raises:
-            BadRequestError: It was not taken.
+            BadRequestError: The application did not get the message.
             ClientFailureError: The consumer has ended because its own code failed.
         """
         if self.failure.error is not None:
@@ -107,13 +110,13 @@ class Subscription:
         return True
 
     def acknowledge_taken(self) -> None:
-        """Acknowledge all that was taken under the present grant."""
+        """Acknowledge all messages that the application got under the present grant."""
         if self.taken is not None:
             self.acknowledge(self.core.grant, self.taken)
 
     @entry
     def leave(self) -> None:
-        """Send the last acknowledgement, and go."""
+        """Send the last acknowledgement, and leave the server."""
         self._is_leaving = True
         self._step(ct.Leave())
 
@@ -121,7 +124,7 @@ class Subscription:
 
     @entry
     def link_up(self, link: ConsumeLink) -> None:
-        """A stream is up: join, if it is waited for."""
+        """A stream is up: join, if the core waits for it."""
         self._link_up(link)
 
     def _link_up(self, link: ConsumeLink) -> None:
@@ -129,7 +132,7 @@ class Subscription:
 
     @entry
     def link_down(self, link: ConsumeLink) -> None:
-        """A stream is over, or could not be opened."""
+        """A stream has ended, or could not be opened."""
         self._step(ct.Disconnected(link.address, link.stream if link.is_up else None))
 
     @entry
@@ -139,20 +142,20 @@ class Subscription:
             self._step(ct.Answered(link.stream, sent_at_us))
 
     def is_current(self, grant: int) -> bool:
-        """Whether what was handed out under a grant may still be given to the application."""
+        """Whether messages that came under a grant may still be given to the application."""
         if self.core.has_lapsed(time.monotonic_ns() // 1000):
             self.timer_due()
         return grant == self.core.grant
 
     @entry
     def told(self, event: broker_pb2.DeliveryEvent) -> None:
-        """The broker said something that is not a delivery."""
+        """An event came that is not a delivery."""
         self._step(core_event(event))
 
     def delivered(
         self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
     ) -> bool:
-        """Let the core judge a delivery; whether it is handed to the application."""
+        """Let the core check a delivery. Returns whether the application gets it."""
         if self.failure.error is not None:
             return False
         try:
@@ -191,11 +194,11 @@ class Subscription:
 
     @entry
     def timer_due(self) -> None:
-        """The time that the core asked for has come."""
+        """The time for which the core asked has come."""
         self._step(ct.Timer())
 
     def _step(self, event: ct.Event) -> ct.Deliver | None:
-        """Feed the core and do what it says; a Deliver is left to the caller."""
+        """Give the core an event and carry out its effects, except a `Deliver`, which is returned."""
         now_us = time.monotonic_ns() // 1000
         deliver = None
         try:
@@ -290,12 +293,17 @@ class Subscription:
         if shared.on_gap is not None:
             _call_back("on_gap", shared.on_gap, gap)
         else:
-            _log.warning("group %s will not get some messages, and the consumer has no on_gap: %s", shared.group, gap)
+            _log.warning(
+                "group %s will not get some messages, because they were declared lost or dropped by retention. "
+                "Give the consumer an on_gap to be told in the program. The gap: %s",
+                shared.group,
+                gap,
+            )
 
 
 def _call_back(name: str, callback: Callable[[T], None], told: T) -> None:
-    """Tell the application. What it raises must not stop what the core asked for besides."""
+    """Call the application. If it raises, log that, so that the core's other effects are carried out."""
     try:
         callback(told)
     except Exception:
-        _log.exception("%s raised when it was told %s; the consumer goes on", name, told)
+        _log.exception("the application's %s raised an exception when it got %s; the consumer goes on", name, told)

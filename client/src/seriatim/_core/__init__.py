@@ -1,14 +1,16 @@
 """The client's decisions, without I/O: the same code runs under asyncio in the client and in the simulator.
 
-Nothing here reads a clock, draws a random number or waits.
+No module here reads a clock, draws a random number or waits.
 
-    producer        order and outcomes of sends: what an event means to
-        attempts        a batch over all its attempts: stored, not stored, or nobody knows
-        runs            what is on its way together, and the window
+    producer        order and outcomes of sends, with its parts:
+        attempts        a batch over all its send attempts: stored, not stored, or not known
+        runs            the batches that are on their way together, and the window
         sequences       the batches in their order, with their numbers
-        giving_up       the outcome of what nobody acknowledged
+        giving_up       the outcome of batches without an acknowledgement
         master          route, stream, questions, complaints, back-off
-    consumer        order of deliveries: who serves, what is contiguous, what may be acknowledged
+    consumer        order of deliveries: the server, contiguity, and what may be acknowledged
+    credit          how many bytes a broker may send on a consume stream
+    ranges          how far a reader of a range is, and whether the next batch follows
     producer_types, consumer_types    their events and effects
     state           twins and fingerprints, for tests and the simulator
 """

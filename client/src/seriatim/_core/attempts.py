@@ -1,8 +1,10 @@
-"""A batch and its attempts: what is known of whether it is stored. Pure.
+"""A batch and its send attempts: whether the client knows that it is stored. Pure.
 
-Each Send is an attempt, named by its run. It ends as ok, as proven not stored (an error whose class says
-`outcome_known`: refused or truncated), or as unknown (any other error, or its stream broke). Until then it is open. A
-batch with an open or an unknown attempt is *doubtful*; only one that is not may be called `failed`.
+Each `Send` is a send attempt. Its producer run names it. It ends in one of three ways: as ok; as proven not stored (an
+error whose class has `outcome_known`: refused or truncated); or as unknown (any other error, or its stream broke).
+Until then it is open.
+
+A batch with an open or an unknown send attempt is *doubtful*. Only a batch that is not doubtful may be called `failed`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _NEVER_SENT: Final = 0
 
 
 class Batch(State):
-    """A batch that is not settled, or was acknowledged out of its turn."""
+    """A batch that is not settled, or that was acknowledged before an earlier one."""
 
     __slots__ = (
         "acked",
@@ -47,22 +49,27 @@ class Batch(State):
 
     @property
     def doubtful(self) -> bool:
-        """Whether some attempt may have stored it, for all we know."""
+        """Whether a send attempt may have stored it, as far as the client knows."""
         return self.unknown_end or bool(self.open_runs)
 
     def was_sent_in(self, run: int) -> bool:
-        """Whether a reply to the run can speak of it: of earlier runs, the number meant another batch."""
+        """Whether a reply to this producer run can be about it. In earlier ones, its number was another batch's."""
         return _NEVER_SENT < self.first_run <= run
 
     def begin_attempt(self, run: int) -> None:
-        """It goes out in `run`."""
+        """Note that it is sent in the producer run `run`."""
         assert run not in self.open_runs
         if self.first_run == _NEVER_SENT:
             self.first_run = run
         self.open_runs = (*self.open_runs, run)
 
     def end_attempt(self, run: int, *, proven: bool) -> bool:
-        """End the attempt of `run`; whether it was open. If not `proven`, nobody will ever know how it ended."""
+        """End the send attempt of the producer run `run`. Returns whether it was open.
+
+        Args:
+            run: The producer run.
+            proven: Whether the outcome is known. If not, it stays unknown for ever.
+        """
         if run not in self.open_runs:
             return False
         self.open_runs = tuple(other for other in self.open_runs if other != run)
@@ -70,7 +77,7 @@ class Batch(State):
         return True
 
     def renumber(self, epoch: int, base_sequence: int) -> None:
-        """Take another number. Only a batch that is nowhere may: under the new number it is a new batch."""
+        """Get another number. Allowed only if no broker can have the batch: under the new number it is a new batch."""
         assert not self.doubtful
         assert not self.acked
         self.epoch = epoch

@@ -1,28 +1,30 @@
-"""One exclusive consumer on one partition: who serves, what is contiguous, what may be acknowledged. Pure.
+"""One exclusive consumer on one partition: its server, the contiguity of deliveries, and acknowledgements. Pure.
 
-Bodies, streams and timers belong to the caller; here a batch is a base index and a count. The life of a subscription:
+Bodies, streams and timers belong to the caller. Here a batch is a base index and a count. The life of a subscription:
 
     RESOLVING ──place known──▶ OPENING ──stream up──▶ JOINING ──Joined──▶ STANDBY ⇄ ACTIVE
         ▲                                                │                    │
         └── refused, revoked, stream broken, no answer ──┴────────────────────┘
     SegmentEnded: to OPENING at the next server's address, or RESOLVING if it is not known.
 
-`step(event, now_us, jitter)` changes state and returns effects, in order; send `Timer()` no later than `wake_at_us`.
-Events and effects are in `consumer_types`. What is checked:
+`step(event, now_us, jitter)` changes state and returns effects, in order. The caller sends `Timer()` at `wake_at_us` at
+the latest. Events and effects are in `consumer_types`. The core checks:
 
-* Deliveries, skips and gaps follow one another without a hole from the index of the join on; the end of a segment
-  comes at its sealed length. Anything else is a broker's mistake or ours, and is an `OrderViolationError`.
-* A delivery of an older serving epoch than the grant's is dropped: that server has lost its right. One of a newer
-  epoch without a new Joined is a violation.
-* What comes on a grant of which no heartbeat was answered for `session_ms` is dropped, and the server is looked for
-  anew: a cut, or a pause of this process, may have held it back while another consumer was given the same. A heartbeat
-  counts from its sending. Brokers of version 0.2 and older answer none; their grants are not limited.
-* A grant in a higher epoch of the group begins anew, wherever it begins: the group was rewound, or lost its place. The
-  application is told before it is given anything of it.
-* Only what was delivered under the current grant can be acknowledged, under its token. What was handed out under an
-  earlier grant comes again, flagged; acknowledging it changes nothing.
+* Deliveries, skips and gaps follow one another without a hole, from the index of the join on. The end of a segment
+  comes at its sealed length. Anything else is a mistake of a broker or of this client, and raises an
+  `OrderViolationError`.
+* If a delivery has an older server epoch than the grant, it is dropped, because that server has lost its serving right.
+  A delivery with a newer server epoch and without a new `Joined` is a violation.
+* If no heartbeat of a grant was answered for `session_ms`, its deliveries are dropped, and the consumer looks for the
+  server anew. A cut, or a pause of this process, may have held them back while another consumer got the same messages.
+  The age of a heartbeat counts from its sending. Brokers of version 0.2 and older answer no heartbeats; their grants
+  have no limit.
+* A grant in a higher group epoch begins anew, at any place: the consumer group was rewound, or lost its place. The
+  application is told before it gets a message of this grant.
+* The application can acknowledge only messages that were delivered under the current grant, under its token. Messages
+  that it got under an earlier grant come again, flagged. To acknowledge those changes nothing.
 
-Each join has a subscription number of its own, so what is still under way for an earlier one is told apart.
+Each join has a new subscription number. So events that are still under way for an earlier join are recognised.
 """
 
 from __future__ import annotations
@@ -76,11 +78,11 @@ NEVER_US: Final = 1 << 62
 """Later than any time."""
 
 _TOLD_MAX: Final = 3
-"""Brokers that send us to each other are followed so often without a pause, then asked about."""
+"""The consumer follows this many referrals from one broker to another without a pause. Then it asks again."""
 
 
 class ConsumerPhase(enum.Enum):
-    """Where a subscription is in its life."""
+    """The state of a subscription."""
 
     RESOLVING = "resolving"
     OPENING = "opening"
@@ -95,7 +97,7 @@ _JOINED = (ConsumerPhase.STANDBY, ConsumerPhase.ACTIVE)
 
 
 class PartitionConsumer(State):
-    """One consumer of a group on one partition, in exclusive mode."""
+    """One consumer of a consumer group on one partition, in exclusive mode."""
 
     __slots__ = (
         "_ack_at_us",
@@ -133,9 +135,9 @@ class PartitionConsumer(State):
         self.subscription = subscription_base
         self.phase = ConsumerPhase.RESOLVING
         self.grant = 0
-        self.paused = False  # the group is, as the server said last
+        self.paused = False  # whether the consumer group is paused, as the server said last
         self.segment = 0
-        self.next_index = 0  # of the next message that may be delivered
+        self.next_index = 0  # the index of the next message that may be delivered
         self._place: Place | None = None
         self._resolving = False
         self._complain = False
@@ -145,32 +147,34 @@ class PartitionConsumer(State):
         self._group_epoch = 0
         self._server_epoch = 0
         self._gap = False
-        self._given_below = 0  # the end of what the application was given; up to `next_index` there is nothing for it
-        self._dropped_from = 0  # offsets of [this one,
-        self._dropped_below = 0  # this one) were told as dropped, in this epoch of the group,
-        self._dropped_messages = 0  # and so many messages were said to be in there
+        self._given_below = 0  # the application has all messages below; from here to `next_index` none is for it
+        # In this group epoch, the application was told that [_dropped_from, _dropped_below) was dropped, and that these
+        # offsets had `_dropped_messages` messages.
+        self._dropped_from = 0
+        self._dropped_below = 0
+        self._dropped_messages = 0
         self._ack_wanted = 0
         self._ack_sent = 0
         self._ack_at_us = 0
         self._failures = 0
         self._retry_at_us = 0
-        self._deadline_us = 0  # of the join
-        self._expects_answers = False  # of the server: it answers heartbeats
-        self._alive_us = 0  # when the newest heartbeat (or the join) was sent that the server has answered
+        self._deadline_us = 0  # for the answer to the join
+        self._expects_answers = False  # whether the server answers heartbeats
+        self._alive_us = 0  # when the newest heartbeat that the server has answered (or the join) was sent
 
     @property
     def place(self) -> Place | None:
-        """Who serves, as far as is known."""
+        """The server of the cursor segment; None: not known."""
         return self._place
 
     @property
     def server_epoch(self) -> int:
-        """The serving epoch of the grant, or of standing by."""
+        """The server epoch of the grant, or of the standby's join."""
         return self._server_epoch
 
     @property
     def wake_at_us(self) -> int | None:
-        """When `Timer` is wanted at the latest."""
+        """The latest time for the next `Timer`, in µs; None: not needed."""
         if self.phase is ConsumerPhase.RESOLVING:
             return None if self._resolving else self._retry_at_us
         if self.phase is ConsumerPhase.JOINING:
@@ -188,33 +192,34 @@ class PartitionConsumer(State):
 
     @property
     def lapses_at_us(self) -> int:
-        """The present grant counts at least until then: from there on, ask `has_lapsed`."""
+        """The time, in µs, until which the present grant certainly counts. From then on, call `has_lapsed`."""
         if self.phase not in _JOINED:
             return 0
         return self._lapses_at_us if self._expects_answers else NEVER_US
 
     def has_lapsed(self, now_us: int) -> bool:
-        """Whether the grant counts no more, because no heartbeat was answered for the session time."""
+        """Whether the grant does not count any more, because the server answered no heartbeat for `session_ms`."""
         return self._expects_answers and self.phase in _JOINED and now_us >= self._lapses_at_us
 
     def step(self, event: Event, now_us: int, jitter: float = 0.5) -> list[Effect]:
-        """Advance by one event and say what must be done, in this order.
+        """Take in one event, and return the effects to carry out, in their order.
 
         Args:
-            event: What happened. The first is a `Timer`.
-            now_us: Monotonic time.
-            jitter: Random number in [0, 1), for the time until a retry.
+            event: The event. The first one is a `Timer`.
+            now_us: The monotonic time in µs.
+            jitter: A random number in [0, 1), for the time until a retry.
 
         Raises:
-            OrderViolationError: What came does not follow what came before.
+            OrderViolationError: The event does not follow the events before it.
         """
         effects: list[Effect] = []
         if self.phase is ConsumerPhase.ENDED:
             return effects
         if self.has_lapsed(now_us) and not isinstance(event, (Acknowledge, Answered, Leave)):
-            # (1) A cut holds what the server sent under this grant; (2) another server and another consumer take over,
-            # and the group goes on; (3) the cut heals, and (without this) the application is given the old deliveries,
-            # not flagged, because they were the first when they were sent.
+            # Drop what comes under a lapsed grant. Without it: 1. A cut holds back deliveries of the server under this
+            # grant. 2. Another server and another consumer take over, and the consumer group goes on. 3. The cut heals.
+            # 4. The application gets the old deliveries without a flag, because they were the first when they were
+            # sent.
             self._lapse(now_us, jitter, effects)
         match event:
             case Delivered():
@@ -279,7 +284,7 @@ class PartitionConsumer(State):
         self.subscription += 1
         self.phase = ConsumerPhase.JOINING
         self._deadline_us = now_us + self._config.join_timeout_ms * _US_PER_MS
-        self._alive_us = now_us  # the answer to the join is the first sign of life
+        self._alive_us = now_us  # the join counts as the first heartbeat
         self._expects_answers = False
         effects.append(SendJoin(event.stream, self.subscription, self._was_active))
 
@@ -291,7 +296,7 @@ class PartitionConsumer(State):
             self._lose(now_us, jitter, effects, complain=True)
 
     def _lose(self, now_us: int, jitter: float, effects: list[Effect], *, complain: bool) -> None:
-        """This server is none any more: find the next one."""
+        """This broker cannot be used as the server any more: find the next one."""
         self._end_grant(effects)
         self._complain = complain
         if self._failures:
@@ -303,7 +308,7 @@ class PartitionConsumer(State):
         self.phase = ConsumerPhase.RESOLVING
 
     def _lapse(self, now_us: int, jitter: float, effects: list[Effect]) -> None:
-        """Leave the server: if it is there after all, it gives its next consumer what was not acknowledged."""
+        """Leave the server. If it lives, it gives the messages without acknowledgement to its next consumer."""
         self._send_last_words(effects)
         self._lose(now_us, jitter, effects, complain=True)
 
@@ -340,7 +345,7 @@ class PartitionConsumer(State):
     def _joined(self, event: Joined, effects: list[Effect]) -> None:
         known = (self._group_epoch, self.segment, self._server_epoch)
         if not self._is_heard(event.subscription) or (event.group_epoch, event.segment, event.server_epoch) < known:
-            return  # of a server that does not know yet that it is none; the join's deadline finds the right one
+            return  # an outdated server answered, which does not know its successor; the join's deadline finds that one
         was_active = self.phase is ConsumerPhase.ACTIVE
         is_moved = 0 < self._group_epoch < event.group_epoch
         self._failures = 0
@@ -366,7 +371,7 @@ class PartitionConsumer(State):
         effects.append(Assigned(self.grant, event.active, event.segment, event.index))
 
     def _hold(self, paused: bool, index: int, effects: list[Effect]) -> None:
-        """The group is paused, or goes on."""
+        """Tell the application if the consumer group was paused or resumed."""
         if paused != self.paused:
             self.paused = paused
             what: Literal["pause", "resume"] = "pause" if paused else "resume"
@@ -376,7 +381,7 @@ class PartitionConsumer(State):
         if not self._is_heard(event.subscription) or event.server_epoch < self._server_epoch:
             return
         if self.phase is not ConsumerPhase.ACTIVE or event.server_epoch > self._server_epoch:
-            self._violated(f"delivery under serving epoch {event.server_epoch} without a grant of it")
+            self._violated(f"delivery under server epoch {event.server_epoch} without a grant of it")
         if event.segment != self.segment or not event.batches:
             self._violated(f"delivery of segment {event.segment}, the grant is for segment {self.segment}")
         base, count = event.batches[0]
@@ -405,14 +410,15 @@ class PartitionConsumer(State):
     def _gap_declared(self, event: GapDeclared, effects: list[Effect]) -> None:
         if self._is_heard(event.subscription):
             here = event.segment == self.segment
-            # Of an earlier one, this segment is whole. Of a later one, the group has left this one, and the word of its
-            # end was lost: the server had no answer when it moved the cursor, and found it moved.
+            # If the gap is in an earlier segment, this segment is whole. If it is in a later one, the consumer group
+            # has left this segment, and the event of its end was lost: the server got no answer when it moved the
+            # cursor, and later found it moved.
             self._gap = self._gap or event.segment >= self.segment
             delivered_below = self.next_index if here else 0
             effects.append(GapFound(event.segment, max(event.from_index, delivered_below), event.reason))
 
     def _dropped(self, event: Dropped, effects: list[Effect]) -> None:
-        """What retention dropped is passed, and told: there is nothing in it for the application to acknowledge."""
+        """Pass over messages that retention dropped, and tell the application. It has nothing to acknowledge there."""
         if not self._is_heard(event.subscription):
             return
         if self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment or event.to_index < self.next_index:
@@ -422,10 +428,11 @@ class PartitionConsumer(State):
         self._tell_dropped(event.from_offset, end_offset, event.messages, effects)
 
     def _tell_dropped(self, first: int, end: int, messages: int, effects: list[Effect]) -> None:
-        """Tell each part once: a server says it again, and more, as long as nothing behind it is acknowledged.
+        """Tell each dropped part once.
 
-        More behind it, because more was dropped. More before it, because what was given and not acknowledged before
-        the drop comes no more either.
+        The server repeats the event until a message behind it is acknowledged, and its range may grow. It grows at its
+        end if more was dropped. It grows at its beginning if messages that were given and not acknowledged were dropped
+        too, so that they do not come again.
         """
         start, below, told = self._dropped_from, self._dropped_below, self._dropped_messages
         if not start or first > below or end < start:
@@ -443,14 +450,14 @@ class PartitionConsumer(State):
         if end > below:
             told_of_it = max(told - told_before, 0) if first < below else 0
             more = max(messages - before - told_of_it, 0)
-            if more:  # none: the end of a segment and the beginning of the next one are one place
+            if more:  # if 0, `below` is the end of a segment and `end` the beginning of the next: the same place
                 effects.append(GapFound(*split_offset(below), DROPPED, end, more))
             self._dropped_below = end
             told += more
         self._dropped_messages = told + before
 
     def _pass(self, to_index: int) -> None:
-        """There is nothing up to there for the application to acknowledge: it goes with the last message before."""
+        """Pass over indexes without a message for the application. They are acknowledged with the last one before."""
         self.next_index = to_index
         if self._ack_wanted >= self._given_below:
             self._ack_wanted = to_index
@@ -493,8 +500,10 @@ class PartitionConsumer(State):
         if event.grant != self.grant or self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment:
             return
         assert event.index <= self.next_index, "only what was delivered can be acknowledged"
-        # Rule `acked-with-the-last`: a skip that came while the application worked on the last message of a sealed
-        # segment goes with it. Without it nobody ever acknowledges the skip, and the group stays in front of it.
+        # Rule `acked-with-the-last`: with the last message that the application has, the skip behind it is acknowledged
+        # too. Without it: 1. The application works on the last message of a sealed segment. 2. A skip behind it comes.
+        # 3. The application acknowledges the message. 4. It has no later message to acknowledge, so the skip is never
+        # acknowledged, and the consumer group stays in front of it for ever.
         index = self.next_index if event.index >= self._given_below else event.index
         self._ack_wanted = max(self._ack_wanted, index)
 
@@ -526,10 +535,10 @@ class PartitionConsumer(State):
 
 
 DROPPED: Final = "dropped by retention"
-"""Why there is a gap, for people."""
+"""The reason of a gap, for people."""
 
 _OPENING: Final = -1
-"""Stands in for a stream's number between OpenStream and its answer."""
+"""The stream's number between `OpenStream` and its answer."""
 
 
 __all__ = [

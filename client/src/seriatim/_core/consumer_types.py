@@ -1,4 +1,4 @@
-"""The words of the consumer's core: its times, its events and its effects. What they mean is told in `consumer`."""
+"""The times, events and effects of the consumer's core. `consumer` decides with them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ class ConsumerConfig:
     """Times of one subscription."""
 
     join_timeout_ms: int = 2000
-    """From a join until its answer; after that the server is complained of."""
+    """The time for the answer to a join. After it the consumer complains about the server."""
     ack_interval_ms: int = 5
-    """Acknowledgements that come within this time go as one."""
+    """The consumer sends the acknowledgements of this time together."""
     session_ms: int = 5000
-    """How old the newest answered heartbeat may be while a grant counts. Longer than any pause of a healthy network."""
+    """The greatest age of the newest answered heartbeat while a grant counts. Longer than any pause of a healthy
+    network."""
     backoff_ms_min: int = 5
     backoff_ms_max: int = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who serves the group's head segment."""
+    """The consumer group's cursor segment, and the address and server epoch of its server."""
 
     segment: int
     address: str
@@ -36,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The answer to `Resolve`, or None if nobody gave one."""
+    """The answer to `Resolve`; None if no broker gave one."""
 
     place: Place | None
 
@@ -51,7 +52,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The stream is over, or (None) could not be opened."""
+    """The stream has ended, or (with `stream` None) could not be opened."""
 
     address: str
     stream: int | None
@@ -59,7 +60,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Active from `index` on, or standing by."""
+    """The server's answer to a join: this consumer is active from `index` on, or a standby."""
 
     subscription: int
     active: bool
@@ -75,7 +76,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The group was paused, or resumed."""
+    """The consumer group was paused, or resumed."""
 
     subscription: int
     paused: bool
@@ -83,7 +84,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The server has answered the heartbeat of the stream that was sent at `sent_at_us`, behind all it had said."""
+    """The server has answered the stream's heartbeat that was sent at `sent_at_us`, after all its earlier events."""
 
     stream: int
     sent_at_us: int
@@ -104,7 +105,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """[from_index, to_index) stands earlier in the order already."""
+    """The messages [from_index, to_index) are not delivered, because they come earlier in the order."""
 
     subscription: int
     segment: int
@@ -114,7 +115,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class GapDeclared:
-    """From `from_index` on, the rest of the segment is gone."""
+    """The rest of the segment, from `from_index` on, is a declared gap."""
 
     subscription: int
     segment: int
@@ -124,7 +125,7 @@ class GapDeclared:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Retention dropped what lies between an offset, perhaps of an earlier segment, and `to_index` of this one."""
+    """Retention dropped the messages from an offset, perhaps in an earlier segment, up to `to_index` of this one."""
 
     subscription: int
     from_offset: int
@@ -135,7 +136,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnded:
-    """All of the segment is acknowledged, and the group stands in the next one."""
+    """All of the segment is acknowledged, and the consumer group has crossed into the next one."""
 
     subscription: int
     segment: int
@@ -146,7 +147,7 @@ class SegmentEnded:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The join was refused, or the subscription was taken away."""
+    """The server refused the join, or ended the subscription."""
 
     subscription: int
     error: ReplyError
@@ -155,7 +156,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class AckConfirmed:
-    """All below `index` is acknowledged on every eligible copy."""
+    """Every eligible member has the acknowledgement of all messages below `index`."""
 
     subscription: int
     segment: int
@@ -164,7 +165,7 @@ class AckConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The application is done with all below `index` that it got under `grant`."""
+    """The application acknowledges all messages below `index` that it got under `grant`."""
 
     grant: int
     segment: int
@@ -173,12 +174,12 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Time has passed."""
+    """Time has passed, and nothing else happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The application goes."""
+    """The application closes the consumer."""
 
 
 Event = (
@@ -206,7 +207,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Ask a broker who serves; with `failed_server_epoch`, complain about that server."""
+    """Ask a broker which broker is the server. With `failed_server_epoch`, complain about that server."""
 
     failed_server_epoch: int | None
     avoid_address: str | None
@@ -214,14 +215,14 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """Have a consume stream to `address`."""
+    """Open a consume stream to `address`."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendJoin:
-    """Join the partition there."""
+    """Send a join of the partition on this stream."""
 
     stream: int
     subscription: int
@@ -230,7 +231,7 @@ class SendJoin:
 
 @dataclass(frozen=True, slots=True)
 class SendLeave:
-    """Leave it."""
+    """Send the end of the subscription on this stream."""
 
     stream: int
     subscription: int
@@ -238,7 +239,7 @@ class SendLeave:
 
 @dataclass(frozen=True, slots=True)
 class SendAck:
-    """Acknowledge all up to and including `offset`."""
+    """Send an acknowledgement of all messages up to and including `offset`."""
 
     stream: int
     subscription: int
@@ -248,7 +249,7 @@ class SendAck:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand the batches of this event to the application, from `from_index` on."""
+    """Give the batches of this event to the application, from `from_index` on."""
 
     grant: int
     segment: int
@@ -259,7 +260,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A grant begins (`active`), or there is none for now. What was handed out and not taken yet is void."""
+    """A grant begins (`active`), or there is none now. Batches of the earlier grant that wait in the inbox are void."""
 
     grant: int
     active: bool
@@ -269,7 +270,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
-    """The group was moved to (segment, index), in another epoch; or paused or resumed, in the same one."""
+    """The consumer group was moved to (segment, index), in a new group epoch. Or it was paused or resumed."""
 
     what: Literal["rewind", "skip", "pause", "resume", "moved"]
     group_epoch: int
@@ -279,7 +280,7 @@ class GroupChanged:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A skip to be noted."""
+    """The server skipped repeats. A history records it."""
 
     segment: int
     from_index: int
@@ -288,10 +289,11 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class GapFound:
-    """A gap to be told.
+    """A gap, for the application.
 
-    `end_offset`: the first offset behind it; 0: it goes on to the end of the segment. `messages`: at most so many are
-    missing; 0: it is not known."""
+    `end_offset`: the first offset behind it; 0: it ends with the segment. `messages`: the most messages that can be
+    missing; 0: not known.
+    """
 
     segment: int
     from_index: int
@@ -302,7 +304,7 @@ class GapFound:
 
 @dataclass(frozen=True, slots=True)
 class AckedDurably:
-    """All below `index` is acknowledged for good."""
+    """The acknowledgement of all messages below `index` is durable."""
 
     segment: int
     index: int
@@ -310,7 +312,7 @@ class AckedDurably:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The subscription is over; `error` is None after Leave."""
+    """The subscription has ended. `error` is None after `Leave`."""
 
     error: ReplyError | None
 

@@ -1,15 +1,18 @@
-"""Giving a batch up: at the delivery deadline, on an error that no retry can mend, or at the end. Pure.
+"""Gives a batch up: at the delivery deadline, on an error that no retry can repair, or at the producer's end. Pure.
 
-    failed   if the batch is not doubtful. It and those behind it give back their sequences: the next one takes its
-             number. They were never stored, so under their new numbers they are new batches, built anew.
-    unknown  if it is. Nobody can say which sequence the broker has, so the producer goes on under the next epoch, from
-             sequence 0. Behind it, batches that are doubtful too are settled as unknown with it: their numbers may be
-             refused for ever, and under other numbers they might be stored twice. The others, proven not stored, are
-             numbered anew in the new epoch, in their order. Order holds: what still arrives of the old epoch after
-             the first batch of the new one is refused by its epoch; what arrived before it stands before it.
+    failed   if the batch is not doubtful. It and the batches behind it give their sequences back, and the next batch
+             gets its number. None of them was ever stored, so under their new numbers they are new batches, with new
+             headers.
+    unknown  if the batch is doubtful. The client cannot know which sequence the broker has, so the producer goes on
+             in the next producer epoch, from sequence 0. Doubtful batches behind it are settled as unknown too: the
+             broker may refuse their numbers for ever, and under other numbers they could be stored twice. The other
+             batches behind it are proven not stored. They get new numbers in the new producer epoch, in their order.
 
-Batches of two epochs are never in flight together: those in front are settled first, or a batch of the old epoch
-would be refused as fenced by our own new one.
+Order holds over a change of the producer epoch. If a batch of the old producer epoch arrives after the first batch of
+the new one, the broker refuses it because of its producer epoch. If it arrived before, it is before it in the log.
+
+Batches of two producer epochs are never in flight together. The producer first settles those of the old one. Otherwise
+the broker would refuse them as fenced by our own new producer epoch.
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ from .sequences import BatchQueue
 
 
 def give_up(queue: BatchQueue, batch: Batch, error: ReplyError, effects: list[Effect]) -> None:
-    """Settle a batch that nobody acknowledged, as what is known of it."""
+    """Settle a batch without an acknowledgement: as failed if it is proven not stored, else as unknown."""
     at = queue.batches.index(batch)
     behind = list(queue.batches)[at + 1 :]
-    # One behind it is stored: then so is this one, whatever was answered.
+    # If a batch behind it is stored, so is this one, whatever the broker answered.
     doubtful = batch.doubtful or any(other.acked for other in behind)
     if doubtful:
         _go_on_in_next_epoch(queue, at, error, effects)
@@ -44,13 +47,15 @@ def give_up(queue: BatchQueue, batch: Batch, error: ReplyError, effects: list[Ef
 
 
 def give_up_overdue(queue: BatchQueue, now_us: int, timeout_ms: int, effects: list[Effect]) -> None:
-    """Give up what was not settled in time. Deadlines follow the order of the queue: where the first has time, all do.
+    """Give up the batches that were not settled in time.
+
+    Deadlines have the order of the queue. So if the first batch has time left, all have.
 
     Args:
-        queue: Has batches.
-        now_us: Monotonic time.
-        timeout_ms: What the deadlines were made of, for people.
-        effects: Where the outcomes go.
+        queue: The batches.
+        now_us: The monotonic time in µs.
+        timeout_ms: The delivery time-out, for the error message.
+        effects: The list to which the outcomes are added.
     """
     while queue.batches and queue.batches[0].deadline_us <= now_us:
         batch = queue.batches[0]
@@ -61,10 +66,10 @@ def give_up_overdue(queue: BatchQueue, now_us: int, timeout_ms: int, effects: li
 
 
 def answer_gap(queue: BatchQueue, error: ReplyError, effects: list[Effect]) -> None:
-    """A sequence gap at the head of a run: the broker no longer knows our last batch.
+    """Answer a sequence gap at the first batch of a producer run: the broker no longer knows our last batch.
 
-    That is so after idle days, or after a switch with an acknowledgement level that promises nothing. If no batch is
-    doubtful, all are numbered anew in the next epoch; else the doubtful ones are given up as unknown.
+    This happens after 7 idle days, or after a switch if the ack level promises nothing. If no batch is doubtful, all
+    get new numbers in the next producer epoch. Otherwise the doubtful ones are given up as unknown.
     """
     first = queue.batches[0]
     if first.doubtful or first.base_sequence == 0:
@@ -74,7 +79,7 @@ def answer_gap(queue: BatchQueue, error: ReplyError, effects: list[Effect]) -> N
 
 
 def give_up_all(queue: BatchQueue, error: ReplyError, effects: list[Effect]) -> None:
-    """The producer is over: settle everything now."""
+    """Settle all batches now, because the producer has ended."""
     for batch in queue.batches:
         if not batch.acked:
             outcome = Outcome.UNKNOWN if batch.doubtful else Outcome.FAILED
@@ -83,7 +88,9 @@ def give_up_all(queue: BatchQueue, error: ReplyError, effects: list[Effect]) -> 
 
 
 def _go_on_in_next_epoch(queue: BatchQueue, at: int, error: ReplyError, effects: list[Effect]) -> None:
-    """From position `at` on: settle the doubtful as unknown, and number the others from 0 in the next epoch."""
+    """From position `at` on: settle the doubtful batches as unknown, and number the others from 0 in the next producer
+    epoch.
+    """
     queue.epoch += 1
     queue.run.alive = False
     sequence = 0

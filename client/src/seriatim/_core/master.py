@@ -1,12 +1,15 @@
 """The way to the partition's master: its route, the stream to it, questions, complaints and back-off. Pure.
 
-The route names the master as of an epoch of the chain; one with an epoch below the known one is ignored. A stream is
-opened to it when there is work.
+The route names the master as of a chain epoch. A route with an epoch below the known one is ignored. The producer opens
+a stream to the master when there is work.
 
-*Complaints.* If the stream to the master breaks or cannot be opened while there is work, or the oldest attempt has no
-reply for `reply_timeout_ms`, another broker is told (`Resolve` with `failed_segment`); its answer names the new
-master. Meanwhile the old address is tried again and late replies are still taken: being wrong costs a switch, never
-order. A master that says that it is none is no reason for a complaint at first: it mostly knows who is.
+*Complaints.* The producer complains to another broker (`Resolve` with `failed_segment`) in two cases, if there is work:
+the stream to the master breaks or cannot be opened, or the oldest send attempt has no reply for `reply_timeout_ms`. The
+answer names the new master. Meanwhile the producer tries the old address again, and still accepts late replies. A wrong
+complaint costs a switch, but never order.
+
+If a broker answers that it is not the master, the producer does not complain at first. It only asks, because that
+broker mostly knows the master.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ from .state import State
 US_PER_MS: Final = 1000
 
 _COMPLAIN_AFTER_FAILURES: Final = 3
-"""Refusals in a row by a master that does not know where its segment went, after which the question is a complaint."""
+"""After this many refusals in a row, by a master that does not know where its segment went, the question becomes a
+complaint."""
 
 
 class Master(State):
-    """What is known of the master, and when to do what to reach it."""
+    """What the producer knows of the master, and when it does what to reach it."""
 
     __slots__ = (
         "_broken",
@@ -47,16 +51,16 @@ class Master(State):
         self.stream: int | None = None
         self._opening = False
         self._resolving = False
-        self._broken = False  # the stream broke, or would not open, since it last was up
-        self.is_stale = False  # the master says it is none
+        self._broken = False  # the stream broke, or could not be opened, since it was up last
+        self.is_stale = False  # the broker says that it is not the master
         self._failures = 0  # in a row, without any ok
-        self.retry_at_us = 0  # nothing is opened or sent before
-        self._complain_at_us = 0  # nobody is asked before
+        self.retry_at_us = 0  # before this time the producer opens and sends nothing
+        self._complain_at_us = 0  # before this time it asks no broker
 
     # ---- what happens --------------------------------------------------------------------------------
 
     def connected(self, event: Connected) -> bool:
-        """A stream is up; whether it is the one that attempts go out on from now on."""
+        """A stream is up. Returns whether send attempts go out on it from now on."""
         if self.route is None or event.address != self.route.master_address or self.stream is not None:
             return False
         self.stream = event.stream
@@ -64,7 +68,7 @@ class Master(State):
         return True
 
     def disconnected(self, event: Disconnected, now_us: int, jitter: float, *, has_work: bool) -> bool:
-        """A stream is over, or would not open; whether the master cannot be reached now."""
+        """A stream has ended, or could not be opened. Returns whether the master cannot be reached now."""
         if self.route is None or event.address != self.route.master_address:
             return False
         would_not_open = event.stream is None and self._opening
@@ -77,7 +81,7 @@ class Master(State):
         return True
 
     def refused(self, error: ReplyError, now_us: int, jitter: float) -> None:
-        """The master ended the run: say when and where the next may begin."""
+        """The master ended the producer run. Decide when, and at which master, the next one may begin."""
         self._back_off(now_us, jitter)
         self.retry_at_us = max(self.retry_at_us, now_us + error.retry_after_ms * US_PER_MS)
         if error.retriable and issubclass(CATALOGUE[error.number], (RoutingError, UnavailableError)):
@@ -85,11 +89,11 @@ class Master(State):
             self._complain_at_us = now_us
 
     def accepted(self) -> None:
-        """The master took something."""
+        """The master accepted a batch."""
         self._failures = 0
 
     def resolved(self, route: Route | None, now_us: int, jitter: float) -> bool:
-        """A question was answered, or (None) by nobody; whether the master is another now."""
+        """A question was answered (None: no broker answered). Returns whether the master is another one now."""
         self._resolving = False
         if route is not None and self.learn(route, now_us):
             return True
@@ -100,7 +104,7 @@ class Master(State):
         return False
 
     def learn(self, route: Route, now_us: int) -> bool:
-        """Adopt a route that is newer than the known one; whether the master is another (or its segment is)."""
+        """Adopt a route, if it is newer than the known one. Returns whether the master or its segment is another."""
         known = self.route
         if known is not None and route.epoch < known.epoch:
             return False
@@ -108,11 +112,11 @@ class Master(State):
             return False
         if known is not None and (route.segment, route.master_broker) == (known.segment, known.master_broker):
             if route.master_address == known.master_address or self.stream is not None:
-                # The same place as of a later epoch; attempts under way stay what they are.
+                # The same master and segment, as of a later chain epoch. Send attempts that are under way go on.
                 self.route = replace(route, master_address=known.master_address)
                 return False
         elif known is not None and route.epoch == known.epoch:
-            return False  # two places in one epoch cannot be; keep to the first
+            return False  # one chain epoch cannot have two masters, so keep the first one
         if known is None or route.master_address != known.master_address:
             self.stream = None
             self._opening = False
@@ -126,10 +130,10 @@ class Master(State):
     # ---- what to do ----------------------------------------------------------------------------------
 
     def ask_at_us(self, reply_due_us: int | None) -> int | None:
-        """When a question is due, if one is.
+        """The time at which a question is due; None: none is.
 
         Args:
-            reply_due_us: When the master will have been silent for too long; None if it owes nothing.
+            reply_due_us: The time from which the master is silent for too long; None if it owes no reply.
         """
         if self._resolving:
             return None
@@ -140,7 +144,7 @@ class Master(State):
         return reply_due_us
 
     def ask(self) -> Resolve:
-        """The question that is due."""
+        """The question or complaint that is due."""
         assert not self._resolving
         self._resolving = True
         route = self.route
@@ -151,7 +155,7 @@ class Master(State):
         return Resolve(route.segment, route.epoch, route.master_address)
 
     def connect(self, now_us: int) -> OpenStream | None:
-        """The stream that is wanted."""
+        """The stream to open now; None: none."""
         if self.route is None or self.stream is not None or self._opening or now_us < self.retry_at_us:
             return None
         self._opening = True
@@ -159,7 +163,7 @@ class Master(State):
 
     @property
     def awaits_retry(self) -> bool:
-        """Whether there is something to do at `retry_at_us`: open a stream, or begin a run if there is none."""
+        """Whether there is something to do at `retry_at_us`: open a stream, or begin a producer run."""
         return self.route is not None and not self._opening and not self.is_stale
 
     # ---- back-off ------------------------------------------------------------------------------------

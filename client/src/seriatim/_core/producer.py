@@ -1,21 +1,22 @@
 """Order and outcomes of one producer's batches on one partition. Pure: no I/O, no clock, no randomness.
 
-This is where the client keeps its half of the promise: batches stand in the log in the order in which they were
-enqueued, none of them twice, and what the application is told of a batch is true over *all* its attempts. Bytes,
-headers, connections and timers belong to the caller; here a batch is an id, a count and a size.
+Here the client keeps its half of the promise. Batches are in the log in the order in which they were enqueued, and none
+is there twice. The outcome that the application gets for a batch is true over *all* its send attempts. Bytes, headers,
+connections and timers belong to the caller. Here a batch is an id, a count and a size.
 
-`step(event, now_us, jitter)` is the only method that changes state. It returns what must be done, in this order; what
-an event says and an effect asks for is told in `producer_types`. After each step, call again with `Timer()` no later
-than `wake_at_us` (None: not needed).
+Only `step(event, now_us, jitter)` changes state. It returns the effects to carry out, in their order. `producer_types`
+has the events and the effects. After each step the caller calls again with `Timer()`, at `wake_at_us` at the latest
+(None: not needed).
 
-What is known of a batch over all its attempts is in `attempts`, what is on its way together in `runs`, order and
-numbers in `sequences`, outcomes of what nobody acknowledged in `giving_up`, the way to the master in `master`. Here
-is what an event means to all of them, above all a reply:
+The parts are in other modules: the knowledge about a batch over all its send attempts in `attempts`, the batches that
+are on their way together in `runs`, order and numbers in `sequences`, the outcomes of batches without acknowledgement
+in `giving_up`, the way to the master in `master`. This module says what an event means to all of them, above all a
+reply:
 
-*Late answers.* `ok` of any attempt, of whatever run, settles the batch. An error ends only the attempt it names (and,
-if it proves something, what stood behind it); whether a new run is needed is decided by errors of the current run
-alone. Replies to numbers that a batch no longer has are ignored: after it is numbered anew, only runs from `first_run`
-on speak of it.
+*Late answers.* `ok` of any send attempt, in any producer run, settles the batch. An error ends only the send attempt
+that it names. If it proves that this attempt was not stored, it also ends those behind it in the producer run. Only an
+error of the current producer run decides whether a new one is needed. Replies to a number that a batch no longer has
+are ignored: after a batch got a new number, only replies to producer runs from `first_run` on are about it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ __all__ = [
 
 
 class PartitionProducer(State):
-    """Sends the batches of one producer id to one partition, in order. See the module's docstring."""
+    """Sends the batches of one producer id to one partition, in order. The module's docstring says how."""
 
     __slots__ = ("_config", "_ended", "_master", "_queue")
 
@@ -89,12 +90,12 @@ class PartitionProducer(State):
 
     @property
     def route(self) -> Route | None:
-        """Where the master is, as far as is known."""
+        """The route to the master; None: not known."""
         return self._master.route
 
     @property
     def stream(self) -> int | None:
-        """The stream that attempts go out on, if one is up."""
+        """The stream on which send attempts go out; None: no stream is up."""
         return self._master.stream
 
     @property
@@ -104,43 +105,43 @@ class PartitionProducer(State):
 
     @property
     def run(self) -> int:
-        """The current run."""
+        """The number of the current producer run."""
         return self._queue.run.number
 
     @property
     def unsettled_count(self) -> int:
-        """Batches that the application has not been told of."""
+        """The number of batches whose outcome the application does not have yet."""
         return sum(not batch.acked for batch in self._queue.batches)
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether there is no batch to send or to wait for."""
         return not self._queue.batches
 
     @property
     def in_flight_count(self) -> int:
-        """Attempts of the current run without an answer."""
+        """The number of send attempts of the current producer run without an answer."""
         return self._queue.run.in_flight_count
 
     @property
     def has_room(self) -> bool:
-        """Whether a batch enqueued now would be sent now, or as soon as there is a stream."""
+        """Whether a batch that is enqueued now would be sent at once, or as soon as a stream is up."""
         queue = self._queue
         run = queue.run
         return len(queue.batches) < run.window_batches and queue.size_bytes < run.window_bytes and self._ended is None
 
     def has_batch(self, batch_id: int) -> bool:
-        """Whether the batch may still go out: it is not settled, or was acknowledged before an earlier one."""
+        """Whether the batch may still be sent: it is not settled, or it was acknowledged before an earlier batch."""
         return batch_id in [batch.batch_id for batch in self._queue.batches]
 
     @property
     def ended(self) -> ReplyError | None:
-        """Why the producer is over, if it is."""
+        """Why the producer has ended; None: it has not."""
         return self._ended
 
     @property
     def wake_at_us(self) -> int | None:
-        """When `Timer` is wanted at the latest."""
+        """The latest time for the next `Timer`, in µs; None: not needed."""
         master, run, batches = self._master, self._queue.run, self._queue.batches
         if not batches:
             return None
@@ -155,12 +156,12 @@ class PartitionProducer(State):
     # ---- the step ------------------------------------------------------------------------------------
 
     def step(self, event: Event, now_us: int, jitter: float = 0.5) -> list[Effect]:
-        """Advance by one event and say what must be done, in this order.
+        """Take in one event, and return the effects to carry out, in their order.
 
         Args:
-            event: What happened.
-            now_us: Monotonic time; never less than at an earlier step.
-            jitter: Random number in [0, 1), for the time until a retry.
+            event: The event.
+            now_us: The monotonic time in µs; never less than at an earlier step.
+            jitter: A random number in [0, 1), for the time until a retry.
         """
         effects: list[Effect] = []
         match event:
@@ -187,7 +188,7 @@ class PartitionProducer(State):
         return effects
 
     def _go_on(self, now_us: int, effects: list[Effect]) -> None:
-        """Ask, connect and send what can be now."""
+        """Ask, connect and send, as far as that is possible now."""
         master = self._master
         ask_at_us = master.ask_at_us(self._queue.run.silence_due_us)
         if ask_at_us is not None and now_us >= ask_at_us:
@@ -210,7 +211,7 @@ class PartitionProducer(State):
             run.start(epoch, queue.batches)
         while run.sent_count < len(queue.batches):
             batch = queue.batches[run.sent_count]
-            # The next epoch begins when all of this one is settled, with a run of its own.
+            # The next producer epoch begins with its own producer run, when all batches of this one are settled.
             if batch.epoch != epoch or not run.has_room(batch):
                 return
             if not run.in_flight_count:
@@ -271,7 +272,8 @@ class PartitionProducer(State):
             run.reply_due_us = self._reply_due_us(now_us)
         self._master.accepted()
         if not batch.acked:
-            # An attempt in an earlier run may stand in front of this one, where no broker can see it yet.
+            # A send attempt of an earlier producer run may be in front of this one, in an UNSETTLED segment, where no
+            # broker can see it yet.
             is_final = event.offset_is_final or event.run == batch.first_run
             effects.append(
                 Settled(batch.batch_id, Outcome.OK, event.offset, event.append_time_ms, offset_is_final=is_final)
@@ -291,7 +293,7 @@ class PartitionProducer(State):
         was_open = batch is not None and event.run in batch.open_runs
         queue.end_attempts(event, error)
         if was_open and error.number == ProducerFencedError.number:
-            # Not by ourselves: of our own newer epoch nothing is sent before this batch is settled.
+            # Our own newer producer epoch is not the cause: we send nothing in it before this batch is settled.
             self._end(error, effects)
             return
         is_current = event.run == queue.run.number
@@ -302,12 +304,12 @@ class PartitionProducer(State):
             return
         batch.last_error = error
         if error.retriable or not is_current:
-            return  # if an earlier run was refused for good, the current one will say so itself
+            return  # if an error of an earlier producer run is final, the current one gets it too
         if error.number != SequenceGapError.number:
             give_up(queue, batch, error, effects)
         elif batch is queue.batches[0]:
             answer_gap(queue, error, effects)
-        # else a gap only says that one in front was not taken
+        # else the gap only means that the broker did not take an earlier batch
 
     def _end(self, error: ReplyError, effects: list[Effect]) -> None:
         give_up_all(self._queue, error, effects)

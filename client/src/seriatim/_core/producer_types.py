@@ -1,4 +1,4 @@
-"""The words of the producer's core: its limits, its events and its effects. What it makes of them is in `producer`."""
+"""The limits, events and effects of the producer's core. `producer` decides with them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from seriatim_api.errors import CATALOGUE
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """Limits and times of one producer; the broker's credits lower the window further."""
+    """Limits and times of one producer. The broker's credit may make the window smaller."""
 
     window_batches_max: int = 16
-    """Attempts of the current run without an answer."""
+    """The most send attempts of the current producer run without an answer."""
     window_bytes_max: int = 8 << 20
-    """Their bytes; one batch may always be in flight."""
+    """The most bytes of these send attempts. One batch may always be in flight."""
     queue_batches_max: int = 4096
-    """Batches not settled. The caller holds back before that."""
+    """The most batches that are not settled. The caller stops before that."""
     delivery_timeout_ms: int = 120_000
-    """From Enqueue until the batch is given up."""
+    """The time from `Enqueue` until the producer gives the batch up."""
     reply_timeout_ms: int = 1000
-    """Silence of the master before a complaint."""
+    """If the master owes a reply for this time, the producer complains."""
     backoff_ms_min: int = 5
     backoff_ms_max: int = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the partition accepts messages, as of a chain epoch."""
+    """The master that accepts messages of the partition, as of chain epoch `epoch`."""
 
     epoch: int
     segment: int
@@ -39,7 +39,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class ReplyError:
-    """An error of the catalogue as it came in a reply."""
+    """An error of the catalogue, from a reply."""
 
     number: int
     message: str = ""
@@ -47,19 +47,19 @@ class ReplyError:
 
     @property
     def outcome_known(self) -> bool:
-        """Whether it proves that the attempt was not stored. Numbers unknown here prove nothing."""
+        """Whether it proves that the send attempt was not stored. A number that is unknown here proves nothing."""
         kind = CATALOGUE.get(self.number)
         return kind is not None and kind.outcome_known
 
     @property
     def retriable(self) -> bool:
-        """Whether the same batch may be taken later."""
+        """Whether the broker may take the same batch later."""
         kind = CATALOGUE.get(self.number)
         return kind is not None and kind.retriable
 
 
 class Outcome(enum.Enum):
-    """What became of a batch."""
+    """The end of a batch for the application."""
 
     OK = "ok"
     FAILED = "failed"
@@ -71,7 +71,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A new batch, behind all earlier ones; `batch_id` is the caller's."""
+    """A new batch, behind all earlier ones. The caller chooses `batch_id`."""
 
     batch_id: int
     message_count: int
@@ -80,7 +80,7 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """An append stream to `address` is up, with the broker's credits for one producer and partition.
+    """An append stream to `address` is up, with the broker's credit for one producer and partition.
 
     `stream` is a number that the caller never gives to another stream.
     """
@@ -93,7 +93,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The stream is over (no reply of it comes any more), or, with stream None, it could not be opened."""
+    """The stream has ended, so no reply comes on it any more. With `stream` None: it could not be opened."""
 
     address: str
     stream: int | None
@@ -101,9 +101,9 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """The answer to one attempt; `error` is None for ok.
+    """The answer to one send attempt. `error` is None for `ok`.
 
-    `offset_is_final`: no earlier attempt stands in front of this place, as far as the broker knows.
+    `offset_is_final`: as far as the broker knows, no earlier send attempt is in front of this place.
     """
 
     producer_epoch: int
@@ -118,26 +118,26 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The answer to `Resolve`, or None if nobody gave one."""
+    """The answer to `Resolve`; None if no broker gave one."""
 
     route: Route | None
 
 
 @dataclass(frozen=True, slots=True)
 class RouteKnown:
-    """A route that was learned in any other way."""
+    """A route that the client learned in another way."""
 
     route: Route
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Nothing but time has passed."""
+    """Time has passed, and nothing else happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Settle everything now, and send nothing more: the application closes, or (with `error`) the topic is gone."""
+    """Settle everything now, and send nothing more. The application closes, or (with `error`) the topic was deleted."""
 
     error: ReplyError | None = None
 
@@ -150,14 +150,16 @@ Event = Enqueue | Connected | Disconnected | Replied | Resolved | RouteKnown | T
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """Have an append stream to `address`: answer with Connected (at once, if it is up) or Disconnected."""
+    """Open an append stream to `address`. The caller answers with `Connected` (at once if it is up) or `Disconnected`
+    later.
+    """
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One attempt of a batch. Those on one stream go out in the order given."""
+    """One send attempt of a batch. The caller sends those on one stream in the given order."""
 
     stream: int
     batch_id: int
@@ -171,9 +173,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Ask a broker where the partition's master is; answer with Resolved, always.
+    """Ask a broker for the route to the partition's master. The caller always answers with `Resolved`.
 
-    With `failed_segment` it is a complaint, to any broker but the one at `avoid_address`.
+    With `failed_segment` it is a complaint. It goes to another broker than the one at `avoid_address`, if there is one.
     """
 
     failed_segment: int | None
@@ -183,10 +185,10 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The application may be told what became of a batch; once for each.
+    """The outcome of a batch for the application. It comes once for each batch.
 
-    `offset` and `append_time_ms` are of its first message, if it is ok. `offset_is_final` says that readers find it at
-    that place; if not, they may find it at an earlier one (as far as the batch's ack level keeps it at all).
+    If it is `ok`, `offset` and `append_time_ms` are those of its first message. `offset_is_final`: readers find it at
+    this offset. If that is false, they may find it at an earlier one (if the ack level keeps it at all).
     """
 
     batch_id: int
@@ -199,9 +201,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The producer is over, fenced or abandoned: nothing more is sent.
+    """The producer has ended, because it was fenced or abandoned. It sends nothing more.
 
-    Batches enqueued from now on are settled as failed with this error.
+    Batches that are enqueued from now on are settled as failed, with this error.
     """
 
     error: ReplyError

@@ -1,7 +1,7 @@
-"""What a reader of a range has, and whether what comes next follows it. Pure.
+"""How far a reader of a range is, and whether the next batch follows. Pure.
 
-The batches may come from one broker after another. The reader checks itself that they are all of them: indexes follow
-one another, so does the chain of checksums, and a segment ends only where its record says.
+The batches may come from several brokers in turn. The reader checks that none is missing: the indexes follow one
+another, the checksum chain continues, and a segment ends only where its record says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BEGINNING: Final = 0
 
 
 class Loss(NamedTuple):
-    """Offsets of [start, end) whose messages are gone: `declared` lost by a person, else dropped by retention."""
+    """The offsets [start, end), whose messages are gone. A person `declared` them lost, or retention dropped them."""
 
     start: int
     end: int
@@ -25,13 +25,13 @@ class Loss(NamedTuple):
 
 
 class RangeCursor:
-    """How far [start, end) of a partition is read. Offsets are whole numbers, as in `seriatim_api.ids`.
+    """How far the range [start, end) of a partition is read. Offsets are integers, as in `seriatim_api.ids`.
 
     Args:
-        partition_id: The partition's.
+        partition_id: The partition's id in the cluster.
         start: The first offset.
-        end: The first one behind the range.
-        checksum: CRC-32C.
+        end: The first offset behind the range.
+        checksum: The function for CRC-32C.
     """
 
     def __init__(self, partition_id: int, start: int, end: int, checksum: Checksum) -> None:
@@ -53,10 +53,10 @@ class RangeCursor:
             self._value = _BEGINNING
 
     def take(self, header: BatchHeader) -> tuple[int, int]:
-        """The next batch; returns which of its messages belong to the range: [first, last).
+        """Take the next batch. Returns which of its messages belong to the range: [first, last).
 
         Raises:
-            OrderViolationError: It does not follow what was read, or its header is damaged. Nothing is taken then.
+            OrderViolationError: The batch does not follow the one before it, or its header is damaged. It is not taken.
         """
         segment, index = self._arrive(header.segment)
         if header.partition != self._partition_id or not chain_is_intact(header, self._crc):
@@ -73,12 +73,12 @@ class RangeCursor:
         return index - header.base_index, last - header.base_index
 
     def skip(self, segment: int, from_index: int, to_index: int, value: int) -> int:
-        """A repeat of what stands earlier is passed over; `value` is that of the chain behind it.
+        """Skip a repeat. `value` is the value of the checksum chain behind it.
 
-        Returns how many messages of the range it holds.
+        Returns how many messages of the range it has.
 
         Raises:
-            OrderViolationError: It does not follow what was read.
+            OrderViolationError: The skip does not follow the messages that were read.
         """
         segment, index = self._arrive(segment)
         is_inside = from_index <= index < to_index
@@ -89,10 +89,10 @@ class RangeCursor:
         return (min(to_index, end_index) if segment == end_segment else to_index) - index
 
     def end_segment(self, segment: int, sealed_len: int, value: int) -> None:
-        """The segment ends where its record says.
+        """End a segment at the length that its record says.
 
         Raises:
-            OrderViolationError: Not all of it was read, or it is not what was sealed.
+            OrderViolationError: Not all of the segment was read, or its messages are not those that were sealed.
         """
         segment, index = self._arrive(segment)
         if index != sealed_len:
@@ -102,10 +102,10 @@ class RangeCursor:
         self._go_to(make_offset(segment + 1, 0))
 
     def lose(self, segment: int, from_index: int) -> Loss:
-        """What lay in the segment from the index on was declared lost.
+        """Pass over the rest of a segment, which was declared lost from `from_index` on.
 
         Raises:
-            OrderViolationError: It does not follow what was read.
+            OrderViolationError: The gap does not follow the messages that were read.
         """
         segment, index = self._arrive(segment)
         if from_index != index:
@@ -113,10 +113,10 @@ class RangeCursor:
         return self._lose_to(make_offset(segment + 1, 0), declared=True)
 
     def drop(self, start: int, end: int, value: int) -> Loss:
-        """Retention dropped what lay between; `value` is that of the chain of checksums before `end`.
+        """Pass over messages that retention dropped. `value` is the value of the checksum chain before `end`.
 
         Raises:
-            OrderViolationError: It does not follow what was read.
+            OrderViolationError: The dropped range does not follow the messages that were read.
         """
         if not start <= self.offset < end:
             raise self._violation(f"that {format_offset(start)} to {format_offset(end)} were dropped")
@@ -134,7 +134,7 @@ class RangeCursor:
         self._note_beginning()
 
     def _arrive(self, segment: int) -> tuple[int, int]:
-        """Where the reader is, in that segment: numbers between belonged to segments without messages."""
+        """The reader's place in that segment. If segment numbers are left out, those segments have no messages."""
         at, index = split_offset(self.offset)
         if segment > at and index == 0:
             self.offset = make_offset(segment, 0)

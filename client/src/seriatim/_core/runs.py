@@ -1,10 +1,11 @@
-"""Runs: which attempts are on their way together, within the window, and when a run is over. Pure.
+"""Producer runs: which send attempts are on their way together, within the window, and when a run ends. Pure.
 
-After a refusal, a broken stream or a move, the next run begins with the oldest batch that is not settled, and all
-others follow in order before any new one. A batch that was acknowledged while an earlier one was not stays in the queue
-and goes along, for a broker that has lost the table would find a gap in its place.
+After a refusal, a broken stream or a move, the next producer run begins with the oldest batch that is not settled. All
+other batches follow in order before any new one. If a batch was acknowledged while an earlier one was not, it stays in
+the queue and is sent again with the others. Otherwise a broker that has lost the producer table would find a sequence
+gap in its place.
 
-Attempts of earlier runs may still be open; only those of the current run count for the window.
+Send attempts of earlier producer runs may still be open. Only those of the current one count for the window.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .state import State
 
 
 class Run(State):
-    """The current run."""
+    """The current producer run, and the streams of earlier ones with open send attempts."""
 
     __slots__ = (
         "_streams",
@@ -34,23 +35,23 @@ class Run(State):
 
     def __init__(self, window_batches: int, window_bytes: int) -> None:
         self.number = 0
-        self.alive = False  # whether it may carry more
-        self.epoch = 0  # of all its batches
-        self.sent_count = 0  # how many batches at the front of the queue went out in it
-        self.in_flight_count = 0  # of those, not answered in it
+        self.alive = False  # whether more batches may be sent in it
+        self.epoch = 0  # the producer epoch of all its batches
+        self.sent_count = 0  # how many batches at the front of the queue were sent in it
+        self.in_flight_count = 0  # how many of those have no answer in it
         self.in_flight_bytes = 0
-        self.reply_due_us = 0  # of the oldest in flight, or since the last answer
+        self.reply_due_us = 0  # counted from the oldest batch in flight, or from the last answer
         self.window_batches = window_batches
         self.window_bytes = window_bytes
-        self._streams: dict[int, int] = {}  # by run; of all that may have open attempts
+        self._streams: dict[int, int] = {}  # by producer run; of all that may have open send attempts
 
     @property
     def silence_due_us(self) -> int | None:
-        """When the master will have been silent for too long; None if nothing is in flight."""
+        """The time from which the master is silent for too long; None if nothing is in flight."""
         return self.reply_due_us if self.alive and self.in_flight_count else None
 
     def start(self, epoch: int, batches: Iterable[Batch]) -> None:
-        """The next run begins, with nothing sent; `batches` are all that may have open attempts of earlier ones."""
+        """Begin the next producer run, with nothing sent. `batches` has all with open earlier send attempts."""
         used = {run for batch in batches for run in batch.open_runs}
         self._streams = {run: stream for run, stream in self._streams.items() if run in used}
         self.number += 1
@@ -59,7 +60,7 @@ class Run(State):
         self.sent_count = self.in_flight_count = self.in_flight_bytes = 0
 
     def has_room(self, batch: Batch) -> bool:
-        """Whether the window takes the batch; one may always be in flight."""
+        """Whether the window has room for the batch. One batch may always be in flight."""
         if self.in_flight_count == 0:
             return True
         return (
@@ -88,7 +89,7 @@ class Run(State):
         )
 
     def end_attempt(self, batch: Batch, run: int, *, proven: bool) -> bool:
-        """The attempt of a batch in `run`, this one or an earlier one, has ended; whether it was open."""
+        """End a batch's send attempt in producer run `run`, current or earlier. Returns whether it was open."""
         if not batch.end_attempt(run, proven=proven):
             return False
         if run == self.number:
@@ -97,7 +98,7 @@ class Run(State):
         return True
 
     def end_stream(self, stream: int, batches: Iterable[Batch]) -> None:
-        """No reply comes from there any more: its open attempts have an unknown end."""
+        """The stream has ended, so no reply comes on it: its open send attempts end as unknown."""
         for run in [run for run, used in self._streams.items() if used == stream]:
             del self._streams[run]
             for batch in batches:

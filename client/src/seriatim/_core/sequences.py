@@ -1,12 +1,14 @@
 """The queue: all batches that are not settled, in their order, with their numbers. Pure.
 
-A number is an epoch and a base sequence; within an epoch numbers follow one another without a hole. A batch keeps its
-number over all attempts; what changes it is in `giving_up`.
+A number is a producer epoch and a base sequence. In a producer epoch the numbers follow one another without a hole. A
+batch keeps its number over all send attempts. Only `giving_up` changes it.
 
-*A refusal ends what stood behind it in the run.* The broker takes nothing of a run after a batch of it that it
-refused, and what it truncated it truncated with everything above. So a proof for batch b in run r is one for each
-later batch in run r, and needs no reply of its own. It follows that behind a batch that is not doubtful no batch is:
-each of their attempts stood behind one of its attempts. (`giving_up.give_up` asserts this.)
+*A refusal also ends the batches behind it in the producer run.* After a broker refused a batch of a producer run, it
+takes no later batch of that run. And when it truncates a batch, it truncates everything above it too. So if an answer
+proves that batch b of run r is not stored, it proves the same for each later batch of run r. No other reply is needed.
+
+It follows: if a batch is not doubtful, no batch behind it is, because each of their send attempts was behind one of its
+send attempts. (`giving_up.give_up` asserts this.)
 """
 
 from __future__ import annotations
@@ -38,19 +40,19 @@ class BatchQueue(State):
         self.next_sequence += event.message_count
 
     def find(self, reply: Replied) -> Batch | None:
-        """The batch that the reply speaks of, if it still has that number."""
+        """The batch that the reply is about; None if no batch has this number any more."""
         for batch in self.batches:
             if batch.base_sequence == reply.base_sequence and batch.epoch == reply.producer_epoch:
                 return batch if batch.was_sent_in(reply.run) else None
         return None
 
     def acknowledge(self, batch: Batch) -> None:
-        """The batch is stored. It leaves once all in front of it have: until then it may have to go out again."""
+        """The batch is stored. It stays in the queue until all batches before it have left. It may be sent again."""
         batch.acked = True
         self.drop_acked()
 
     def end_attempts(self, reply: Replied, error: ReplyError) -> None:
-        """End the refused attempt; a proof holds for all that stood behind it in the run."""
+        """End the refused send attempt. If the error proves something, end those behind it in the run as well."""
         for batch in self.batches:
             if batch.epoch != reply.producer_epoch:
                 continue
@@ -72,7 +74,7 @@ class BatchQueue(State):
         del self.batches[at]
 
     def clear(self) -> None:
-        """Forget all; the run carries nothing more."""
+        """Forget all batches, and end the producer run."""
         self.batches.clear()
         self.size_bytes = 0
         self.run.abandon()

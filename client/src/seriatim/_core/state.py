@@ -1,7 +1,7 @@
-"""Twins and fingerprints of core state, for exploration and comparison in tests and in the simulator.
+"""Copies and fingerprints of core state, for exploration and comparison in tests and in the simulator.
 
-A class of the core lists its whole state in `__slots__` and derives from `State`. What the slots may hold is small on
-purpose: values that cannot change, other `State`s, and dicts, lists and deques of those.
+A class of the core lists its whole state in `__slots__` and derives from `State`. A slot may have only immutable
+values, other `State`s, and dicts, lists and deques of these.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, Self
 
 
 class State:
-    """Base of what changes in the core."""
+    """Base of the core's mutable classes."""
 
     __slots__: tuple[str, ...] = ()
 
     def copy(self) -> Self:
-        """An independent twin: a step of one leaves the other as it is."""
+        """An independent copy: a step of one does not change the other."""
         twin = object.__new__(type(self))
         for name in self.__slots__:
             setattr(twin, name, _twin(getattr(self, name)))
         return twin
 
     def freeze(self) -> Hashable:
-        """A hashable value, equal for two states that will behave alike."""
+        """A hashable value. It is equal for two states that will behave in the same way."""
         return (type(self).__name__, *(_frozen(getattr(self, name)) for name in self.__slots__))
 
 

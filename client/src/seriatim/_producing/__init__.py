@@ -1,11 +1,12 @@
-"""What stands behind `Producer`: from a message that was taken to its outcome.
+"""The parts of `Producer`: the way of a message from the send to its outcome.
 
-partitioning   which partition a message goes to
-backlog        what was taken and is not settled; room, flush
+partitioning   chooses the partition of a message
+backlog        counts the messages that are taken and not settled; room, flush
+checks         refuses messages that a body cannot hold
 pending        a partition's messages that are not in a batch yet
-batching       when the next batch is cut: full, calm, lingered, flushed
-partition      a partition: its queue, its core (`seriatim._core.producer`), and what the core's effects mean
-turns          which partition is served when
-routes         asking brokers where a partition accepts
-deliveries     how an outcome reaches those who sent
+batching       decides when the next batch is cut: full, calm, lingered, flushed
+partition      a partition: its pending messages, its core (`seriatim._core.producer`), and the core's effects
+turns          decides when each partition is served
+routes         asks brokers where a partition accepts messages
+deliveries     brings the outcome of a batch to its sends
 """

@@ -1,4 +1,7 @@
-"""The backlog: messages that a producer took and that are not settled. Who waits for room, or for the end of it all."""
+"""The backlog: the messages that a producer took and that are not settled, and the callers that wait for them.
+
+A sender waits for room. A flush waits until all messages are settled.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _CLOSED: Final = "the producer is closed: it takes nothing more"
 
 
 class FlushResult(NamedTuple):
-    """How many messages ended how since the last flush."""
+    """How many messages were settled with each outcome since the last flush."""
 
     ok: int
     failed: int
@@ -22,10 +25,10 @@ class FlushResult(NamedTuple):
 
 
 class Backlog:
-    """Counts what is on its way, and bounds it.
+    """Counts the messages that are not settled, and limits their bytes.
 
     Args:
-        size_bytes_max: Over it, senders wait in line; a message larger than this goes alone.
+        size_bytes_max: Above it, senders wait in line. A message larger than this is taken when no other is there.
     """
 
     def __init__(self, size_bytes_max: int) -> None:
@@ -42,10 +45,10 @@ class Backlog:
     # ---- room ----------------------------------------------------------------------------------------
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much may be taken now: it fits, and no other sender waits in line.
+        """Whether so many bytes may be taken now: they fit, and no other sender waits in line.
 
         Raises:
-            SeriatimError: The producer is closed, or has ended, and why.
+            SeriatimError: The producer is closed or has ended; the error says why.
         """
         if self._refusal is not None:
             self.refuse()
@@ -55,19 +58,21 @@ class Backlog:
         return self.size_bytes + size_bytes <= self._size_bytes_max or not self.size_bytes
 
     def refuse(self) -> None:
-        """Say why nothing is taken.
+        """Raise the error of a producer that takes nothing more; do nothing if it still takes messages.
 
         Raises:
-            SeriatimError: The producer is closed, or has ended, and why.
+            SeriatimError: The producer is closed or has ended; the error says why.
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """Wait in line until it fits, at least until the next turn of the event loop.
+        """Wait in line until so many bytes fit, at least until the next turn of the event loop.
 
         Raises:
             SeriatimError: The producer was closed, or ended, meanwhile.
+
+        If the call is cancelled, the next sender in line may take its place.
         """
         self.refuse()
         line = self._in_line
@@ -86,7 +91,7 @@ class Backlog:
                     line.remove(waiter)
             self.refuse()
             if self._fits(size_bytes):
-                self._loop.call_soon(self._offer_room)  # there may be room for the next one as well
+                self._loop.call_soon(self._offer_room)  # there may be room for the next sender too
                 return
             waiter = self._loop.create_future()
             line.appendleft(waiter)  # it keeps its place
@@ -100,12 +105,12 @@ class Backlog:
     # ---- what comes and goes -------------------------------------------------------------------------
 
     def take(self, count: int, size_bytes: int) -> None:
-        """Messages were taken."""
+        """Count messages that were taken."""
         self.size_bytes += size_bytes
         self.message_count += count
 
     def settle(self, count: int, size_bytes: int, outcome: Outcome) -> None:
-        """Messages are settled."""
+        """Count messages that are settled."""
         self.size_bytes -= size_bytes
         self.message_count -= count
         assert self.size_bytes >= 0
@@ -125,11 +130,11 @@ class Backlog:
 
     @property
     def is_flushing(self) -> bool:
-        """Whether somebody waits for all to be settled."""
+        """Whether a flush waits until all messages are settled."""
         return bool(self._flushing)
 
     async def until_settled(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until all messages are settled."""
         if not self.message_count:
             return
         waiter = self._loop.create_future()
@@ -141,20 +146,20 @@ class Backlog:
                 self._flushing.remove(waiter)
 
     def result(self) -> FlushResult:
-        """What was settled since the last time that this was asked."""
+        """The outcomes since the last call of this method."""
         before, self._counts_told = self._counts_told, dict(self._counts)
         return FlushResult(*(self._counts[outcome] - before[outcome] for outcome in Outcome))
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more is taken."""
+        """Whether the producer takes nothing more."""
         return self._refusal is not None
 
     def close(self, refusal: SeriatimError | None = None) -> None:
-        """Take nothing more, and send those away who wait for room.
+        """Take nothing more, and refuse the senders that wait for room.
 
         Args:
-            refusal: What later sends raise; None: that the producer is closed.
+            refusal: The error that later sends raise; None: that the producer is closed.
         """
         if refusal is not None or self._refusal is None:
             self._refusal = refusal or PreconditionError(_CLOSED)
@@ -163,7 +168,7 @@ class Backlog:
                 waiter.set_result(None)
 
     def break_off(self) -> None:
-        """Everything was settled as unknown: nothing is on its way any more."""
+        """Count all messages as settled as unknown, because the producer's own code failed."""
         count, self.message_count, self.size_bytes = self.message_count, 0, 0
         self._counts[Outcome.UNKNOWN] += count
         self._release_flushing()

@@ -1,8 +1,10 @@
-"""Batching: when a partition's next batch is cut.
+"""Batching: decides when a partition's next batch is cut.
 
-With nothing on its way a batch goes at once. Otherwise it waits, and grows, until it is full, has lingered, or somebody
-flushes: the busier the partition, the larger its batches. On a busy link, which all partitions of a broker share, the
-number of batches is what costs: there even the first small batch of a partition waits a moment to become larger.
+If no batch of the partition is on its way, a batch is sent at once. Otherwise it waits and grows until it is full, has
+lingered, or the application flushes. So the busier a partition is, the larger its batches are.
+
+All partitions of a broker share one link. On a busy link the number of batches is the cost. So there even the first
+small batch of a partition waits to become larger, for at most `AppendLink.gather_s` (1 s at most).
 """
 
 from __future__ import annotations
@@ -18,18 +20,18 @@ from seriatim._settings import ProducerSettings
 from seriatim._transport.append import AppendLink, AppendUser
 
 SMALL_SHARE: Final = 4
-"""A batch under this part of the full size is small."""
+"""A batch below this part of the full size is small: a quarter."""
 
 
 class Gathering(Served, AppendUser, Protocol):
-    """A partition, as far as its batches are concerned."""
+    """A partition, as `Batching` sees it."""
 
     core: PartitionProducer
     pending: Pending
 
 
 class Batching:
-    """The rule for all partitions of one producer. A partition that has to wait is made ready when that may be over."""
+    """Decides for all partitions of one producer. It makes a waiting partition ready when the wait may be over."""
 
     def __init__(self, settings: ProducerSettings, turns: Turns, backlog: Backlog) -> None:
         self._batch_size_bytes = settings.batch_size_bytes
@@ -38,10 +40,10 @@ class Batching:
         self._backlog = backlog
 
     def may_cut(self, partition: Gathering, link: AppendLink | None) -> bool:
-        """Whether a batch may be cut off the partition's queue, which is not empty, to be sent on `link`."""
+        """Whether to cut a batch of the partition's pending messages now, to send it on `link`. There is a message."""
         core, pending = partition.core, partition.pending
         if core.is_idle:
-            # Without a link as well: the core opens one when it has a batch.
+            # If there is no link, cut too: the core opens a link when it has a batch.
             return link is None or (not self._gathers(partition, link) and _has_room(partition, link))
         if not core.has_room or link is None or not _has_room(partition, link):
             return False
@@ -54,7 +56,7 @@ class Batching:
         return False
 
     def _gathers(self, partition: Gathering, link: AppendLink) -> bool:
-        """Whether a small batch had better wait until the link is calm."""
+        """Whether a small batch should wait until the link is calm."""
         pending = partition.pending
         is_small = pending.front_bytes * SMALL_SHARE < self._batch_size_bytes and not pending.front_is_whole
         if link.is_calm or not is_small or self._backlog.is_flushing:

@@ -1,10 +1,10 @@
-"""Checks of messages at the call that sends them: what a body cannot hold is refused before anything is taken.
+"""Checks messages in the call that sends them, and refuses those that a body cannot hold before anything is taken.
 
-Messages of many calls share a batch. A message that cannot be encoded would fail when the batch is built, long after
-its call has returned, and take the other messages of the batch with it. So each part of a message is checked here, and
-what the application could still change (a bytearray, a dict of headers, a list of values) is copied.
+Messages of many calls share a batch. Without these checks: 1. A call takes a message that cannot be encoded. 2. The
+call returns. 3. The producer builds the batch, and that fails for all messages in it. So each part of a message is
+checked here. A value that the application could still change (a bytearray, a dict of headers, a list) is copied.
 
-Every refusal is an `IllegalMessageError` (or a `MessageTooLargeError`) that names the part and says what to pass.
+Every refusal is an `IllegalMessageError` or a `MessageTooLargeError`. It names the part and says what to pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seriatim._producing.pending import MESSAGE_OVERHEAD_BYTES, Messages, attach
 
 TIMESTAMP_MS_MIN: Final = -(1 << 63)
 TIMESTAMP_MS_MAX: Final = (1 << 63) - 1
-"""Timestamps are 64 bits, signed."""
+"""Timestamps have 64 bits, with a sign."""
 
 _BYTES: Final[set[type]] = {bytes}
 _BYTES_OR_NONE: Final[set[type]] = {bytes, type(None)}
@@ -31,11 +31,11 @@ _INT: Final[set[type]] = {int}
 
 
 class Limits(NamedTuple):
-    """Sizes that a message must keep.
+    """The size limits of a message.
 
     Attributes:
-        message_bytes: Of key and value together.
-        body_bytes: Of key, value, headers and tag together: the message must fit in one batch.
+        message_bytes: The most bytes of key and value together.
+        body_bytes: The most bytes of key, value, headers and tag together, so that the message fits into one batch.
     """
 
     message_bytes: int
@@ -43,9 +43,9 @@ class Limits(NamedTuple):
 
 
 Checked = tuple[int, bytes, bytes | None, int | None, Headers | None, str | None]
-"""What a message takes in a body, and its value, key, timestamp, headers and tag, as a body can hold them.
+"""The bytes that a message takes in a body, and its value, key, timestamp, headers and tag in the types of a body.
 
-A plain tuple: one with names takes twice as long to make, for each message that is sent.
+It is a plain tuple, because a named tuple takes twice as long to make, for each message.
 """
 
 
@@ -60,11 +60,11 @@ def check_message(
     tag: str | None,
     limits: Limits,
 ) -> Checked:
-    """A message as a body can hold it.
+    """Check a message, and return its parts in the types of a body.
 
     Raises:
         IllegalMessageError: A part has a type or a value that a body cannot hold.
-        MessageTooLargeError: It is over a limit.
+        MessageTooLargeError: The message is over a limit.
     """
     if type(value) is not bytes:
         value = _bytes("value", value)
@@ -86,7 +86,7 @@ def check_partition(partition: int) -> int:
     """A partition's number as an int.
 
     Raises:
-        IllegalMessageError: It is not a whole number.
+        IllegalMessageError: It is not an integer.
     """
     if type(partition) is int:
         return partition
@@ -113,14 +113,14 @@ def _timestamp(item: object) -> int:
 def _whole(name: str, item: object, hint: str) -> int:
     if not isinstance(item, bool):
         try:
-            return index(cast("Any", item))  # numbers of numpy as well
+            return index(cast("Any", item))  # accepts NumPy integers too
         except TypeError:
             pass
     raise IllegalMessageError(f"{name} is an int, not {type(item).__name__}: {hint}")
 
 
 def _headers(headers: object) -> Headers | None:
-    """A copy, for the application may use its own for the next message."""
+    """Check headers and copy them, because the application may use its own dict for the next message."""
     if headers is None:
         return None
     if not isinstance(headers, Mapping):
@@ -153,19 +153,22 @@ def _check_size(payload_bytes: int, whole_bytes: int, limits: Limits) -> None:
     """Refuse a message that is over a limit.
 
     Args:
-        payload_bytes: Of key and value.
-        whole_bytes: With headers and tag.
-        limits: What is allowed.
+        payload_bytes: The bytes of key and value.
+        whole_bytes: The same with headers and tag.
+        limits: The limits.
+
+    Raises:
+        MessageTooLargeError: The message is over a limit.
     """
     if payload_bytes > limits.message_bytes:
         raise MessageTooLargeError(
-            f"a message of {payload_bytes} bytes, at most {limits.message_bytes}",
+            f"a message has {payload_bytes} bytes; at most {limits.message_bytes} are allowed",
             size_bytes=payload_bytes,
             size_bytes_max=limits.message_bytes,
         )
     if whole_bytes > limits.body_bytes:
         raise MessageTooLargeError(
-            f"a message of {whole_bytes} bytes with its headers and its tag, at most {limits.body_bytes}",
+            f"a message has {whole_bytes} bytes with its headers and its tag; at most {limits.body_bytes} are allowed",
             size_bytes=whole_bytes,
             size_bytes_max=limits.body_bytes,
         )
@@ -182,7 +185,9 @@ def check_messages(
     tags: Sequence[str | None] | None,
     limits: Limits,
 ) -> tuple[Messages, int]:
-    """Messages of one call as bodies can hold them, and what they take there together. Timestamps may be missing.
+    """Check the messages of one call. Returns them in the types of a body, and the bytes that all of them take there.
+
+    Timestamps may be missing.
 
     Raises:
         BadRequestError: The columns differ in length.
@@ -199,7 +204,7 @@ def check_messages(
     ]  # fmt: skip
     for column in columns:
         if column is not None and len(column) != count:
-            raise BadRequestError(f"{count} values, and a column of {len(column)} beside them")
+            raise BadRequestError(f"there are {count} values, but another column has {len(column)} items")
     key_column, time_column, header_column, tag_column = columns
     if not set(map(type, given)) <= _BYTES:
         given = tuple(_bytes("value", item) for item in given)
@@ -219,7 +224,7 @@ def check_messages(
 
 
 def _column(name: str, items: object) -> tuple[Any, ...]:
-    """A copy: the application may change its list while the call waits for room."""
+    """Check a column and copy it, because the application may change its list while the call waits for room."""
     if isinstance(items, (str, bytes, bytearray, memoryview)):
         raise IllegalMessageError(f"{name} are a sequence with an item for each message, not {type(items).__name__}")
     try:
@@ -241,7 +246,7 @@ def _check_sizes(messages: Messages, limits: Limits) -> None:
         largest += max((len(key) for key in keys if key is not None), default=0)
     if largest <= limits.message_bytes and headers is None and tags is None:
         return
-    # Perhaps: the largest value need not have the largest key.
+    # A message may be over the limit. It is not certain, because the largest value need not have the largest key.
     for value, key, row, tag in zip(
         values, keys or repeat(None), headers or repeat(None), tags or repeat(None), strict=False
     ):
@@ -253,10 +258,10 @@ def _check_sizes(messages: Messages, limits: Limits) -> None:
 
 
 def check_table(table: object, key_column: str, now_ms: int) -> Any:
-    """A table with the columns of `_batch.SCHEMA`, each row of which a body can hold; sizes are left to `check_rows`.
+    """Check a table, and return it with the columns of `_batch.SCHEMA`. `check_rows` checks the sizes.
 
     Raises:
-        IllegalMessageError: It is not a table; a column is missing, unknown or of a wrong type; a value is null.
+        IllegalMessageError: It is not a table; or a column is missing, unknown or of a wrong type; or a value is null.
     """
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
@@ -270,18 +275,18 @@ def check_table(table: object, key_column: str, now_ms: int) -> Any:
 
 
 def check_rows(rows: Any, size_bytes: int, limits: Limits) -> None:
-    """Refuse rows of `_batch.SCHEMA` of which one is over a limit.
+    """Refuse rows of `_batch.SCHEMA` if one of them is over a limit.
 
     Args:
         rows: A record batch with at least one row.
-        size_bytes: What the rows take together, as `split_rows` says.
-        limits: What each may take.
+        size_bytes: The bytes that all rows take, from `split_rows`.
+        limits: The limits of each row.
 
     Raises:
         MessageTooLargeError: A row is over a limit.
     """
     if size_bytes <= min(limits) and rows.column(3).null_count == rows.num_rows:
-        return  # all together are under it; only headers take more in a body than in Arrow's memory
+        return  # all rows together are under the limits (only headers take more in a body than in Arrow's memory)
     payload, whole = _batch.row_sizes(rows)
     for number in (payload.argmax(), whole.argmax()):
         _check_size(int(payload[number]), int(whole[number]), limits)

@@ -1,7 +1,7 @@
-"""Deliveries: what a send gives back, and how the outcome of a batch reaches each of them.
+"""Deliveries: the values that sends return, and the way of a batch's outcome to each of them.
 
-A batch is made of slices of sends. When the core settles the batch, each slice's send is told; a send is done when all
-its messages are.
+A batch consists of slices of sends. When the core settles the batch, the send of each slice gets the outcome. A send is
+done when all its messages are settled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Settlement(NamedTuple):
     is_final: bool = False
 
     def exception(self) -> SendError:
-        """What is raised for a message that is not ok."""
+        """The error for a message whose outcome is not `ok`."""
         assert self.outcome is not Outcome.OK
         kind = SendFailedError if self.outcome is Outcome.FAILED else SendUnknownError
         error = self.error or ReplyError(0, "no reason is known")
@@ -41,8 +41,11 @@ class Settlement(NamedTuple):
 class Delivery:
     """The delivery of one message: await it for its `Receipt`.
 
-    Awaiting raises `SendFailedError` (provably not stored) or `SendUnknownError`. It may be awaited any number of
-    times, or never. Cancelling an await does not take the message back.
+    You may await it any number of times, or never. To cancel an await does not take the message back.
+
+    Raises:
+        SendFailedError: The message is provably not stored, and is never delivered.
+        SendUnknownError: The message may be stored or not.
     """
 
     __slots__ = ("_settled", "_waiters")
@@ -58,7 +61,7 @@ class Delivery:
 
     @property
     def outcome(self) -> str | None:
-        """ok, failed or unknown; None as long as it is not settled."""
+        """`ok`, `failed` or `unknown`; None until the message is settled."""
         if self._settled is None:
             return None
         return "ok" if isinstance(self._settled, Receipt) else self._settled.outcome
@@ -67,9 +70,9 @@ class Delivery:
         """The receipt of a settled delivery.
 
         Raises:
-            SendFailedError: It is provably not stored.
-            SendUnknownError: Nobody knows.
-            asyncio.InvalidStateError: It is not settled yet.
+            SendFailedError: The message is provably not stored, and is never delivered.
+            SendUnknownError: The message may be stored or not.
+            asyncio.InvalidStateError: The message is not settled yet.
         """
         if self._settled is None:
             raise asyncio.InvalidStateError("the message is on its way")
@@ -87,7 +90,7 @@ class Delivery:
         return self.result()
 
     def settle(self, _start: int, at: int, _count: int, settlement: Settlement) -> None:
-        """The batch that holds the message, at place `at` in it, is settled."""
+        """Take the outcome of the batch that has the message at place `at`."""
         assert self._settled is None
         if settlement.outcome is Outcome.OK:
             self._settled = Receipt(
@@ -104,7 +107,7 @@ class Delivery:
         self._waiters = None
 
     def break_off(self, _start: int, _count: int, settlement: Settlement) -> None:
-        """Settle it, unless it is settled."""
+        """Settle the message, unless it is settled already."""
         if self._settled is None:
             self.settle(0, 0, 1, settlement)
         else:
@@ -112,10 +115,14 @@ class Delivery:
 
 
 class Deliveries:
-    """The deliveries of one `send_many` or `send_table`: await it for its `Part`s, in the order of their settling.
+    """The deliveries of one `send_many` or `send_table`: await it for its `Part`s, in the order in which they settle.
 
-    Awaiting raises, once all is settled, if a part is not ok: `SendUnknownError` before `SendFailedError`. `settled()`
-    never raises for an outcome.
+    An await ends when all messages are settled. `settled()` does the same and never raises because of an outcome. To
+    cancel an await does not take the messages back.
+
+    Raises:
+        SendUnknownError: A part may be stored or not.
+        SendFailedError: A part is provably not stored, and no part is unknown.
     """
 
     __slots__ = ("_count", "_left", "_parts", "_settled_positions", "_waiters")
@@ -137,11 +144,11 @@ class Deliveries:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What is settled so far."""
+        """The parts that are settled so far."""
         return tuple(self._parts)
 
     async def settled(self) -> tuple[Part, ...]:
-        """Wait until all is settled."""
+        """Wait until all messages are settled. It never raises because of an outcome."""
         if self._left:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -161,7 +168,7 @@ class Deliveries:
         return DeliverySlice(self, positions)
 
     def settle_positions(self, positions: Sequence[int], at: int, settlement: Settlement) -> None:
-        """Consecutive messages of one batch, the first at place `at` in it, are settled."""
+        """Take the outcome of consecutive messages of one batch. The first of them is at place `at` in it."""
         is_ok, count = settlement.outcome is Outcome.OK, len(positions)
         self._parts.append(
             Part(
@@ -186,7 +193,7 @@ class Deliveries:
             self._waiters = []
 
     def break_off_positions(self, positions: Sequence[int], settlement: Settlement) -> None:
-        """Settle those of these messages that are not settled."""
+        """Settle these messages, except those that are settled already."""
         if self._settled_positions is None:
             self._settled_positions = {position for part in self._parts for position in part.positions}
         left = [position for position in positions if position not in self._settled_positions]
@@ -198,7 +205,7 @@ class Deliveries:
 
 
 class DeliverySlice:
-    """Those messages of a call that go to one partition."""
+    """The messages of a call that go to one partition."""
 
     __slots__ = ("_of", "_positions")
 
@@ -207,11 +214,11 @@ class DeliverySlice:
         self._positions = positions
 
     def settle(self, start: int, at: int, count: int, settlement: Settlement) -> None:
-        """Messages [start, start + count) of the slice stand at place `at` of a batch that is settled."""
+        """Take the outcome of messages [start, start + count) of the slice, which begin at place `at` of a batch."""
         self._of.settle_positions(self._positions[start : start + count], at, settlement)
 
     def break_off(self, start: int, count: int, settlement: Settlement) -> None:
-        """Settle those of messages [start, start + count) of the slice that are not settled."""
+        """Settle messages [start, start + count) of the slice, except those that are settled already."""
         self._of.break_off_positions(self._positions[start : start + count], settlement)
 
 

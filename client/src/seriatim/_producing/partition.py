@@ -1,9 +1,9 @@
-"""One partition of a producer: its queue, its core, and what the core's effects mean here.
+"""One partition of a producer: its pending messages, its core, and the core's effects.
 
-Its entries are marked with `@entry`: what the event loop and the transport call. An exception behind one of them ends
-the whole producer (see `failure`), and `break_off` settles what is left. So that it finds every message, whatever
-raised, a message is known in its next place before it leaves the one before: a batch is in `_batches` before its
-messages leave `pending`, and leaves `_batches` after its messages are settled.
+Methods that the event loop and the transport call are marked with `@entry`. If one of them raises, the whole producer
+ends (see `_failure`), and `break_off` settles the messages that are left. `break_off` must find every message, whatever
+raised. So a message is in its next place before it leaves the one before: a batch is in `_batches` before its messages
+leave `pending`, and it leaves `_batches` after its messages are settled.
 """
 
 from __future__ import annotations
@@ -70,11 +70,14 @@ class Shared:
     batching: Batching
     recorder: Recorder | None
     failure: Failure
-    stage: bytes  # the chunk that is staged; empty: nothing is
+    stage: bytes  # the id of the chunk that is staged; empty: the producer does not stage
 
 
 class _Batch:
-    """A batch until it is settled. Its bytes change only with its number, and that only while it is surely nowhere."""
+    """A batch until it is settled.
+
+    Its bytes change only with its number, and its number changes only while no broker can have it.
+    """
 
     __slots__ = ("body", "header", "ids", "number", "payload_bytes", "slices")
 
@@ -108,14 +111,14 @@ class PartitionSender:
 
     @property
     def route(self) -> Route | None:
-        """Where the partition accepts, as far as is known."""
+        """The route to the partition's master; None: not known."""
         return self.core.route
 
     # ---- from the application ------------------------------------------------------------------------
 
     @entry
     def pump(self) -> None:
-        """Cut and send what may go now."""
+        """Cut and send the batches that may be sent now."""
         batching = self._shared.batching
         while self.pending:
             stream = self.core.stream
@@ -138,10 +141,10 @@ class PartitionSender:
 
     @entry
     def abandon(self, error: ReplyError | None = None) -> None:
-        """Settle everything now: what is stored nowhere is failed, what may be stored is unknown.
+        """Settle everything now: as failed if no broker can have stored it, else as unknown.
 
         Args:
-            error: Why, if it is not that the application closes.
+            error: Why; None: the application closes the producer.
         """
         self._step(Abandon(error))
         waiting, size_bytes = self.pending.all_slices(), self.pending.payload_bytes
@@ -153,7 +156,10 @@ class PartitionSender:
             self.pending.clear()
 
     def break_off(self, error: ReplyError) -> None:
-        """The producer failed: settle as unknown what is not settled. Trusts nothing but the lists of messages."""
+        """The producer's own code failed: settle as unknown all messages that are not settled.
+
+        It uses only the lists of messages, because any other state may be wrong now.
+        """
         settlement = Settlement(Outcome.UNKNOWN, self.number, 0, 0, error)
         for batch in list(self._batches.values()):
             if self._shared.recorder is not None and batch.ids is not None:
@@ -168,7 +174,7 @@ class PartitionSender:
 
     @entry
     def timer_due(self) -> None:
-        """The time that the core asked for has come."""
+        """The time for which the core asked has come."""
         wanted_us = self.core.wake_at_us
         if wanted_us is not None and wanted_us <= time.monotonic_ns() // 1000:
             self._step(Timer())
@@ -179,7 +185,7 @@ class PartitionSender:
 
     @entry
     def link_up(self, link: AppendLink) -> None:
-        """The link that was asked for is up."""
+        """The link for which this partition asked is up."""
         self._link_up(link)
 
     def _link_up(self, link: AppendLink) -> None:
@@ -191,26 +197,26 @@ class PartitionSender:
 
     @entry
     def link_down(self, address: str, stream: int | None) -> None:
-        """The link is over, or would not open."""
+        """The link has ended, or could not be opened."""
         self._step(Disconnected(address, stream))
         if stream is not None:
             self._links.pop(stream, None)
 
     @entry
     def link_has_room(self) -> None:
-        """Others were answered: it is this partition's turn."""
+        """Other batches of the link were answered, so this partition may send."""
         self._turns.make_ready(self)
 
     @entry
     def link_is_silent(self, link: AppendLink) -> None:
-        """Answers are due on the link: ask where the partition is, unless it has left already."""
+        """Answers are due on the link, and none comes: ask for the partition's master, unless it has moved already."""
         route = self.core.route
         if route is not None and route.master_address == link.address and not self.core.is_idle:
             self._shared.routes.suspect(self, link)
 
     @entry
     def replied(self, reply: broker_pb2.AppendReply) -> None:
-        """An attempt was answered."""
+        """A send attempt was answered."""
         error = None
         if reply.HasField("error"):
             error = ReplyError(reply.error.number, reply.error.message, reply.error.retry_after_ms)
@@ -226,12 +232,12 @@ class PartitionSender:
 
     @entry
     def resolved(self, route: Route | None) -> None:
-        """The core's question was answered, or not."""
+        """The core's question was answered; None: no broker answered."""
         self._step_with_route(Resolved(route))
 
     @entry
     def route_known(self, route: Route) -> None:
-        """A route that was asked for out of suspicion."""
+        """A question about a silent link was answered."""
         self._step_with_route(RouteKnown(route))
 
     def has_left(self, before: Route | None) -> bool:
@@ -244,7 +250,7 @@ class PartitionSender:
     # ---- the core ------------------------------------------------------------------------------------
 
     def _step(self, event: Event) -> None:
-        """Feed the core and do what it says."""
+        """Give the core an event and carry out its effects."""
         now_us = time.monotonic_ns() // 1000
         for effect in self.core.step(event, now_us, random.random()):  # noqa: S311 - spreads retries, hides nothing
             if isinstance(effect, Send):
@@ -305,12 +311,12 @@ class PartitionSender:
         shared = self._shared
         if shared.recorder is not None and batch.ids is not None:
             ids, batch.ids = batch.ids, None
-            shared.recorder.outcomes(ids, settlement)  # before the application can act on it
+            shared.recorder.outcomes(ids, settlement)  # before the application gets the outcome and can act on it
         shared.backlog.settle(batch.body.message_count, batch.payload_bytes, effect.outcome)
         for sink, start, at, count in batch.slices:
             sink.settle(start, at, count, settlement)
         if self.core.has_batch(effect.batch_id):
-            self._kept.append(effect.batch_id)  # acknowledged out of its turn: it may have to go out again
+            self._kept.append(effect.batch_id)  # an earlier batch is not acknowledged, so it may be sent again
         else:
             del self._batches[effect.batch_id]
 

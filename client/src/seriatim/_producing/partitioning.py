@@ -1,4 +1,4 @@
-"""Which partition a message goes to: the one that is named, its key's, or each in turn (see `_partitioner`)."""
+"""Chooses the partition of a message: the one that is named, or its key's, or each in turn (see `_partitioner`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Partitioning:
     """Chooses among the partitions of one producer.
 
     Args:
-        topic: For errors.
-        partitions: By number.
-        partitioner: For keys.
-        batch_size_bytes: A full batch: messages without a key go on with the next partition.
-        first: Where messages without a key begin.
+        topic: The topic's name, for errors.
+        partitions: The partitions, by number.
+        partitioner: Chooses the partition of a key.
+        batch_size_bytes: The size of a full batch. After one, messages without a key go to the next partition.
+        first: The partition at which messages without a key begin.
     """
 
     def __init__(
@@ -38,7 +38,12 @@ class Partitioning:
         self._batch_count = partitions[first].batch_count
 
     def of_one(self, key: bytes | None, partition: int | None) -> PartitionSender:
-        """The partition of one message."""
+        """The partition of one message.
+
+        Raises:
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            IllegalMessageError: `partition` is not an integer.
+        """
         if partition is not None:
             return self._numbered(partition)
         if key is not None:
@@ -51,7 +56,7 @@ class Partitioning:
     def of_many(
         self, keys: Sequence[bytes | None] | None, partition: int | None, count: int
     ) -> list[tuple[PartitionSender, Sequence[int]]]:
-        """Which messages of a call go where, by position. Those without keys stay together."""
+        """The partitions of a call's messages, each with its messages' positions. Those without keys stay together."""
         if partition is not None:
             return [(self._numbered(partition), range(count))]
         if keys is None:

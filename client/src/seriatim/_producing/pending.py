@@ -1,9 +1,10 @@
-"""Messages of one partition that are not in a batch yet: columns that grow, and tables that came as such.
+"""Messages of one partition that are not in a batch yet: columns that grow, and tables that were sent as tables.
 
-A batch is cut off the front in two steps: `peek` builds it, and may raise, because it encodes; `drop` takes its
-messages away. So no part of a message can leave its column while another part stays behind, which would give the
-message the place, and the receipt, of the one after it. Messages keep the order of their sends. When a batch is cut
-is decided in `batching`.
+A batch is cut off the front in two steps. `peek` builds it, and may raise, because it encodes. `drop` then removes its
+messages. Without two steps: 1. A message is removed from its value column. 2. Encoding raises. 3. The message's key
+stays in its column, so from then on each value has the key, and the receipt, of another message.
+
+Messages keep the order of their sends. `batching` decides when a batch is cut.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from seriatim._producing.deliveries import Delivery, DeliverySlice, SliceOfBatch
 from seriatim._settings import Compression
 
 MESSAGE_OVERHEAD_BYTES: Final = 32
-"""What a message costs in a body beside its key and value: offsets, timestamp, validity, rounded up."""
+"""Bytes that a message takes in a body besides its key and value: offsets, timestamp, validity, rounded up."""
 
 Sink = Delivery | DeliverySlice
 
 
 def attached_bytes(headers: Headers | None, tag: str | None) -> int:
-    """What headers and a tag take in a body, which can hold them."""
+    """The bytes that headers and a tag take in a body. They were checked before."""
     size = 0 if tag is None else len(tag.encode())
     for name, value in (headers or {}).items():
         size += len(name.encode()) + len(value) + HEADER_OVERHEAD_BYTES
@@ -32,7 +33,7 @@ def attached_bytes(headers: Headers | None, tag: str | None) -> int:
 
 
 class Messages(NamedTuple):
-    """Messages of one call, given as columns of one length; None is a column without values."""
+    """Messages of one call, as columns of the same length. None is a column without values."""
 
     values: Sequence[bytes]
     keys: Sequence[bytes | None] | None
@@ -41,7 +42,7 @@ class Messages(NamedTuple):
     tags: Sequence[str | None] | None
 
     def at(self, positions: Sequence[int]) -> Messages:
-        """Some of them."""
+        """The messages at these positions."""
         if len(positions) == len(self.values):
             return self
         values, keys, timestamps_ms, headers, tags = self
@@ -54,7 +55,7 @@ class Messages(NamedTuple):
         )
 
     def size_bytes(self) -> int:
-        """What they take in bodies together."""
+        """The bytes that all of them take in bodies."""
         values, keys, _, headers, tags = self
         size = sum(map(len, values)) + MESSAGE_OVERHEAD_BYTES * len(values)
         if keys is not None:
@@ -67,7 +68,7 @@ class Messages(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A batch to be: its body, and whose messages it holds."""
+    """A batch to be: its body, and the sends to which its messages belong."""
 
     body: Body
     slices: list[SliceOfBatch]
@@ -77,7 +78,7 @@ class Cut(NamedTuple):
 
 
 class _Columns:
-    """Messages given singly or in lists."""
+    """Messages that were sent singly or in lists."""
 
     __slots__ = ("begun_at", "headers", "keys", "payload_bytes", "slices", "tags", "timestamps", "values")
 
@@ -92,7 +93,7 @@ class _Columns:
         self.payload_bytes = 0
 
     def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
-        """The batch that the messages at the front make. Changes nothing."""
+        """Build a batch of the messages at the front. It changes nothing."""
         count = len(self.values)
         payload_bytes = self.payload_bytes
         if payload_bytes > size_bytes_max:
@@ -109,7 +110,7 @@ class _Columns:
         return Cut(body, self._front_slices(count), values, None, payload_bytes)
 
     def drop(self, cut: Cut) -> None:
-        """Forget what was cut off the front."""
+        """Remove the messages of the batch that `peek` built."""
         count = cut.body.message_count
         for column in (self.values, self.keys, self.timestamps, self.headers, self.tags):
             if column is not None:
@@ -125,7 +126,7 @@ class _Columns:
         self.payload_bytes -= cut.payload_bytes
 
     def _fitting(self, size_bytes_max: int) -> tuple[int, int]:
-        """How many messages fit, at least one, and their size."""
+        """How many messages fit, at least one, and their bytes."""
         keys, headers, tags = self.keys, self.headers, self.tags
         total = 0
         for count, value in enumerate(self.values):
@@ -150,12 +151,12 @@ class _Columns:
         return front
 
     def all_slices(self) -> list[SliceOfBatch]:
-        """Whose messages wait here. The places in a batch mean nothing."""
+        """The sends whose messages wait here. The places in a batch mean nothing."""
         return [SliceOfBatch(sink, start, 0, length) for sink, start, length in self.slices]
 
 
 class _Table(NamedTuple):
-    """A record batch that is to be one batch."""
+    """A record batch that becomes one batch."""
 
     begun_at: float
     batch: Any
@@ -168,7 +169,7 @@ class _Table(NamedTuple):
 
 
 class _Encoded(NamedTuple):
-    """A body that is to be one batch as it is."""
+    """An encoded body that becomes one batch."""
 
     begun_at: float
     body: Body
@@ -180,7 +181,7 @@ class _Encoded(NamedTuple):
 
 
 class Pending:
-    """The queue of one partition."""
+    """The messages of one partition that wait for a batch, in their order."""
 
     __slots__ = ("_parts", "payload_bytes")
 
@@ -193,17 +194,17 @@ class Pending:
 
     @property
     def begun_at(self) -> float:
-        """When the oldest message came (or, after a cut, one that came with it)."""
+        """When the first messages of the front part came, in seconds of the monotonic clock."""
         return self._parts[0].begun_at
 
     @property
     def front_bytes(self) -> int:
-        """What the next cut could hold."""
+        """The bytes that the next batch could have."""
         return self._parts[0].payload_bytes
 
     @property
     def front_is_whole(self) -> bool:
-        """Whether the next cut can grow no more: it is a table, or a table stands behind it."""
+        """Whether the next batch cannot grow any more, because it is a table, or a table is behind it."""
         return len(self._parts) > 1 or isinstance(self._parts[0], (_Table, _Encoded))
 
     def _columns(self, now: float) -> _Columns:
@@ -224,7 +225,7 @@ class Pending:
         size_bytes: int,
         now: float,
     ) -> None:
-        """Append one message."""
+        """Add one message at the end."""
         columns = self._columns(now)
         before = len(columns.values)
         columns.values.append(value)
@@ -237,7 +238,7 @@ class Pending:
         self.payload_bytes += size_bytes
 
     def add_many(self, messages: Messages, sink: DeliverySlice, size_bytes: int, now: float) -> None:
-        """Append messages of one call."""
+        """Add the messages of one call at the end."""
         columns = self._columns(now)
         before, count = len(columns.values), len(messages.values)
         columns.values.extend(messages.values)
@@ -250,17 +251,17 @@ class Pending:
         self.payload_bytes += size_bytes
 
     def add_record_batch(self, batch: Any, sink: DeliverySlice, keyed: bool, size_bytes: int, now: float) -> None:
-        """Append a record batch of `SCHEMA` that fits in one batch."""
+        """Add a record batch of `SCHEMA`, which fits into one batch, at the end."""
         self._parts.append(_Table(now, batch, sink, keyed, size_bytes))
         self.payload_bytes += size_bytes
 
     def add_body(self, body: Body, sink: DeliverySlice, now: float) -> None:
-        """Append a body that is encoded already."""
+        """Add an encoded body at the end."""
         self._parts.append(_Encoded(now, body, sink, len(body.data)))
         self.payload_bytes += len(body.data)
 
     def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
-        """The next batch at the front. Changes nothing, so if it raises, all messages are still here."""
+        """Build the next batch. It changes nothing, so if it raises, all messages are still here."""
         part = self._parts[0]
         if isinstance(part, _Encoded):
             return Cut(part.body, part.all_slices(), None, None, part.payload_bytes)
@@ -269,7 +270,7 @@ class Pending:
         return part.peek(size_bytes_max, compression)
 
     def drop(self, cut: Cut) -> None:
-        """Forget the batch that `peek` made."""
+        """Remove the messages of the batch that `peek` built."""
         part = self._parts[0]
         if isinstance(part, _Columns):
             part.drop(cut)
@@ -278,11 +279,11 @@ class Pending:
         self.payload_bytes -= cut.payload_bytes
 
     def all_slices(self) -> list[SliceOfBatch]:
-        """Whose messages wait here, in their order. The places in a batch mean nothing."""
+        """The sends whose messages wait here, in their order. The places in a batch mean nothing."""
         return [piece for part in self._parts for piece in part.all_slices()]
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Remove all messages."""
         self._parts.clear()
         self.payload_bytes = 0
 
@@ -296,7 +297,7 @@ def _cut_table(part: _Table, compression: Compression | None) -> Cut:
 
 
 def _append(column: list[Any] | None, before: int, item: Any) -> list[Any] | None:
-    """A column begins when somebody has something for it."""
+    """Add an item to a column. A column is made when the first message has a value for it."""
     if column is None:
         if item is None:
             return None
@@ -315,12 +316,12 @@ def _extend(column: list[Any] | None, before: int, items: Sequence[Any] | None, 
 
 
 def split_rows(batch: Any, size_bytes_max: int) -> list[tuple[Any, int]]:
-    """Slices of a record batch, each with what it takes in a body; no value is copied.
+    """Divide a record batch into slices, each with the bytes that it takes in a body. No value is copied.
 
-    None takes more than `size_bytes_max` unless it is one row.
+    A slice takes at most `size_bytes_max`, unless it is one row.
     """
     rows = batch.num_rows
-    size_bytes = batch.nbytes + rows  # Arrow walks over all buffers for it: as dear as writing the body
+    size_bytes = batch.nbytes + rows  # Arrow reads all buffers for `nbytes`, which costs as much as writing the body
     if size_bytes <= size_bytes_max:
         return [(batch, size_bytes)] if rows else []
     if rows <= 1:

@@ -1,7 +1,7 @@
-"""Routes: asking brokers where a producer's partitions accept.
+"""Routes: asks brokers where a producer's partitions accept messages.
 
-What to ask, and when, is decided by the partitions' cores, or found out from a link that has gone silent; here a
-question gets its task, its deadline and its answer.
+A partition's core decides when to ask and what. A silent link is another reason to ask. This module gives each question
+its task, its deadline and its answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
 COMPLAINT_DEADLINE_S: Final = 2.0
-"""A broker answers a complaint when the chain has moved, or then."""
+"""Seconds for a complaint. A broker answers it when the chain has moved, or when this time is over."""
 
 QUESTION_DEADLINE_S: Final = 1.0
 
@@ -29,34 +29,34 @@ _log = logging.getLogger("seriatim")
 
 
 class Routed(Protocol):
-    """A partition, as those see it who look for its master."""
+    """A partition, as `Routes` sees it."""
 
     number: int
     partition_id: int
 
     @property
     def route(self) -> Route | None:
-        """Where it is, as far as is known."""
+        """The route to its master; None: not known."""
 
     def resolved(self, route: Route | None) -> None:
-        """The core's question was answered, or not."""
+        """The core's question was answered; None: no broker answered."""
 
     def route_known(self, route: Route) -> None:
-        """A route that was asked for out of suspicion."""
+        """A question about a silent link was answered."""
 
     def has_left(self, before: Route | None) -> bool:
         """Whether the partition is no longer at the master that the route names."""
 
 
 class Routes:
-    """Asks for the partitions of one producer; see `close`.
+    """Asks for the partitions of one producer, until `close` is called.
 
     Args:
-        topic: The producer's.
+        topic: The producer's topic.
         caller: Asks any broker.
         channels: Keeps connections warm.
-        gone: Told that the topic was deleted.
-        failed: Told of a question that failed in an unexpected way.
+        gone: Called if the topic was deleted.
+        failed: Called with an unexpected exception of a question.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Routes:
         self._suspected: set[Routed] = set()
 
     def resolve(self, partition: Routed, effect: Resolve) -> None:
-        """Answer a core's question."""
+        """Ask a core's question in the background. The partition gets the answer by `resolved`."""
 
         async def ask() -> None:
             partition.resolved(await self._ask(partition, effect))
@@ -86,7 +86,10 @@ class Routes:
         self._start(ask(), f"resolve {self._topic}/{partition.number}")
 
     def suspect(self, partition: Routed, link: AppendLink) -> None:
-        """A link is silent: ask, once at a time, and if this partition has left, ask for the link's others as well."""
+        """Ask about a partition of a silent link, one question at a time.
+
+        If this partition has moved to another master, the link's other partitions ask too.
+        """
         known = partition.route
         if partition in self._suspected or known is None:
             return
@@ -109,7 +112,7 @@ class Routes:
         self._start(ask(), f"ask {self._topic}/{partition.number}")
 
     def learned(self, route: Route) -> None:
-        """Keep a connection warm to the group that would be next. It only saves time later."""
+        """Keep a connection warm to the broker group that would be next. It only saves time later."""
         if route.next_addresses:
             self._caller.learn(route.next_addresses)
             try:
@@ -118,12 +121,12 @@ class Routes:
                 _log.warning("no connection is kept warm to %s", route.next_addresses[0], exc_info=True)
 
     def stop(self) -> None:
-        """End all questions; none is answered any more."""
+        """Cancel all questions. No partition gets an answer any more."""
         for task in self._questions:
             task.cancel()
 
     async def close(self) -> None:
-        """End all questions, and wait until they have ended."""
+        """Cancel all questions, and wait until they have ended."""
         self.stop()
         await asyncio.gather(*self._questions, return_exceptions=True)
 
@@ -163,12 +166,19 @@ class Routes:
             return None  # the core asks again, less and less often, until the delivery timeout
         except Exception:
             # A question changes nothing, so it can be asked again, whatever failed.
-            _log.warning("asking where partition %d is failed", partition.partition_id, exc_info=True)
+            _log.warning(
+                "the client could not ask for the master of partition id %d; it asks again",
+                partition.partition_id,
+                exc_info=True,
+            )
             return None
         return route_of(answer)
 
     async def _look_whether_gone(self) -> None:
-        """A broker knows no such partition. Ask for the topic by its name before that is believed; once at a time."""
+        """A broker says that there is no such partition: ask for the topic by its name, one question at a time.
+
+        Only its answer ends the producer, because one broker may not know of a new partition yet.
+        """
         if self._is_looking:
             return
         self._is_looking = True
@@ -187,10 +197,10 @@ class Routes:
 
 
 def deleted(topic: str, *, made_again: bool = False) -> UnknownTopicError:
-    """What a producer of a deleted topic ends with. It does not go on in another topic that has the name now.
+    """The error with which the producer of a deleted topic ends. It does not go on in a new topic of the same name.
 
-    Messages were taken for the deleted topic, with its partitions and its order; what became of those sent before can
-    no longer be learned. Whether they belong into the new topic is for the application to say.
+    Its messages were taken for the deleted topic, with that topic's partitions and order. The client can no longer
+    learn the outcome of those that were sent. Only the application can say whether they belong into the new topic.
     """
     again = " and made again; this producer belongs to the deleted one" if made_again else ""
     remedy = "make a new producer" if made_again else "create the topic, and make a new producer, to send to it"
@@ -202,5 +212,5 @@ def deleted(topic: str, *, made_again: bool = False) -> UnknownTopicError:
 
 
 def route_of(route: common_pb2.Route) -> Route:
-    """A route as the core knows it."""
+    """The route as the core knows it, from the one that brokers send."""
     return Route(route.epoch, route.segment, route.master_broker, route.master_address, tuple(route.next_addresses))

@@ -1,7 +1,7 @@
-"""Turns: when which partition of a producer is served.
+"""Turns: decides when each partition of a producer is served.
 
 There is no task for a partition and none for a message. Partitions with something to do are queued, and one callback
-at the end of a turn of the event loop serves them all; those that wait for a time share two timers.
+at the end of a turn of the event loop serves them all. Partitions that wait for a time share two timers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Served(Protocol):
     is_ready: bool
 
     def pump(self) -> None:
-        """It is its turn."""
+        """Serve the partition: it is its turn."""
 
     def timer_due(self) -> None:
-        """The time that its core asked for has come."""
+        """The time for which its core asked has come."""
 
 
 class Turns:
     """The turns of one producer's partitions.
 
     Args:
-        failure: Told of what fails in a turn.
+        failure: Gets an exception that a turn raises.
     """
 
     def __init__(self, failure: Failure) -> None:
@@ -42,7 +42,7 @@ class Turns:
         self._core_timers: Alarms[Served] = Alarms(lambda partition: partition.timer_due(), failure.happened)
 
     def make_ready(self, partition: Served) -> None:
-        """The partition may have something to cut: serve it at the end of this turn of the loop."""
+        """Serve the partition at the end of this turn of the loop: it may have a batch to cut."""
         if not partition.is_ready:
             partition.is_ready = True
             self._ready.append(partition)
@@ -55,18 +55,18 @@ class Turns:
         self._lingering.set(partition, until)
 
     def wake_core(self, partition: Served, at_us: int | None) -> None:
-        """Call the partition's `timer_due` at `at_us`, in microseconds of the same clock; None: nothing is wanted."""
+        """Call the partition's `timer_due` at `at_us`, in µs of the monotonic clock; None: do nothing."""
         if at_us is not None:
             self._core_timers.set(partition, at_us / 1e6)
 
     def cancel(self) -> None:
-        """Wake nobody any more."""
+        """Cancel both timers."""
         self._lingering.cancel()
         self._core_timers.cancel()
 
     @entry
     def _turn(self) -> None:
-        """Serve those that are ready. None of them raises: `pump` is an entry."""
+        """Serve the partitions that are ready. None of them raises, because `pump` is an entry."""
         self._turn_is_due = False
         for _ in range(len(self._ready)):
             partition = self._ready.popleft()

@@ -1,1 +1,1 @@
-"""Staging rows, and publishing what was staged."""
+"""Staging rows, and publishing staged rows."""

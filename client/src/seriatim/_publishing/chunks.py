@@ -1,4 +1,4 @@
-"""What was staged, as values that may be pickled and sent to another process; and the manifest of several of them."""
+"""Chunks of staged rows, as values that may be pickled and sent to another process; and the manifest of several."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, Stage
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that one call staged. It may be pickled; nothing of it is published before a writer publishes it.
+    """The rows that one call of `stage` has sent. It may be pickled. No row is published before a writer publishes it.
 
     Attributes:
-        topic: For which topic.
-        incarnation: Of that topic.
-        partition_count: That it had when the rows were spread over it.
+        topic: The name of the topic for which the rows are staged.
+        incarnation: The topic's incarnation.
+        partition_count: The number of partitions that the topic had then.
         id: 16 random bytes.
-        parts: What was staged for each partition.
+        parts: The staged batches for each partition.
     """
 
     topic: str
@@ -29,15 +29,18 @@ class Chunk:
 
     @property
     def rows(self) -> int:
-        """Of all partitions."""
+        """The number of rows in all partitions."""
         return sum(part.rows for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPart:
-    """What was published to one partition.
+    """The rows that were published to one partition.
 
-    `partition_id`: of the partition in the cluster. `first_offset`: of its first row; None if it is not known any more.
+    Attributes:
+        partition_id: The partition's id in the cluster.
+        first_offset: The offset of the first row; None if it is not known any more.
+        rows: The number of rows.
     """
 
     partition_id: int
@@ -50,10 +53,11 @@ class Published:
     """A publication that is done: all its rows are committed.
 
     Attributes:
-        sequence: Its number.
-        rows: In all partitions.
-        was_done: It was published before; this call changed nothing.
-        parts: By partition; empty if `was_done`, or if other brokers than the one that answered finished it.
+        sequence: The publication's sequence.
+        rows: The number of rows in all partitions.
+        was_done: It was published before, and this call changed nothing.
+        parts: The rows of each partition. Empty if `was_done`, or if another broker than the one that answered finished
+            the publication.
     """
 
     sequence: int
@@ -63,10 +67,10 @@ class Published:
 
 
 def manifest_of(topic: str, chunks: Sequence[Chunk]) -> Manifest:
-    """All parts of these chunks: in each partition in the order of the chunks.
+    """The manifest of these chunks. The rows of a partition have the order of the chunks.
 
     Raises:
-        BadRequestError: They are of different topics, or of one that grew or was made again in between.
+        BadRequestError: A chunk is of another topic, or is given twice, or the topic grew or was made again in between.
     """
     first = chunks[0]
     for chunk in chunks:

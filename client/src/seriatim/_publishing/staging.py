@@ -1,4 +1,4 @@
-"""Staging: rows are cut into batches, and sent to the hidden topic in which they wait for their publication."""
+"""Staging: cuts rows into batches, and sends them to the stage topic, in which they wait for their publication."""
 
 from __future__ import annotations
 
@@ -43,11 +43,15 @@ QUESTION_DEADLINE_S: Final = 10.0
 
 
 class Stager:
-    """Stages for one topic, on behalf of one client.
+    """Stages rows for one topic, for one client.
 
     Args:
-        name: Of the topic.
-        settings: Of producers of what is staged.
+        name: The name of the topic.
+        settings: The settings of the producers to the stage topic.
+        channels: The connections.
+        caller: Asks any broker.
+        links: The client's append streams.
+        client_name: The client's name in the brokers' logs.
     """
 
     def __init__(
@@ -72,10 +76,16 @@ class Stager:
         """Stage the rows of a table, in their order.
 
         Raises:
-            IllegalMessageError, MessageTooLargeError, PartitionOutOfRangeError: A row cannot be sent; none was staged.
-            SendFailedError, SendUnknownError: A part was not stored, or nobody knows. Nothing of it is published; stage
-                all of it again.
-            UnknownTopicError, UnavailableError: The topic is not there, or no broker answered.
+            IllegalMessageError: A row has a part that a message cannot hold; no row was staged.
+            MessageTooLargeError: A row is over the limit; no row was staged.
+            PartitionOutOfRangeError: The topic has fewer partitions; no row was staged.
+            BadRequestError: A row has neither key nor partition; no row was staged.
+            SendFailedError: A part of the rows was not stored: stage all of them again.
+            SendUnknownError: It is not known whether a part of the rows was stored: stage all of them again.
+            UnknownTopicError: The cluster has no such topic.
+            UnavailableError: No broker answered in time.
+
+        If the call raises or is cancelled, the rows that it has staged are never published.
         """
         topic, groups = await self._topic()
         table = checks.check_table(table, key_column, int(time.time() * 1000))
@@ -113,7 +123,9 @@ class Stager:
         """Stage a manifest.
 
         Raises:
-            SendFailedError, SendUnknownError: A piece was not stored, or nobody knows. Nothing was published.
+            SendFailedError: A piece was not stored. Nothing was published.
+            SendUnknownError: It is not known whether a piece was stored. Nothing was published.
+            UnavailableError: No broker answered in time. Nothing was published.
         """
         id_ = os.urandom(16)
         stage, _ = await self._stage()
@@ -147,7 +159,7 @@ class Stager:
         )
 
     async def _topic(self) -> tuple[Topic, list[str]]:
-        """The target topic, and by partition the group of its open segment."""
+        """The target topic, and for each partition the broker group of its open segment."""
         if not is_legal_name(self._name):
             raise IllegalNameError(f"{self._name!r} cannot name a topic")
         request = broker_pb2.GetTopicRequest(topic=self._name)
@@ -165,7 +177,7 @@ class Stager:
 
 
 async def _batches(stage: broker_pb2.GetTopicResponse, deliveries: Deliveries, chunk: bytes) -> list[StagedBatch]:
-    """Where the rows of one call are, once all are stored."""
+    """Wait until the rows of one call are stored, and return the places of their batches."""
     return [
         StagedBatch(stage.topic.partition_ids[part.partition], len(part.positions), part.offset, chunk)
         for part in sorted(await deliveries, key=lambda part: part.positions[0])
@@ -173,7 +185,7 @@ async def _batches(stage: broker_pb2.GetTopicResponse, deliveries: Deliveries, c
 
 
 def _place(group: str, stage_groups: Sequence[str]) -> int:
-    """A stage partition whose open segment is on that group, else any: then the rows need not travel again."""
+    """A stage partition with its open segment on that broker group, so that the rows do not travel again. Else any."""
     numbers = [number for number, known in enumerate(stage_groups) if known == group]
     return random.choice(numbers or range(len(stage_groups)))  # noqa: S311 - spreads load, hides nothing
 
@@ -181,7 +193,7 @@ def _place(group: str, stage_groups: Sequence[str]) -> int:
 def _pieces(
     table: Any, partition: int | Sequence[int] | None, topic: Topic, partitioner: Partitioner, size_bytes_max: int
 ) -> list[tuple[int, Any, int]]:
-    """What becomes a batch each: the partition's number, the rows, and their size."""
+    """One item for each batch to be: the partition's number, the rows, and their size."""
     pieces: list[tuple[int, Any, int]] = []
     for number, positions in _spread(table, partition, topic, partitioner):
         part = table if len(positions) == table.num_rows else table.take(_batch.row_numbers(positions))
@@ -193,10 +205,11 @@ def _pieces(
 def _spread(
     table: Any, partition: int | Sequence[int] | None, topic: Topic, partitioner: Partitioner
 ) -> list[tuple[int, Sequence[int]]]:
-    """Which rows go to which partition.
+    """The positions of the rows for each partition.
 
     Raises:
-        PartitionOutOfRangeError: The topic has fewer. BadRequestError: A row has no key, and no partition is named.
+        PartitionOutOfRangeError: The topic has fewer partitions.
+        BadRequestError: A row has no key, and no partition is named.
     """
     if partition is not None and np.ndim(partition):
         return _spread_as_told(partition, table.num_rows, topic)
@@ -206,8 +219,8 @@ def _spread(
         return [(number, range(table.num_rows))]
     if table.column(0).null_count:
         raise BadRequestError(
-            "a row without a key goes to no partition by itself: give all rows keys, or name the partition. A second "
-            "run must put the same rows into the same partitions"
+            "a row has no key and no partition: give all rows keys, or name the partition. Otherwise a program that "
+            "runs again could not put the same rows into the same partitions"
         )
     found: dict[int, list[int]] = {}
     for position, key in enumerate(table.column(0).to_pylist()):
@@ -244,10 +257,11 @@ def table_of(
     headers: Sequence[Any] | None,
     tags: Sequence[str | None] | None,
 ) -> Any:
-    """Rows given as columns, as a table.
+    """A table of rows that are given as columns.
 
     Raises:
-        IllegalMessageError, BadRequestError: As of `Producer.send_many`.
+        IllegalMessageError: A row has a part that a message cannot hold.
+        BadRequestError: The columns differ in length.
     """
     unlimited = Limits(1 << 40, 1 << 40)
     messages, _ = checks.check_messages(values, keys, timestamps_ms, headers, tags, unlimited)

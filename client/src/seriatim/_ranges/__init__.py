@@ -1,1 +1,1 @@
-"""Reading ranges of partitions without a consumer group: `questions` (offsets, plans), `reading` (the messages)."""
+"""Reads ranges of partitions without a consumer group: `questions` (offsets, plans), `opening`, `reading`."""

@@ -1,4 +1,4 @@
-"""Finding out where a range begins and ends, once, and making its reader."""
+"""Asks once where a range begins and ends, and makes its reader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def open_range(
         return found
 
     last = await place("end")
-    incarnation = last.incarnation  # the questions that follow are about this one
+    incarnation = last.incarnation  # all later questions are about this incarnation
     first = await _offset_of(start, last, place)
     behind = await _offset_of(end, last, place)
     if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
@@ -69,6 +69,6 @@ async def _offset_of(at: int | At, last: PartitionOffset, ask: Callable[[At], Aw
         check_range(0, at)
         return at
     if isinstance(at, int):
-        at = "earliest"  # before all messages that ever were: nothing is missed
-    # What came after the end was asked for is not read.
+        at = "earliest"  # offset 0 is before all messages, so the range begins at the first one that is kept
+    # Messages that came after the question for the end are not read.
     return min((await ask(at)).offset, last.offset)

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, and what lies in a range of one: questions that any broker answers."""
+"""Questions about ranges that any broker answers: where partitions begin and end, and the pieces of a range."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from seriatim._records import LostRange, PartitionOffset, RangePiece, RangePlan,
 from seriatim._transport.unary import Caller
 
 At = Literal["earliest", "end"] | datetime
-"""A place that can be asked for in any partition: the first message kept, the end, the first at or after a time."""
+"""A place that exists in each partition: the first message kept, the end, or the first message at or after a time."""
 
 QUESTION_DEADLINE_S: Final = 10.0
-"""Time enough for a switch under way to end."""
+"""Seconds for an answer. A switch that is under way ends in this time."""
 
 _NAMED: Final = {"earliest": ranges_pb2.OFFSET_AT_EARLIEST, "end": ranges_pb2.OFFSET_AT_END}
 
@@ -88,13 +88,13 @@ def _offset(row: ranges_pb2.PartitionOffset, topic: str, incarnation: str) -> Pa
 
 
 def milliseconds(time: datetime) -> int:
-    """Since 1970.
+    """The time in milliseconds since 1970.
 
     Raises:
-        BadRequestError: A time without a zone, or before 1970.
+        BadRequestError: The time has no zone, or is before 1970.
     """
     if time.tzinfo is None:
-        raise BadRequestError(f"{time.isoformat()} says no zone: give it one, as with .astimezone()")
+        raise BadRequestError(f"{time.isoformat()} has no time zone: give it one, as with .astimezone()")
     value = int(time.timestamp() * 1000)
     if value < 0:
         raise BadRequestError(f"{time.isoformat()} lies before 1970: there was no message then")
@@ -152,10 +152,10 @@ async def report_progress(
 
 
 def check_range(start: int, end: int) -> None:
-    """Refuse what is no range.
+    """Refuse two numbers that are not a range.
 
     Raises:
-        BadRequestError: It ends before it begins, or these are no offsets.
+        BadRequestError: The range ends before it begins, or a number is not an offset.
     """
     if not 0 <= start <= end < 1 << (SEGMENT_BITS + INDEX_BITS):
         raise BadRequestError(f"a range is from one offset to a higher one, not from {start} to {end}")

@@ -1,7 +1,8 @@
-"""Reading the messages between two offsets of a partition, from whichever member has them.
+"""Reads the messages between two offsets of a partition, from any member that has them.
 
-The reader asks a broker, which gives what it has and says who has the rest. If a broker is gone, silent, or gives what
-does not follow, another one is asked from exactly there (`_core.ranges` holds where that is). Nothing is given twice.
+The reader asks a broker, which sends the messages that it has, and names the brokers that have the rest. If a broker is
+gone or silent, or sends messages that do not follow, the reader asks another one, from exactly the same place.
+`_core.ranges` keeps this place. So the application gets no message twice.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ _log = logging.getLogger("seriatim")
 
 
 class RangeTable(NamedTuple):
-    """Rows of one partition that stand one after another.
+    """Rows of one batch of a partition, with consecutive offsets.
 
     Attributes:
-        topic: Their topic.
-        partition: Number in the topic.
-        offset: Of the first row; the others follow one by one.
-        table: Columns key, value, timestamp, headers, tag; no value was copied.
-        append_time_ms: When the broker took the batch that they came in.
-        producer: Id of the producer that sent them, 16 bytes.
-        producer_epoch: Of that producer.
-        sequence: The number that the producer gave to the first row; the others follow one by one.
+        topic: The topic's name.
+        partition: The partition's number in the topic.
+        offset: The offset of the first row; the others follow one by one.
+        table: The columns key, value, timestamp, headers and tag. No value was copied.
+        append_time_ms: The batch's append time, in ms since 1970.
+        producer: The id of the producer that sent the rows, 16 bytes.
+        producer_epoch: Its producer epoch.
+        sequence: The sequence of the first row; the others follow one by one.
     """
 
     topic: str
@@ -71,7 +72,7 @@ class RangeTable(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Messages of one batch, and the offset of the first."""
+    """Messages of one batch, and the offset of the first one."""
 
     offset: int
     batch: pa.RecordBatch
@@ -82,19 +83,28 @@ class _Rows(NamedTuple):
 
 
 class RangeReader:
-    """The messages of [start, end) of a partition, in their order, each once.
+    """The messages of [start, end) of a partition, in their order, each once. Get one from `Client.read_range`.
 
-    Iterate it for messages, or `tables()` for Arrow tables; not both at once. It belongs to no group and moves no
-    group's position. `offset` is where it goes on: all below was given out. To stop in the middle leaves nothing behind
-    at the brokers once it is closed.
+    Iterate over it for messages, or over `tables()` for Arrow tables; not over both at once. It belongs to no consumer
+    group and moves no cursor. The reader goes on at `offset`, and has given out all messages below. You may stop in the
+    middle: after `close` the brokers keep nothing of the reader.
 
     Attributes:
-        topic: Name of the topic.
-        incarnation: Of the topic that is read.
-        partition: Number in the topic.
-        start: The first offset.
-        end: The first one behind the range.
-        skipped: Messages of the range that were passed over so far, because they repeat earlier ones.
+        topic: The topic's name.
+        incarnation: The incarnation of the topic that is read.
+        partition: The partition's number in the topic.
+        start: The first offset of the range.
+        end: The first offset behind the range.
+        skipped: The number of messages that the reader has skipped so far, because they repeat earlier ones.
+
+    Raises:
+        MessagesGoneError: Messages were declared lost or dropped by retention, and there is no `on_loss`.
+        UnavailableError: No member that has the next messages answered for `read_timeout_s`.
+        UnknownTopicError: The topic was deleted.
+        PreconditionError: The topic was deleted and another one has its name, or the reader is closed.
+        OrderViolationError: The members that answer send only messages that do not follow.
+
+    Each later call raises the same error. If a call is cancelled, the next one goes on where the reader is.
     """
 
     def __init__(
@@ -131,16 +141,16 @@ class RangeReader:
         self._cursor = RangeCursor(partition_id, start, end, google_crc32c.extend)
         self._given = start
         self._rows: AsyncIterator[_Rows] | None = None
-        self._messages: list[Message] = []  # of the batch that was opened, the next one last
-        self._hints: list[str] = []  # addresses of those who should have what comes next
-        self._asked: list[str] = []  # since something was read
+        self._messages: list[Message] = []  # the messages left of the opened batch, the next one last
+        self._hints: list[str] = []  # addresses of brokers that should have the next messages
+        self._asked: list[str] = []  # those of them that were asked since the last progress
         self._error: SeriatimError | None = None
         self._closed = False
         self.on_closed: Callable[[], None] = lambda: None
 
     @property
     def offset(self) -> int:
-        """Where it goes on: all messages below were given out."""
+        """The offset at which the reader goes on. It has given out all messages below."""
         return self._messages[-1].offset if self._messages else self._given
 
     # ---- life ----
@@ -154,7 +164,7 @@ class RangeReader:
         await self.close()
 
     async def close(self) -> None:
-        """Read no further. Calls that come later raise `PreconditionError`."""
+        """End the reader. Later calls raise `PreconditionError`. A second call does nothing."""
         if not self._closed:
             self.on_closed()
         self._given, self._messages = self.offset, []
@@ -174,7 +184,7 @@ class RangeReader:
         return self._messages.pop()
 
     async def fetch(self) -> list[Message]:
-        """The messages of the next batch; none: the range is read to its end. Raises as iterating does."""
+        """The messages of the next batch. An empty list: the range is read to its end. The errors are in the class."""
         if not self._messages and not await self._open_batch():
             return []
         messages, self._messages = self._messages[::-1], []
@@ -188,19 +198,12 @@ class RangeReader:
         return True
 
     async def tables(self) -> AsyncIterator[RangeTable]:
-        """The rows of each batch as an Arrow table.
-
-        Raises:
-            MessagesGoneError: Messages were declared lost or dropped, and there is no `on_loss`.
-            UnavailableError: No member that has the next messages has answered for the read time-out.
-            UnknownTopicError, PreconditionError: The topic was deleted; or was, and there is another one.
-            OrderViolationError: Every member that answers gives what does not follow.
-        """
+        """The rows of each batch as an Arrow table. The errors are in the class."""
         while (table := await self.fetch_table()) is not None:
             yield table
 
     async def fetch_table(self) -> RangeTable | None:
-        """The rows of the next batch; None: the range is read to its end. Raises as `tables`."""
+        """The rows of the next batch. None: the range is read to its end. The errors are in the class."""
         rows = await self._next_rows()
         if rows is None:
             return None
@@ -215,13 +218,13 @@ class RangeReader:
             raise PreconditionError("the reader of the range is closed")
         if self._error is not None:
             raise self._error
-        # A call that was cancelled has ended the generator: the next one goes on where the cursor is.
+        # A cancelled call has ended the generator. The next call makes a new one, which goes on at the cursor.
         while self._rows is not None or not self._cursor.is_done:
             self._rows = self._rows or self._read()
             try:
                 rows = await anext(self._rows, None)
             except SeriatimError as exc:
-                self._error = exc  # it is not passed over by asking again
+                self._error = exc  # a later call raises it again, and does not pass over the messages
                 raise
             if rows is not None:
                 self._given = rows.offset + rows.batch.num_rows
@@ -233,7 +236,7 @@ class RangeReader:
     # ---- from the brokers ----
 
     async def _read(self) -> AsyncIterator[_Rows]:
-        """All rows of the range, from as many brokers as it takes."""
+        """All rows of the range, from one broker after another."""
         loop = asyncio.get_running_loop()
         failed_at, pause_s = loop.time(), PAUSE_S
         while not self._cursor.is_done:
@@ -249,9 +252,9 @@ class RangeReader:
             except OffsetOutOfRangeError as exc:
                 if "segment" in exc.details:
                     raise
-                error = exc  # the end was there when the reader began: this broker has not heard of it
+                error = exc  # the end existed when the reader began, but this broker does not know it yet
             except UnsupportedVersionError as exc:
-                error = exc  # a broker of an older version does not know ranges: another one may
+                error = exc  # a broker of an older version cannot read ranges, but another one may
             except RequestError as exc:
                 if isinstance(exc, UnknownTopicError):
                     await self._check_topic()
@@ -263,7 +266,7 @@ class RangeReader:
             elif error is not None or not self._hints:
                 if loop.time() - failed_at > self._read_timeout_s:
                     raise self._stuck(error)
-                _log.debug("range: %s", error)
+                _log.debug("a range read goes on at another broker: %s", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -277,7 +280,7 @@ class RangeReader:
         )
 
     async def _next_address(self) -> str:
-        """Who is asked next: one who should have what comes, that was not asked yet since something was read."""
+        """The next broker to ask: one that should have the next messages, and was not asked since the last progress."""
         for address in self._hints:
             if address not in self._asked:
                 self._asked.append(address)
@@ -292,10 +295,11 @@ class RangeReader:
         return self._hints[0]
 
     async def _check_topic(self) -> broker_pb2.GetTopicResponse:
-        """The topic, if it is the one that is read.
+        """Ask for the topic, and check that it is still the one that is read.
 
         Raises:
-            UnknownTopicError: It was deleted. PreconditionError: It was, and another one has its name.
+            UnknownTopicError: The topic was deleted.
+            PreconditionError: The topic was deleted, and another one has its name.
         """
         request = broker_pb2.GetTopicRequest(topic=self.topic)
         answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, ROUTE_DEADLINE_S)
@@ -309,7 +313,11 @@ class RangeReader:
         return answer
 
     async def _read_from(self, address: str) -> AsyncIterator[_Rows]:
-        """What one broker has of the range, as far as it follows what was read."""
+        """The rows that one broker has, if they follow those that were read.
+
+        Raises:
+            SeriatimError: The broker refused, failed, or sent rows that do not follow.
+        """
         request = ranges_pb2.OpenRange(
             client=self._client_name,
             partition_id=self._partition_id,
@@ -334,7 +342,7 @@ class RangeReader:
             raise UnavailableError(f"{address} ended the stream without saying where the range goes on")
 
     def _end(self, address: str, end: ranges_pb2.RangeEnd) -> None:
-        """A broker has given all that it has: the rest is where it says, or where nobody was asked yet."""
+        """A broker has sent all that it has. The brokers that it names have the rest, or those not asked yet."""
         others = [other for other in end.addresses if other != address]
         if others and not end.HasField("error"):
             self._asked = []
@@ -343,7 +351,7 @@ class RangeReader:
             raise error_from_proto(end.error)
         if end.is_complete and not self._cursor.is_done:
             where = format_offset(self._cursor.offset)
-            raise UnavailableError(f"{address} says that the range is read, and it gave nothing from {where} on")
+            raise UnavailableError(f"{address} says that the range is complete, but it sent nothing from {where} on")
 
     def _take(self, header: BatchHeader, body: memoryview) -> _Rows | None:
         batch = _batch.decode(body, header.message_count, header.body_crc)
@@ -371,7 +379,7 @@ class RangeReader:
                 dropped = event.dropped
                 self._lose(cursor.drop(dropped.from_offset, dropped.to_offset, dropped.checksum))
             case _:
-                raise UnavailableError("a broker of a newer version says something that is not known here")
+                raise UnavailableError("a broker of a newer version sent an event that this client does not know")
 
     def _lose(self, loss: Loss) -> None:
         reason = "lost" if loss.declared else "dropped"

@@ -1,7 +1,7 @@
 """Append streams: one for each broker, shared by all producers and partitions of a client.
 
-A link joins what is ready into frames, keeps within the broker's credits (it says whether it has room; it does not
-refuse), and hands replies to those who sent. What is sent, and again, is decided by the producer's core.
+A link joins the batches that are ready into frames, and gives replies to the partitions that sent. It says whether it
+has room within the broker's credit; it does not refuse a batch. The producer's core decides what is sent and resent.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ from seriatim._transport.channels import Channels
 PROTOCOL: Final = 1
 
 FRAME_BYTES_MAX: Final = 512 << 10
-"""Frames of this size reach the rate at which a stream moves bytes; larger ones only add delay."""
+"""The largest frame, in bytes. Frames of this size use the full rate of a stream; larger ones only add delay."""
 
 OPEN_DEADLINE_S: Final = 1.0
-"""From the first byte to the broker's credits. A frozen process accepts connections and says nothing."""
+"""Seconds from the first byte to the broker's credit. A frozen process accepts connections and sends nothing."""
 
 SILENCE_S: Final = 3.0
-"""A link on which answers are due and nothing comes for so long is given up, and its connection with it."""
+"""If answers are due on a link and nothing comes for this many seconds, it is given up, and its connection too."""
 
 SUSPICIOUS_S: Final = 0.25
-"""After so long without the answers that are due, another broker is asked whether the partition has moved: a frozen
-master's partner will have seen to it by then. It is a question, not a complaint, and for one partition of the link."""
+"""If answers are due and nothing comes for this many seconds, another broker is asked whether the partition has moved.
+By then the slave of a frozen master has begun a switch. It is a question and not a complaint, and is about one
+partition of the link."""
 
 BATCHES_MAX: Final = 128
-"""Batches on a link without an answer, over all partitions. With a thousand partitions it is what makes batches
-grow: a partition that waits for its turn gathers messages meanwhile."""
+"""The most batches on a link without an answer, over all partitions. With a thousand partitions this limit makes
+batches grow, because a partition that waits for its turn gathers messages meanwhile."""
 
 CALM_BATCHES: Final = 16
-"""Up to so many, a link is calm: a small batch goes at once. Beyond, small ones wait to become larger."""
+"""Below this many unanswered batches a link is calm, and a small batch is sent at once. Otherwise small batches wait to
+become larger."""
 
 PACE_S: Final = 0.0005
-"""What a small batch costs a client and a broker, roughly: the more partitions wait, the longer each may gather."""
+"""The rough cost of a small batch for a client and a broker, in seconds. The more partitions wait, the longer each may
+gather messages."""
 
 GATHER_S_MAX: Final = 1.0
 
@@ -54,26 +57,26 @@ _FIELD_HELLO: Final = 1
 
 
 class AppendUser(Protocol):
-    """A producer's partition, as a link sees it. None of these methods raises: a link has other users as well."""
+    """A producer's partition, as a link sees it. Its methods never raise, because a link has other users too."""
 
     def link_up(self, link: AppendLink) -> None:
-        """The link that was asked for is up."""
+        """The link for which this user asked is up."""
 
     def link_down(self, address: str, stream: int | None) -> None:
-        """A link is over, or (None) could not be opened."""
+        """A link has ended, or (with `stream` None) could not be opened."""
 
     def replied(self, reply: broker_pb2.AppendReply) -> None:
-        """An answer to one of the user's batches."""
+        """One of the user's batches was answered."""
 
     def link_has_room(self) -> None:
-        """The link has room again for one that found none."""
+        """The link has room again, after this user found none."""
 
     def link_is_silent(self, link: AppendLink) -> None:
-        """Answers are due, and the link is silent: find out whether the partition has moved."""
+        """Answers are due on the link, and none comes: ask whether the partition has moved."""
 
 
 class Credits(NamedTuple):
-    """What the broker allows on the stream."""
+    """The limits that the broker sets for the stream."""
 
     stream_bytes: int
     partition_bytes: int
@@ -89,7 +92,7 @@ class AppendLink:
         self.address = address
         self.stream = stream
         self.credits: Credits | None = None
-        self.users: dict[AppendUser, None] = {}  # who sent on it, or waits for it
+        self.users: dict[AppendUser, None] = {}  # the partitions that sent on it, or wait for it
         self.waiting_for_room: dict[AppendUser, None] = {}
         self.waiting_for_calm: dict[AppendUser, None] = {}
         self._rows: deque[tuple[AppendEntry, bytes, bytes]] = deque()
@@ -107,7 +110,7 @@ class AppendLink:
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch keeps within the stream's credits."""
+        """Whether another batch fits into the stream's credit."""
         return (
             self.credits is not None
             and len(self._unanswered) < BATCHES_MAX
@@ -116,18 +119,18 @@ class AppendLink:
 
     @property
     def is_calm(self) -> bool:
-        """Whether a small batch may go at once."""
+        """Whether a small batch may be sent at once."""
         return len(self._unanswered) < CALM_BATCHES
 
     @property
     def gather_s(self) -> float:
-        """How long a small batch may wait to become larger, if the link does not calm down first."""
+        """How many seconds a small batch may wait to become larger, unless the link becomes calm before."""
         return min(GATHER_S_MAX, PACE_S * (len(self.waiting_for_calm) + len(self.waiting_for_room)))
 
     def write(
         self, entry: AppendEntry, partition_id: int, producer: bytes, base_sequence: int, header: bytes, body: bytes
     ) -> None:
-        """Queue a batch; it goes with the next frame. The queue is bounded by what the users' windows allow."""
+        """Queue a batch for the next frame. The windows of the users limit the queue."""
         size = len(header) + len(body)
         if not self._unanswered:
             self._heard_at = asyncio.get_running_loop().time()
@@ -137,7 +140,7 @@ class AppendLink:
         self._wake.set()
 
     async def run(self) -> None:
-        """Open the stream and serve it until it ends; tells the users of both."""
+        """Open the stream and serve it until it ends. The users are told when it is up and when it has ended."""
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
         channel = call = None
         try:
@@ -154,7 +157,7 @@ class AppendLink:
         except SeriatimError as exc:
             reason = exc
         finally:
-            # Also if the link's own code failed: its users open another, and what was on its way is sent again.
+            # This also runs if the link's own code failed. Its users then open another link and resend their batches.
             if call is not None:
                 call.cancel()
             self._links.ended(self, reason)
@@ -221,14 +224,14 @@ class AppendLink:
         raise await _status_of(call)
 
     def _offer_room(self) -> None:
-        """As many as can be served; they cut in the next turn of the loop."""
+        """Tell as many waiting users as can be served that there is room. They cut in the next turn of the loop."""
         count = len(self._unanswered)
         if self.has_room:
             _offer(self.waiting_for_room, BATCHES_MAX - count)
         _offer(self.waiting_for_calm, CALM_BATCHES - count)
 
     async def _watch(self) -> None:
-        """Ask about a link that owes answers and is silent, and give it up in the end."""
+        """Watch a link that owes answers. If it is silent, ask about it; after `SILENCE_S`, give it up."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SUSPICIOUS_S / 2)
@@ -249,7 +252,7 @@ def _offer(waiting: dict[AppendUser, None], count: int) -> None:
 
 
 def report_unexpected(task: asyncio.Task[None]) -> None:
-    """A link ends by itself or is cancelled; anything else is our bug, and is not kept quiet."""
+    """Report a task that failed to the event loop. A link's task ends by itself or is cancelled; all else is a bug."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": f"{task.get_name()} failed", "exception": error})
 
@@ -272,12 +275,12 @@ class AppendLinks:
         self.last_error: SeriatimError | None = None
 
     def register(self, partition_id: int, producer: bytes, user: AppendUser) -> None:
-        """Replies to this producer on this partition go to `user`."""
+        """Give the replies for this producer on this partition to `user`."""
         assert (partition_id, producer) not in self._users
         self._users[partition_id, producer] = user
 
     def forget(self, partition_id: int, producer: bytes) -> None:
-        """No more replies are wanted."""
+        """Give out no more replies for this producer on this partition."""
         user = self._users.pop((partition_id, producer), None)
         if user is not None:
             for link in self._links.values():
@@ -286,11 +289,11 @@ class AppendLinks:
                 link.waiting_for_calm.pop(user, None)
 
     def user_of(self, partition_id: int, producer: bytes) -> AppendUser | None:
-        """Who sent a batch."""
+        """The user that sends the batches of this producer to this partition."""
         return self._users.get((partition_id, producer))
 
     def open(self, address: str, user: AppendUser) -> AppendLink | None:
-        """The link, if it is up; else it is opened, and `user` hears of it by `link_up` or `link_down`."""
+        """The link, if it is up. Else open it; `user` is told by `link_up` or `link_down`."""
         assert not self._closed
         link = self._links.get(address)
         if link is None:
@@ -303,18 +306,18 @@ class AppendLinks:
         return link if link.is_up else None
 
     def opened(self, link: AppendLink) -> None:
-        """A link is up."""
+        """A link is up: tell its users."""
         for user in list(link.users):
             user.link_up(link)
 
     def _task_ended(self, link: AppendLink, task: asyncio.Task[None]) -> None:
-        """Whatever happened in the task: its users must not wait for a link that is no more."""
+        """A link's task has ended, for any reason. Its users must not wait for it any more."""
         report_unexpected(task)
         if link in self._tasks:
             self.ended(link, UnavailableError(f"the stream to {link.address} was given up"))
 
     def ended(self, link: AppendLink, reason: SeriatimError) -> None:
-        """A link is over."""
+        """A link has ended: tell its users."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
         self.last_error = reason
@@ -326,13 +329,13 @@ class AppendLinks:
         self._tasks.pop(link, None)
 
     def dispatch(self, reply: broker_pb2.AppendReply) -> None:
-        """Hand a reply to the user that sent."""
+        """Give a reply to the user that sent the batch."""
         user = self.user_of(reply.partition_id, reply.producer)
         if user is not None:
             user.replied(reply)
 
     async def close(self) -> None:
-        """End all links."""
+        """End all links, and wait until their tasks have ended."""
         self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:

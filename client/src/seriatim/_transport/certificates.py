@@ -1,4 +1,4 @@
-"""A client's certificates, as gRPC wants them; and what gRPC says of other people's, in words that help."""
+"""A client's certificates in the form for gRPC, and clear reasons for failed TLS connections."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PREAMBLE: Final = re.compile(
 )
 
 _CLOSED: Final = "Socket closed"
-"""All that a broker with TLS says to plain text."""
+"""gRPC's only detail if a client with plain text connects to a broker with TLS."""
 
 _log = logging.getLogger("seriatim")
 
 
 class Certificates:
-    """The files' content, as gRPC's credentials.
+    """Makes gRPC's credentials from the files.
 
     Raises:
         PreconditionError: The files cannot be used; the text says why and what to do.
@@ -36,24 +36,24 @@ class Certificates:
 
     @property
     def generation(self) -> int:
-        """Grows when the files have changed."""
+        """A number that grows when the files have changed."""
         return self._source.generation
 
     def credentials(self) -> tuple[Any, tuple[tuple[str, str], ...]]:
-        """For a new channel: the credentials, and options."""
+        """The credentials and options for a new channel."""
         _, material = self._source.current()
         return grpc.ssl_channel_credentials(material.ca, material.key, material.cert), self._options
 
 
 def _tell_change(refused: PreconditionError | None) -> None:
     if refused is not None:
-        _log.warning("changed certificates are not used, the old ones are: %s", refused.message)
+        _log.warning("the changed certificates cannot be used, so the old ones stay in use: %s", refused.message)
 
 
 def explain(details: str | None, certificates: Certificates | None) -> tuple[str, bool]:
     """Why a call failed, and whether TLS is the cause.
 
-    gRPC's preamble, which names the address again, twice, is left out.
+    It leaves gRPC's preamble out, which names the address two more times.
     """
     text = details or "no reason given"
     reason = _PREAMBLE.sub("", text)

@@ -1,9 +1,11 @@
 """Channels to brokers: one for each address and purpose, so that bulk on one never delays a question on another.
 
-A channel whose connection was lost is given up: gRPC would take it up again, when it is next used, at the address that
-the broker's name had then, and a pod that was restarted has another. So whoever connects again asks for the name
-again; and connections that are kept warm are made anew when they are lost, not when they are needed. One that is still
-not there when it is needed is made anew as well: it may be on its way to an address where nobody lives any more.
+If a channel loses its connection, the client gives the channel up. Without it: 1. A pod restarts, and has another IP
+address. 2. The channel is used again. 3. gRPC connects to the IP address that the broker's name had before. With a new
+channel, gRPC looks the name up again.
+
+The client replaces connections that are kept warm when they are lost, not when they are needed. If a channel is not
+connected when it is needed, the client replaces it too, because gRPC may be dialing an old IP address.
 """
 
 from __future__ import annotations
@@ -27,16 +29,19 @@ MESSAGE_SIZE_BYTES_MAX: Final = 32 << 20
 """The brokers' own limit for one gRPC message."""
 
 RETIRED_GRACE_S: Final = 7 * 86_400.0
-"""How long what began over a channel that was given up may go on there; streams live as long as their users."""
+"""Seconds for which calls that began on a channel may go on after it was given up. Streams live as long as their
+users."""
 
 WARM_MAX: Final = 16
-"""Connections that are kept warm to brokers that may take over next; the one that was named longest ago makes room."""
+"""The most connections that are kept warm, to brokers that may take over next. The one that was named longest ago is
+replaced first."""
 
 COLD_S: Final = 60.0
-"""A connection that did not come about for so long is no longer tried, unless somebody asks for it."""
+"""If a connection was not made in this many seconds, the client stops trying until a call needs it."""
 
 SLOW_S: Final = 0.3
-"""A connection that takes longer is not waited for by those who need it now; a TLS handshake takes some 20 ms."""
+"""If a connection takes longer than this many seconds, a call that needs it makes another one. A TLS handshake takes
+about 20 ms."""
 
 _ONCE_CONNECTED: Final = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
 
@@ -44,10 +49,10 @@ _OPTIONS: Final = (
     *DIAL_OPTIONS,
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
-    # gRPC's defaults (1 s growing to 120 s) find a broker that is back a second late.
+    # gRPC's default back-off (1 s growing to 120 s) would find a broker that is back a second too late.
     ("grpc.initial_reconnect_backoff_ms", 20),
-    # How long an attempt may take, whatever its name says; below some hundred milliseconds a busy machine answers
-    # none in time, and the attempts themselves keep it busy.
+    # In spite of its name, this is the time that one attempt to connect may take. With less than some hundred
+    # milliseconds, a busy machine would answer no attempt in time, and the attempts themselves would keep it busy.
     ("grpc.min_reconnect_backoff_ms", 1_500),
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.http2.lookahead_bytes", 1 << 20),
@@ -55,10 +60,10 @@ _OPTIONS: Final = (
 
 
 class Channels:
-    """Opens channels on demand and closes them all at the end; what comes over any of them ends the silence.
+    """Opens channels on demand, and closes all of them at the end. Any answer on one of them ends the silence.
 
     Args:
-        tls: How brokers are spoken to with TLS; None speaks plain text.
+        tls: The files for TLS; None: plain text.
 
     Raises:
         PreconditionError: The certificates cannot be used; the text says why.
@@ -69,14 +74,14 @@ class Channels:
         self._certificates = Certificates(tls) if tls is not None else None
         self._generation = 0
         self._channels: dict[tuple[str, Purpose], Any] = {}
-        self._opened_at: dict[Any, float] = {}  # of those in use, by the loop's clock
+        self._opened_at: dict[Any, float] = {}  # for each channel in use, by the loop's clock
         self._retired: dict[Any, None] = {}
         self._warm: dict[str, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._watching: set[asyncio.Task[None]] = set()
 
     def get(self, address: str, purpose: Purpose) -> Any:
-        """The channel; connects when it is first used."""
+        """The channel to an address. It connects when it is first used."""
         if self._certificates is not None and self._certificates.generation != self._generation:
             self._generation = self._certificates.generation
             self._retire_all()
@@ -100,21 +105,21 @@ class Channels:
         return grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *options))
 
     def _is_slow(self, channel: Any) -> bool:
-        """Whether it is not connected although it had the time."""
+        """Whether the channel is not connected after `SLOW_S`."""
         if channel.get_state() is grpc.ChannelConnectivity.READY:
             return False
         return asyncio.get_running_loop().time() - self._opened_at[channel] > SLOW_S
 
     async def _watch(self, address: str, purpose: Purpose, channel: Any) -> None:
-        """Give the channel up when its connection is lost, or does not come about; what is under way on it goes on."""
+        """Give the channel up when its connection is lost or was not made in `COLD_S`. Calls under way on it go on."""
         is_lost = False
         with suppress(TimeoutError, grpc.aio.UsageError):
             async with asyncio.timeout(COLD_S):
                 if channel.get_state() is grpc.ChannelConnectivity.IDLE:
-                    # Not until it is seen to be another: on a busy machine it may be IDLE again by the time we are
-                    # told, connected and lost unseen.
+                    # Wait for one change only, and not for another state: on a busy machine the channel may connect and
+                    # lose its connection before we are told, and then it is IDLE again.
                     await channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE)
-                # From an attempt it goes to READY; from there only, perhaps unseen, back to IDLE.
+                # After an attempt to connect it becomes READY. Only from there, perhaps unseen, it becomes IDLE again.
                 await _wait_for(channel, lambda state: state in _ONCE_CONNECTED)
             await _wait_for(channel, lambda state: state is not grpc.ChannelConnectivity.READY)
             is_lost = True
@@ -133,10 +138,10 @@ class Channels:
         self._close_later(address, self._close_unused(channel))
 
     def _retire_all(self) -> None:
-        """The certificates have changed: what is begun from now on has channels of its own.
+        """The certificates have changed: new calls get new channels.
 
-        A channel keeps the certificates that it was made with, also when it connects again. What is under way on it
-        goes on; it is closed when the last of that has ended.
+        A channel keeps its first certificates, also when it connects again. Calls under way on it go on. It is closed
+        when the last of them has ended.
         """
         retired, self._channels = self._channels, {}
         self._warm.clear()
@@ -148,11 +153,11 @@ class Channels:
         self._retired.pop(channel, None)
 
     def explain(self, details: str | None) -> tuple[str, bool]:
-        """Why a connection failed, for people, from gRPC's words; and whether TLS is the cause."""
+        """Why a connection failed, for people, from gRPC's details; and whether TLS is the cause."""
         return explain(details, self._certificates)
 
     def drop(self, address: str, purpose: Purpose, channel: Any) -> None:
-        """Give up a connection that has gone silent; the next `get` makes another. One that took its place stays."""
+        """Close the channel of a silent connection. The next `get` makes another. A channel that replaced it stays."""
         is_in_use = self._channels.get((address, purpose)) is channel
         if is_in_use:
             del self._channels[address, purpose]
@@ -165,11 +170,11 @@ class Channels:
         task.add_done_callback(self._closing.discard)
 
     def warm(self, address: str) -> None:
-        """Connect for appending before it is needed, and stay so; see `WARM_MAX`, `COLD_S`."""
+        """Connect for appending before the connection is needed, and keep it; see `WARM_MAX` and `COLD_S`."""
         if not address:
             return
         if address not in self._warm:
-            # When it is watched, which begins in the next turn of the loop: what comes before is not seen.
+            # Connect in the next turn of the loop, because the watch begins only then and would miss earlier changes.
             asyncio.get_running_loop().call_soon(_connect, self.get(address, "append"))
         self._warm.pop(address, None)
         self._warm[address] = None
@@ -177,7 +182,7 @@ class Channels:
             del self._warm[next(iter(self._warm))]
 
     async def close(self) -> None:
-        """Close all; calls under way are cancelled."""
+        """Close all channels. Calls under way are cancelled."""
         self.silence.stop()
         for task in self._watching:
             task.cancel()
@@ -188,15 +193,15 @@ class Channels:
 
 
 def _connect(channel: Any) -> None:
-    with suppress(grpc.aio.UsageError):  # it was closed
+    with suppress(grpc.aio.UsageError):  # the channel was closed
         channel.get_state(try_to_connect=True)
 
 
 async def _wait_for(channel: Any, is_reached: Callable[[grpc.ChannelConnectivity], bool]) -> None:
-    """Wait until a channel's state is one of those; for ever if it never is.
+    """Wait until a channel's state is reached; for ever if it never is.
 
     Raises:
-        grpc.aio.UsageError: It was closed.
+        grpc.aio.UsageError: The channel was closed.
     """
     while not is_reached(state := channel.get_state()):
         await channel.wait_for_state_change(state)

@@ -1,4 +1,4 @@
-"""Consume streams: one for each consumer and broker, for all partitions that the broker serves to it."""
+"""Consume streams: one for each consumer and broker, for all partitions that the broker serves to the consumer."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class ConsumeListener(Protocol):
         """The stream is up."""
 
     def consume_link_down(self, link: ConsumeLink, reason: SeriatimError) -> None:
-        """The stream is over, or could not be opened."""
+        """The stream has ended, or could not be opened."""
 
     def arrived(
         self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
     ) -> None:
-        """An event of a subscription, with its batches if it speaks of any."""
+        """An event of a subscription came, with its batches if it has any."""
 
 
 class ConsumeLink:
-    """One stream to one broker, from its opening to its end. Owned by the consumer, which awaits `close`."""
+    """One stream to one broker, from its opening to its end. The consumer owns it, and awaits `close`."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class ConsumeLink:
         self.address = address
         self.stream = stream
         self.is_up = False
-        self.answers_pings = False  # until the broker has said so
-        self.told_alive_at_us = 0  # up to when the subscriptions know that the broker answers
+        self.answers_pings = False  # whether the broker has said that it answers heartbeats
+        self.told_alive_at_us = 0  # when the newest heartbeat was sent whose answer the subscriptions know of
         self._is_over = False
         self._is_ending = False
         self.heard_at = asyncio.get_running_loop().time()
@@ -73,27 +73,27 @@ class ConsumeLink:
         self._task.add_done_callback(report_unexpected)
 
     def write(self, request: broker_pb2.ConsumeRequest) -> None:
-        """Queue a request. Their number is bounded by the consumer's partitions and its pace of acknowledging."""
+        """Queue a request. The number of partitions and the rate of acknowledgements limit the queue."""
         if not self._is_ending:
             self._requests.append(request)
             self._wake.set()
 
     def give_credit(self, size_bytes: int) -> None:
-        """So much of what came was taken, or dropped: the broker may send as much again."""
+        """Give credit back: the application took so many bytes, or the client dropped them."""
         if not self._is_over and (granted := self._credit.free(size_bytes, _now_us())):
             self.write(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)))
 
     def ping(self, session_ms: int) -> None:
-        """Ask for a sign of life, unless requests wait to be written already: then the stream is stuck."""
+        """Send a heartbeat, unless requests wait to be written: then the stream is stuck already."""
         if not self._requests:
-            ping = broker_pb2.Ping(number=_now_us(), session_ms=session_ms)  # the number comes back with the answer
+            ping = broker_pb2.Ping(number=_now_us(), session_ms=session_ms)  # the answer has the same number
             self.write(broker_pb2.ConsumeRequest(ping=ping))
 
     async def drain(self) -> None:
-        """Send what was queued, say that nothing more comes, and wait until the broker has ended the stream.
+        """Send all queued requests, close the client's side, and wait until the broker has ended the stream.
 
-        It ends it when it has read everything. A stream that is broken off takes with it what the broker has not read
-        yet: the last acknowledgements.
+        The broker ends it when it has read everything. If the client cancelled the stream instead, the requests that
+        the broker has not read yet would be lost: the last acknowledgements.
         """
         self._is_ending = True
         self._wake.set()
@@ -110,7 +110,7 @@ class ConsumeLink:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def give_up(self) -> None:
-        """The broker behind it is no longer trusted to be there: end it, and its connection."""
+        """End the stream and its connection, because the broker may be gone."""
         if self._channel is not None:
             self._channels.drop(self.address, "consume", self._channel)
 
@@ -118,7 +118,7 @@ class ConsumeLink:
         reason: SeriatimError = UnavailableError(f"the stream to {self.address} was given up")
         call = None
         try:
-            # An aio stream reports nothing before the first message, so it is up when the connection is.
+            # An aio stream reports nothing before the first message. So it counts as up when its connection is.
             channel = self._channel = self._channels.get(self.address, "consume")
             async with asyncio.timeout(OPEN_DEADLINE_S):
                 call = channel.stream_stream(_PATH)()
@@ -150,7 +150,7 @@ class ConsumeLink:
             done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            await asyncio.gather(*others)  # all is written: the broker ends the stream, and with it the reader
+            await asyncio.gather(*others)  # all is written: the broker ends the stream, and so the reader ends
         finally:
             for task in tasks:
                 task.cancel()

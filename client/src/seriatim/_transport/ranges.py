@@ -1,4 +1,4 @@
-"""Streams of range reads: one for each range and broker, read ahead as far as the credit reaches."""
+"""Streams of range reads: one for each range and broker. The broker sends ahead as far as the credit allows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from seriatim._transport.channels import Channels
 OPEN_DEADLINE_S: Final = 1.0
 
 SILENCE_S: Final = 2.0
-"""A broker that sends nothing for so long, although it may, is left for another one. A read of its disk and a producer
-table from another broker take less as a rule."""
+"""If a broker sends nothing for this many seconds, although it has credit, the reader goes to another one. A read of
+its disk and a producer table from another broker mostly take less."""
 
 _PATH: Final = "/seriatim.v1.Ranges/ReadRange"
 
@@ -32,12 +32,12 @@ _Item = Event | SeriatimError | None
 
 
 class RangeCall:
-    """One stream. `async with` it; `events` gives what comes, and gives credit back for what was taken.
+    """One stream, used with `async with`. `events` yields its events, and gives credit back for those that were taken.
 
     Args:
-        channels: Where connections come from.
-        address: Of the broker.
-        request: What is read.
+        channels: The connections.
+        address: The broker's address.
+        request: The range to read.
     """
 
     def __init__(self, channels: Channels, address: str, request: ranges_pb2.OpenRange) -> None:
@@ -62,10 +62,10 @@ class RangeCall:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def events(self) -> AsyncIterator[Event]:
-        """What comes, in its order, to the end of the stream.
+        """The events of the stream in their order, until it ends.
 
         Raises:
-            SeriatimError: What the broker said, or that it was not reached, or is silent.
+            SeriatimError: The broker's error; or the broker was not reached, or is silent.
         """
         while True:
             while self._items:
@@ -92,7 +92,7 @@ class RangeCall:
             try:
                 await self._call.write(credit.SerializeToString())
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return  # the stream is over: its end is among the items
+                return  # the stream has ended: its end is among the items
 
     async def _run(self) -> None:
         end: SeriatimError | None = UnavailableError(f"the stream from {self._address} was given up")

@@ -1,8 +1,8 @@
-"""Silence: notices that no broker answers, and says so, once, on the logger `seriatim`; and again when one does.
+"""Silence: logs a warning on the logger `seriatim` if no broker answers, and another one when a broker answers again.
 
-Without it a program whose brokers are all gone, or which was given a wrong address, is quiet until its deadlines pass:
-ten seconds at the start, two minutes for a send, for ever for a consumer. A program that configures no logging has
-these two lines on stderr.
+Without it, a program with a wrong address, or with all brokers gone, prints nothing until its deadlines pass: 10 s at
+the start, 2 minutes for a send, for ever for a consumer. If a program configures no logging, Python prints these two
+lines on stderr.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 from seriatim_api.errors import TlsHandshakeError, UnavailableError
 
 NOTICE_S: Final = 1.5
-"""How long somebody has been asked, and nobody has answered, until it is said: longer than a frozen broker takes to be
-passed over, and than the gap at the loss of a master."""
+"""Seconds without any answer before the warning. It is longer than the time to pass over a frozen broker, and than the
+gap at the loss of a master."""
 
 SHOWN_MAX: Final = 4
-"""Addresses that are named; of a large cluster the rest is counted."""
+"""The most addresses that a text names. It only counts the others."""
 
 _NOT_YET: Final = "no answer in time"
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("seriatim")
 
 
 class Silence:
-    """What is known of brokers that do not answer, since the last answer of any."""
+    """The brokers that have not answered since the last answer of any broker, with their reasons."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -38,31 +38,31 @@ class Silence:
 
     @property
     def is_feared(self) -> bool:
-        """Whether it has begun, or was told: somebody waits for a sign of life."""
+        """Whether a call waits for the first answer, or the warning was logged."""
         return self._timer is not None or self._is_told
 
     def begins(self, addresses: Iterable[str]) -> None:
-        """One of these is asked and ought to answer at once, or did not answer in its time."""
+        """A broker at one of these addresses is asked and should answer at once, or did not answer in time."""
         if self._timer is None and not self._is_told:
             self._addresses = tuple(addresses)
             self._timer = asyncio.get_running_loop().call_later(NOTICE_S, self._tell)
 
     def goes_on(self, address: str, reason: str, *, is_tls: bool = False) -> None:
-        """A broker did not answer, perhaps because the two sides could not agree on TLS."""
+        """A broker did not answer. `is_tls`: because the two sides could not agree on TLS."""
         self._reasons[address] = reason
         (self._tls_failures.add if is_tls else self._tls_failures.discard)(address)
 
     def note_late(self, address: str) -> str:
-        """A broker did not answer in the time it was given; returns what is known to be the reason.
+        """A broker did not answer in time. Returns the known reason.
 
-        Where TLS failed before, it stays TLS: a call whose time ends during the next handshake learns nothing.
+        If TLS failed before, the reason stays TLS. A call whose time ends during the next handshake learns no reason.
         """
         if address not in self._tls_failures:
             self._reasons[address] = _NOT_YET
         return self._reasons[address]
 
     def ends(self, address: str) -> None:
-        """A broker answered, or said anything on a stream: it may be busy, but it is there."""
+        """A broker answered, or sent something on a stream: it may be busy, but it lives."""
         self.stop()
         self._reasons.clear()
         self._tls_failures.clear()
@@ -71,13 +71,13 @@ class Silence:
             _log.warning("the broker at %s answers", address)
 
     def stop(self) -> None:
-        """Nobody waits for an answer."""
+        """End the wait for an answer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def error(self, addresses: Iterable[str]) -> UnavailableError:
-        """What is raised when nobody answered before the deadline."""
+        """The error for a call that no broker answered before the deadline."""
         asked = tuple(addresses)
         kind = TlsHandshakeError if asked and self._tls_failures.issuperset(asked) else UnavailableError
         return kind(self._text(asked))

@@ -26,16 +26,17 @@ from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, publications_p
 from seriatim._transport.channels import Channels
 
 ATTEMPT_DEADLINE_S: Final = 1.0
-"""For one broker's answer, where another may be asked."""
+"""Seconds for one broker's answer, if another broker may be asked."""
 
 PATIENCE_S: Final = 0.2
-"""After so long without an answer another broker is asked as well; a frozen one, or one that died, costs that much."""
+"""After this many seconds without an answer another broker is asked too. So a frozen or dead broker costs this time."""
 
 COMPLAINT_PATIENCE_S: Final = 0.6
-"""The same for what is answered when a partition has moved: longer than that takes as a rule."""
+"""The same for complaints and other slow questions. A broker answers a complaint when the partition has moved, which
+mostly takes less."""
 
 READ_PATIENCE_S: Final = 2.0
-"""The same for what only reads, and may take a broker of many partitions a while."""
+"""The same for methods in `READS`, because the answer may take long on a broker with many partitions."""
 
 READS: Final = frozenset(
     {
@@ -52,27 +53,31 @@ READS: Final = frozenset(
         "PrepareStaging",
     }
 )
-"""Methods that change nothing: any broker may be asked, and asked again."""
+"""Methods that change nothing. Any broker may be asked, and asked again."""
 
 ROUND_PAUSE_S: Final = 0.05
-"""Between two rounds over all addresses, while the deadline lasts."""
+"""Seconds between two rounds over all addresses, until the deadline."""
 
 ASKED_AT_ONCE_MAX: Final = 64
-"""Questions of one client under way at once: after the loss of a master with a thousand partitions, a queue here
-rather than at the brokers. As many publications may be under way besides: those wait for disks, and a producer's
-question for its new route must not wait for them."""
+"""The most questions of one client that are under way at once. After the loss of a master with a thousand partitions,
+the other questions wait here and not at the brokers. In addition, as many publications may be under way. They have
+their own limit, because they wait for disks, and a producer's question for its route must not wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A question, whoever is asked.
+    """A question, for any broker.
 
     Attributes:
-        is_slow: A broker may take its time to answer: that it has not says nothing yet.
-        once: It must not be sent again if it may have been taken.
-        is_new: Brokers of an older version, which may stand beside others, do not know it.
+        stub: Makes the service's stub from a channel.
+        method: The name of the method.
+        request: The request.
+        timeout_s: Seconds until the deadline of the whole question.
+        is_slow: A broker may answer late, so a missing answer proves nothing yet.
+        once: It must not be sent again if a broker may have taken it.
+        is_new: Brokers of an older version may be in the cluster, and do not know it.
         is_long: It may wait for disks that are away.
-        reads: It changes nothing, and the answer may be large: each broker that is asked has all the time there is.
+        reads: It changes nothing, and the answer may be large: each broker that is asked has all the time that is left.
     """
 
     stub: Callable[[Any], Any]
@@ -87,7 +92,7 @@ class _Call:
 
     @property
     def patience_s(self) -> float | None:
-        """After how long another broker is asked as well; None: when this one has failed."""
+        """Seconds after which another broker is asked too; None: only after this one has failed."""
         if self.once:
             return None
         if self.reads:
@@ -96,12 +101,12 @@ class _Call:
 
 
 class _NoAnswerError(Exception):
-    """Another broker is to be asked: nobody at an address said anything, or it said that it cannot answer now.
+    """A broker did not answer, or answered that it cannot answer now. Another broker must be asked.
 
     Attributes:
-        reason: For people.
-        may_be_taken: Whether it may have taken the request nevertheless.
-        told: What it said; None if it was not reached, or not in time.
+        reason: Why, for people.
+        may_be_taken: Whether the broker may have taken the request.
+        told: The error that the broker answered; None if it was not reached, or not in time.
     """
 
     def __init__(self, reason: str, *, may_be_taken: bool, told: SeriatimError | None = None) -> None:
@@ -117,11 +122,11 @@ def _managing(stub: Callable[[Any], Any], method: str, request: Any, timeout_s: 
 
 
 class Caller:
-    """Asks any broker that answers.
+    """Asks brokers, one after another, until one answers.
 
     Args:
-        channels: Where connections come from.
-        bootstrap: Addresses to begin with; more are learned.
+        channels: The connections.
+        bootstrap: Addresses of brokers to begin with. The caller learns more.
     """
 
     def __init__(self, channels: Channels, bootstrap: Iterable[str]) -> None:
@@ -134,7 +139,7 @@ class Caller:
         assert self._addresses
 
     def learn(self, addresses: Iterable[str]) -> None:
-        """Addresses that a broker named."""
+        """Remember addresses that a broker named."""
         self._addresses.update(dict.fromkeys(address for address in addresses if address))
 
     async def routing(
@@ -147,17 +152,26 @@ class Caller:
         avoid: str | None = None,
         is_complaint: bool = False,
     ) -> Any:
-        """A call of the routing service; see `_call`. Brokers take their time to answer a complaint."""
+        """A call of the routing service; see `_call`.
+
+        Args:
+            method: The name of the method.
+            request: The request.
+            timeout_s: Seconds until the deadline.
+            first: The address of the broker to ask first.
+            avoid: The address of a broker to ask last.
+            is_complaint: Whether it is a complaint, which brokers answer later than other questions.
+        """
         call = _Call(broker_pb2_grpc.RoutingStub, method, request, timeout_s, is_slow=is_complaint)
         return await self._call(call, first, avoid)
 
     async def ranges(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the service of ranges."""
+        """A call of the ranges service; see `_call`."""
         call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True, is_new=True)
         return await self._call(call, None, None)
 
     async def publications(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the service of publications. What changes something is not sent again if it may have been taken."""
+        """A call of the publications service. One outside `READS` is not sent again if a broker may have taken it."""
         call = replace(
             _managing(publications_pb2_grpc.PublicationsStub, method, request, timeout_s),
             is_new=True,
@@ -166,25 +180,28 @@ class Caller:
         return await self._call(call, None, None)
 
     async def admin(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the admin service. What changes something is not sent again if it may have been taken."""
+        """A call of the admin service. One outside `READS` is not sent again if a broker may have taken it."""
         return await self._call(_managing(broker_pb2_grpc.AdminStub, method, request, timeout_s), None, None)
 
     async def balancing(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the balancing service. One that may have been taken is not sent again."""
+        """A call of the balancing service; see `_call`. It is not sent again if a broker may have taken it."""
         call = _Call(operations_pb2_grpc.BalancingStub, method, request, timeout_s, is_slow=True, once=True)
         return await self._call(call, None, None)
 
     async def operations(self, method: str, request: Any, timeout_s: float) -> Any:
-        """A call of the operations service. What changes something is not sent again if it may have been taken."""
+        """A call of the operations service. One outside `READS` is not sent again if a broker may have taken it."""
         return await self._call(_managing(operations_pb2_grpc.OperationsStub, method, request, timeout_s), None, None)
 
     async def _call(self, call: _Call, first: str | None, avoid: str | None) -> Any:
         """Ask brokers in turn until one answers.
 
+        A call that changes something is not sent again if a broker may have taken it.
+
         Raises:
-            SeriatimError: What a broker says of the request itself, at once; of itself, if none said anything better.
-            UnavailableError: Nobody answered before the deadline.
-            DeadlineExceededError: Nobody answered a call that may have been taken.
+            SeriatimError: A broker refused the request itself (raised at once). Or brokers answered that they cannot
+                answer now, until the deadline.
+            UnavailableError: No broker answered before the deadline.
+            DeadlineExceededError: A broker may have taken a call that must not be sent again, and did not answer.
         """
         deadline = asyncio.get_running_loop().time() + call.timeout_s
         told: SeriatimError | None = None
@@ -197,7 +214,7 @@ class Caller:
                 told = exc.told or told
                 self._pass_over(address)
                 raise
-            except DeadlineExceededError:  # who asks again, asks another one first
+            except DeadlineExceededError:  # the next question begins at another broker
                 self._pass_over(address)
                 raise
             self._good = address
@@ -214,7 +231,7 @@ class Caller:
                     raise told or self._silence.error(self._addresses)
 
     def _pass_over(self, address: str) -> None:
-        """It gave no answer: the next question begins at another one."""
+        """A broker gave no answer: ask it last from now on."""
         if self._good == address:
             self._good = None
         if address in self._addresses:
@@ -222,11 +239,11 @@ class Caller:
             self._addresses[address] = None
 
     async def _ask_once(self, call: _Call, address: str, deadline: float) -> Any:
-        """One broker's answer.
+        """Ask one broker.
 
         Raises:
-            _NoAnswerError: Another may answer.
-            SeriatimError: No other would say anything else, or may be asked.
+            _NoAnswerError: Another broker may answer.
+            SeriatimError: Every other broker would answer the same, or no other may be asked.
         """
         left_s = _left_s(deadline)
         if left_s <= 0:
@@ -246,7 +263,7 @@ class Caller:
             raise _NoAnswerError(exc.message, may_be_taken=False, told=exc) from exc
 
     def _order(self, first: str | None, avoid: str | None) -> list[str]:
-        """Who is asked: the one that should know, the one that answered last, then the others; who is avoided, last."""
+        """The order of brokers: `first`, the one that answered last, the others, and `avoid` at the end."""
         wanted = [address for address in (first, self._good) if address]
         order = list(dict.fromkeys([*wanted, *self._addresses]))
         if avoid in order:
@@ -266,7 +283,7 @@ class Caller:
         return answer
 
     def _failure(self, address: str, exc: grpc.aio.AioRpcError) -> SeriatimError | _NoAnswerError:
-        """Why a call failed: what the broker said, or that it said nothing."""
+        """Why a call failed: the error that the broker answered, or that it did not answer."""
         code, metadata = exc.code(), exc.trailing_metadata()
         reason, is_tls = self._channels.explain(exc.details())
         error = from_status(code, f"{address}: {reason}", metadata)
@@ -283,10 +300,10 @@ class Caller:
         return _NoAnswerError(reason, may_be_taken=is_late)
 
     async def admin_stream(self, method: str, request: Any) -> AsyncIterator[Any]:
-        """A stream of the admin service from the first broker that answers.
+        """A stream of the admin service, from the first broker that answers.
 
         Raises:
-            SeriatimError: The stream broke; what was given out stands.
+            SeriatimError: The broker refused, no broker answered, or the stream broke. The items before stay valid.
         """
         told: SeriatimError | None = None
         stub: Callable[[Any], Any] = broker_pb2_grpc.AdminStub
