@@ -1,7 +1,7 @@
-"""The checker: reads a history, judges it, reports.
+"""The checker: reads a history, checks it, and reports.
 
-Order and repeats are judged in `_order`; here is what needs all partitions at once: what is missing, what failed and
-came all the same, and what still waits.
+`_order` checks order and repeats. This module checks what needs all partitions at once: missing messages, messages that
+failed and were delivered, and messages without an outcome.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from seriatim.history._report import Report
 from seriatim.history._sources import Event, FileLines, Lines, MemoryLines
 
 FINDINGS_MAX: Final = 10
-"""Of each kind; enough to see a pattern, few enough to read."""
+"""The findings that are shown of each kind: enough to see a pattern, few enough to read."""
 
 
 def check(
     paths: str | Path | Iterable[str | Path], *, groups: Collection[str] = (), limit: int = FINDINGS_MAX
 ) -> Report:
-    """Judge the history in these files.
+    """Check the history in these files.
 
-    Linear in the number of messages but for a merge by time where several files hold deliveries to one group; about
-    a hundred bytes of memory a message and forty a delivery.
+    The time is linear in the number of messages, except for a merge by time if several files have deliveries to one
+    group. It takes about 100 bytes of memory for each message, and 40 for each delivery.
 
     Args:
         paths: The files of all processes, in any order.
-        groups: Consumer groups that must appear, even if nothing was recorded of them.
-        limit: How many findings of each kind are kept with their lines; counts are exact.
+        groups: Consumer groups that must appear, even if no line is about them.
+        limit: How many findings of each kind are kept with their lines. Counts are exact in any case.
 
     Raises:
-        HistoryFormatError: A line that no recorder writes.
+        HistoryFormatError: A file has a line that no recorder writes, or a file is given twice.
         OSError: A file cannot be read.
     """
     files = [paths] if isinstance(paths, str | Path) else paths
@@ -46,7 +46,7 @@ def check(
 
 
 def check_events(events: Iterable[Event], *, groups: Collection[str] = (), limit: int = FINDINGS_MAX) -> Report:
-    """Judge a history held in memory: events as the lines hold them, in the order in which they happened.
+    """Check a history in memory. Its events have the form of the lines, in the order in which they happened.
 
     Args:
         events: For example `MemoryHistory.events`.
@@ -93,7 +93,7 @@ class _Checker:
         return self._make_report()
 
     def _judge_messages(self) -> None:
-        """What can be said of a message whoever received it."""
+        """Check each message alone, without the groups that received it."""
         messages, findings, first_line = self._messages, self._findings, self._judge.first_line
         for row, line in self._history.contradictions:
             if findings.wants(kinds.CONTRADICTED):
@@ -115,14 +115,14 @@ class _Checker:
 
     def _judge_unsent(self, row: int, came: int) -> None:
         if not all(run.closed for run in self._history.runs):
-            # A kill takes the lines that its process had not flushed yet: this send may be one of them.
+            # The lines that a killed process had not flushed are gone. The send of this message may be one of them.
             self._unsent_excused += 1
         elif self._findings.wants(kinds.UNSENT):
-            text = f"message {self._findings.ids[row]!r} was delivered, but nobody sent it"
+            text = f"message {self._findings.ids[row]!r} was delivered, but no producer recorded its send"
             self._findings.keep(kinds.UNSENT, text, [(came, row)], row=row)
 
     def _was_cut(self, line: int) -> bool:
-        """Whether the process that wrote this line was killed: then nobody was left to be told an outcome."""
+        """Whether the process that wrote this line was killed, so that it could not record an outcome any more."""
         run = bisect_right(self._run_starts, line) - 1
         return run >= 0 and not self._history.runs[run].closed
 
@@ -148,7 +148,7 @@ class _Checker:
             self._undrained(view, undrained[0] if undrained else _last_end(ends, None))
 
     def _topics(self, group: str, ends: list[End]) -> list[str]:
-        """The topics whose messages the group must see: those it was seen to read, or said that it reads."""
+        """The topics whose messages the group must see: those that it read, or that its `end` lines name."""
         everything = sorted({self._topic(stream) for stream in range(self._stream_count)})
         read = {self._topic(stream) for name, stream in self._history.deliveries if name == group}
         read |= {self._topic(stream) for name, stream in self._history.acked if name == group}
@@ -161,7 +161,7 @@ class _Checker:
         return topic
 
     def _missing(self, view: GroupView, topics: list[str]) -> dict[int, list[int]]:
-        """By stream, the messages that the group must see and did not, outside declared gaps; in offset order."""
+        """For each stream, the messages that the group must see and did not, without declared gaps, in offset order."""
         messages = self._messages
         wanted = [self._topic(stream) in topics for stream in range(self._stream_count)]
         missing: dict[int, list[int]] = {}
@@ -276,6 +276,6 @@ class _Checker:
 
 
 def _last_end(ends: list[End], topic: str | None) -> End | None:
-    """What was said last about this topic."""
+    """The last `end` line about this topic."""
     fitting = [end for end in ends if end.topic in (None, topic)]
     return fitting[-1] if fitting else None

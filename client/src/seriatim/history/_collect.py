@@ -1,7 +1,7 @@
-"""Lines become columns: one row for each message, one for each delivery, held in arrays of numbers.
+"""Turns lines into columns: one row for each message, and one for each delivery, in arrays of numbers.
 
-A million messages as Python objects would take a gigabyte and most of the checker's time. What a finding has to show
-is read again from its line. Nothing is judged here except whether a line is one.
+A million messages as Python objects would take a gigabyte, and most of the checker's time. The lines of a finding are
+read again when it is shown. This module only checks whether a line has the right form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Stream = tuple[str, int]
 
 
 class Names:
-    """Numbers for names, from 0 on in the order in which they were first seen."""
+    """Gives numbers to names, from 0, in the order in which the names were first seen."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
@@ -44,7 +44,7 @@ class Names:
 
 
 class Messages:
-    """One row for each message id, whoever mentioned it first."""
+    """One row for each message id, from the first line that has it."""
 
     def __init__(self) -> None:
         self._numbers: dict[MessageId, int] = {}
@@ -66,7 +66,7 @@ class Messages:
         return list(self._numbers)
 
     def rows(self, ids: Sequence[MessageId]) -> list[int]:
-        """The rows of these ids, made where they are new."""
+        """The rows of these ids. A new id gets a new row."""
         numbers = self._numbers
         rows = [numbers.setdefault(message, len(numbers)) for message in ids]
         new = len(numbers) - len(self.outcome)
@@ -86,7 +86,7 @@ class Messages:
         return rows
 
     def _add_one(self) -> None:
-        """The same for a single row, without the small arrays: histories of single lines spend their time here."""
+        """Add a single row, without the small arrays. A history of single lines spends its time here."""
         self.stream.append(NONE)
         self.producer.append(NONE)
         self.order.append(NONE)
@@ -100,7 +100,7 @@ class Messages:
 
 @dataclass(slots=True)
 class Deliveries:
-    """What one source saw delivered to one group from one stream, in its order."""
+    """The deliveries of one stream to one group that one source recorded, in its order."""
 
     message: array[int] = field(default_factory=lambda: array("i"))
     offset: array[int] = field(default_factory=lambda: array("q"))
@@ -111,7 +111,7 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A declared gap or a skip: offsets from `first` up to, not including, `end`."""
+    """A declared gap or a skip: the offsets [first, end)."""
 
     group: str | None
     first: int
@@ -120,7 +120,7 @@ class Range:
 
 
 def covering(ranges: list[Range], group: str, offset: int) -> Range | None:
-    """The first of `ranges` that holds for `group` and contains `offset`; None if none does, or `offset` is NONE."""
+    """The first of `ranges` that is for `group` and contains `offset`. None if there is none, or `offset` is NONE."""
     if offset == NONE:
         return None
     for found in ranges:
@@ -131,7 +131,7 @@ def covering(ranges: list[Range], group: str, offset: int) -> Range | None:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A group (None: all) said whether it has everything."""
+    """An `end` line: whether a group (None: all groups) has everything."""
 
     group: str | None
     topic: str | None
@@ -149,7 +149,7 @@ class Run:
 
 
 class History:
-    """Everything the lines said; `take` is given each of them once."""
+    """All lines of a history. `take` gets each of them once."""
 
     def __init__(self) -> None:
         self.messages = Messages()
@@ -319,10 +319,10 @@ def _count(event: Event, key: str, default: int | None = None) -> int:
 
 
 def merged(by_source: dict[int, Deliveries]) -> Deliveries:
-    """The deliveries of several sources as one row, by time, each source in its own order.
+    """Merge the deliveries of several sources by time. Each source keeps its own order.
 
-    Only where a standby in another process took over is there more than one source. A source's own order counts more
-    than its times: a time never moves a delivery before the one that stands above it in its file.
+    There is more than one source only if a standby in another process took over. A source's order counts more than its
+    times: a time never moves a delivery before an earlier line of the same file.
     """
     if len(by_source) == 1:
         return next(iter(by_source.values()))

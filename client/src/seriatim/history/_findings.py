@@ -1,4 +1,4 @@
-"""Findings as they are made: every one counted, the first few of each kind kept with their lines."""
+"""Collects findings: it counts each of them, and keeps the first of each kind with their lines."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from seriatim.history._report import Evidence, Finding
 from seriatim.history._sources import Lines
 
 Shown = tuple[int, int]
-"""A line, and the row of the message meant in it (NONE: the whole line)."""
+"""A line, and the row of a message in it (NONE: the whole line)."""
 
 
 class Findings:
     """Collects findings.
 
     Args:
-        history: What was read.
-        lines: Where to read a line again.
-        limit: How many findings of each kind to keep; all are counted.
+        history: The history that was read.
+        lines: Reads a line again.
+        limit: How many findings of each kind to keep. All are counted.
     """
 
     def __init__(self, history: History, lines: Lines, limit: int) -> None:
@@ -35,11 +35,11 @@ class Findings:
         self._fault_lines = sorted(history.faults)
 
     def all(self) -> tuple[Finding, ...]:
-        """Those that were kept, kind by kind."""
+        """The findings that were kept, one kind after another."""
         return tuple(finding for kind in kinds.KINDS for finding in self._kept[kind])
 
     def wants(self, kind: str) -> bool:
-        """Count one more of a kind; False if `keep` need not be called for it."""
+        """Count one more finding of a kind. Returns whether to call `keep` for it."""
         self.counts[kind] += 1
         return len(self._kept[kind]) < self._limit
 
@@ -66,7 +66,7 @@ class Findings:
         )  # fmt: skip
 
     def stream(self, number: int) -> tuple[str | None, int | None]:
-        """The topic and partition behind a stream's number; NONE has neither."""
+        """The topic and partition of a stream's number; None and None for NONE."""
         if number == NONE:
             return None, None
         stream = self._streams[number]

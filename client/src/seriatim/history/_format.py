@@ -1,6 +1,7 @@
-"""The lines of a history: names of kinds, batches of ids, offsets, and what a bad line is called.
+"""The lines of a history: names of kinds, batches of ids, offsets, and the error for a bad line.
 
-Offsets repeat a few lines of `seriatim_api.ids`, for this package imports nothing but the standard library.
+The functions for offsets repeat a few lines of `seriatim_api.ids`, because this package imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ END: Final = "end"
 CLOSE: Final = "close"
 
 LINE_SIZE_BYTES_MAX: Final = 32 << 20
-"""A batch of a million ids fits; what is longer is not a history."""
+"""The longest line. A batch of a million ids fits; a longer line is not a history's."""
 
 MessageId = int | str
 
 _INDEX_BITS: Final = 40
 _OFFSET_END: Final = 1 << 63
-_MESSAGE_COUNT_MAX: Final = 10_000_000  # in one line, so that a wild `n` cannot eat the memory
+_MESSAGE_COUNT_MAX: Final = 10_000_000  # in one line, so that a wrong `n` cannot use up the memory
 
 _WORDS: Final = {
     "k": "kind",
@@ -51,12 +52,12 @@ _WORDS: Final = {
 
 
 class HistoryFormatError(ValueError):
-    """A line that no recorder writes: the history cannot be judged.
+    """A line that no recorder writes, so the history cannot be checked.
 
     Attributes:
-        source: The file.
-        line: Its line, counted from 1; 0 where it is about the whole file.
-        reason: What is wrong with it.
+        source: The name of the file.
+        line: The line's number, counted from 1; 0 if the error is about the whole file.
+        reason: What is wrong.
     """
 
     def __init__(self, source: str, line: int, reason: str) -> None:
@@ -67,10 +68,10 @@ class HistoryFormatError(ValueError):
 
 
 def parse_offset(text: object) -> int:
-    """The offset written as `segment:index`, as one integer that orders like it.
+    """Read an offset `segment:index`. Returns it as an integer with the same order.
 
     Raises:
-        ValueError: Not an offset.
+        ValueError: The text is not an offset.
     """
     if not isinstance(text, str):
         raise ValueError(f"an offset is a string segment:index, not {text!r}")
@@ -84,7 +85,7 @@ def parse_offset(text: object) -> int:
 
 
 def format_offset(offset: int) -> str:
-    """The offset as it stands in a line."""
+    """The offset as text, in the form of a line."""
     assert 0 <= offset < _OFFSET_END, offset
     return f"{offset >> _INDEX_BITS}:{offset & ((1 << _INDEX_BITS) - 1)}"
 
@@ -112,10 +113,10 @@ def _same(a: object, b: object) -> bool:
 
 
 def decode_ids(event: Mapping[str, object]) -> Sequence[MessageId]:
-    """The ids that a line speaks of.
+    """The message ids of a line.
 
     Raises:
-        ValueError: None, or no ids.
+        ValueError: The line has no ids, or `m` and `n` are not ids.
     """
     ids = event.get("m")
     if isinstance(ids, list):
@@ -133,11 +134,11 @@ def decode_ids(event: Mapping[str, object]) -> Sequence[MessageId]:
 
 
 def in_words(event: Mapping[str, object], position: int | None, message: MessageId | None) -> dict[str, object]:
-    """A line as people read it, of one message where it is a batch.
+    """A line with names instead of short keys. If it is a batch, it becomes a line about one message.
 
     Args:
         event: The line.
-        position: Where in the batch that message is; None leaves the line as it is.
+        position: The message's position in the batch; None: the line stays about the whole batch.
         message: The message's id.
     """
     words = {_WORDS.get(key, key): value for key, value in event.items() if key not in ("m", "n")}

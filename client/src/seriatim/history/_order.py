@@ -1,17 +1,17 @@
-"""Judging the deliveries from one partition: repeats, places, and order in its four meanings.
+"""Checks the deliveries from one partition: repeats, places, and order in its four meanings.
 
-Every rule is one pass over the first deliveries of a group in the order in which they came:
+Every rule is one pass over the first deliveries of a group, in the order in which they came:
 
-- *offset*, *producer*: what has come so far has a greatest offset, and for each producer a greatest send order. A
-  message below either was overtaken, and what holds the greatest overtook it.
-- *realtime*: message a was overtaken by a later sent one if and only if some b was delivered before a and sent after
-  a's acknowledgement. Some b was, if and only if the b with the greatest send time among all delivered before a was.
-  So the one greatest send time so far, against each message's acknowledgement time, finds every such a.
-- *group*: walk the messages as one group saw them, and look at their positions in the other group: a position below
-  the greatest so far was seen there in the opposite order.
+- *offset*, *producer*: the pass keeps the greatest offset so far, and for each producer the greatest send order. A
+  message below one of them was overtaken by the message that has the greatest value.
+- *realtime*: message a was overtaken if some message b was delivered before a and sent after a's acknowledgement. Such
+  a b exists exactly if the message with the greatest send time among all delivered before a is one. So the pass
+  compares the greatest send time so far with each message's acknowledgement time.
+- *group*: the pass goes over the messages as one group saw them, and looks at their positions in the other group. If a
+  position is below the greatest so far, the two groups saw two messages in opposite orders.
 
-All are linear in the number of deliveries. The number found is that of messages overtaken, not of pairs (which may be
-quadratic), so that one message that came late is one finding, and one that came early counts those it passed.
+All passes are linear in the number of deliveries. They count overtaken messages and not pairs, which may be quadratic.
+So one message that came late is one finding. One that came early counts each message that it overtook.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SAME_OFFSET: Final = "the same offset (with two messages)"
 
 @dataclass(slots=True)
 class GroupView:
-    """What a group has seen of all messages.
+    """The messages that a group has seen.
 
     Attributes:
-        name: The group.
-        first: For each message, the position of its first delivery in its stream's row; NONE: not delivered.
-        plain: The same of the first delivery that was not flagged.
+        name: The group's name.
+        first: For each message, the position of its first delivery among those of its stream; NONE: not delivered.
+        plain: The same for the first delivery without a flag.
     """
 
     name: str
@@ -47,7 +47,7 @@ class GroupView:
 
 
 class StreamJudge:
-    """Judges stream after stream, and remembers for each message where it was found to be stored."""
+    """Checks one stream after another, and keeps the place at which each message is stored."""
 
     def __init__(self, history: History, findings: Findings) -> None:
         self._history = history
@@ -64,16 +64,16 @@ class StreamJudge:
 
     @property
     def reordered_count(self) -> int:
-        """(Group, message) pairs that were overtaken in any of the four ways."""
+        """The number of (group, message) pairs that were overtaken in at least one of the four ways."""
         return len(self._reordered)
 
     def offset_of(self, row: int) -> int:
-        """Where a message is stored: as acknowledged, else as first delivered; NONE if nobody said."""
+        """The offset of a message: as acknowledged, else as first delivered; NONE if no line has it."""
         return self._offset[row]
 
     def judge(self, stream: int, views: dict[str, GroupView]) -> None:
-        """Judge everything that was delivered from one partition."""
-        holders: dict[int, tuple[int, int]] = {}  # offset → (message, line), whichever group saw it first
+        """Check all deliveries from one partition."""
+        holders: dict[int, tuple[int, int]] = {}  # offset → (message, line), from the group that comes first here
         walks: list[tuple[GroupView, Deliveries, array[int]]] = []
         for name, view in views.items():
             by_source = self._history.deliveries.get((name, stream))
@@ -88,7 +88,7 @@ class StreamJudge:
             self._compare(stream, one, one_seen, other, other_seen, other_firsts)
 
     def _walk(self, stream: int, view: GroupView, seen: Deliveries) -> array[int]:
-        """Find the first deliveries (their positions in the row), and those that claim to be and are not."""
+        """Find the positions of the first deliveries, and the repeats that have no flag."""
         firsts = array("i")
         first, plain = view.first, view.plain
         plain_at: dict[int, int] = {}
@@ -118,7 +118,7 @@ class StreamJudge:
             return
         row = seen.message[later]
         if what == _SAME_MESSAGE and (earlier >= len(seen.message) or seen.message[earlier] != row):
-            earlier = later  # the first came from another partition, which is found as misplaced
+            earlier = later  # the first delivery was from another partition; `_places` finds that as misplaced
         earlier_row = seen.message[earlier]
         self._findings.keep(
             kinds.REPEATED,
@@ -129,7 +129,7 @@ class StreamJudge:
         )  # fmt: skip
 
     def _places(self, stream: int, view: GroupView, seen: Deliveries, holders: dict[int, tuple[int, int]]) -> None:
-        """Each message in one place, each place with one message, and both as acknowledged."""
+        """Check that each message has one place, each place one message, and that both are as acknowledged."""
         sent_to, known, known_line = self._messages.stream, self._offset, self._offset_line
         for row, offset, line in zip(seen.message, seen.offset, seen.line, strict=True):
             holder, holder_line = holders.setdefault(offset, (row, line))
@@ -148,10 +148,10 @@ class StreamJudge:
                 self._misplace(row, stream, view, text, [(self._messages.send_line[row], row), (line, row)])
 
     def _stands_twice(self, stream: int, group: str, delivered: int, acknowledged: int) -> bool:
-        """Whether the place in the acknowledgement is a repeat that this group was told to skip.
+        """Whether the place in the acknowledgement is a repeat that the server told this group to skip.
 
-        Behind a segment whose end was not known at the time, a batch that was stored there may be stored again and
-        acknowledged at its second place. Consumers get the first one, and an explicit skip of the second.
+        1. A batch is stored in a segment that becomes UNSETTLED. 2. The batch is stored again behind it, and
+        acknowledged at this second place. 3. Consumers get the first place, and an explicit skip of the second.
         """
         skips = self._history.skips.get(stream, [])
         return delivered < acknowledged and covering(skips, group, acknowledged) is not None
@@ -223,14 +223,14 @@ class StreamJudge:
         other_seen: Deliveries,
         other_firsts: array[int],
     ) -> None:
-        """Walk the messages as `other` saw them, and watch their positions in `one`."""
+        """Go over the messages as `other` saw them, and compare with their positions in `one`."""
         top, top_at = NONE, NONE
         one_first, one_rows = one.first, one_seen.message
         for position in other_firsts:
             row = other_seen.message[position]
             there = one_first[row]
             if there == NONE or there >= len(one_rows) or one_rows[there] != row:
-                continue  # not seen by that group, or (misplaced) from another partition
+                continue  # that group did not see it, or got it from another partition (misplaced)
             if there >= top:
                 top, top_at = there, position
                 continue

@@ -1,4 +1,4 @@
-"""What the checker found: counts, findings with their evidence, and both as text and as plain data."""
+"""The checker's report: counts, and findings with their evidence, as text and as plain data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line of the history, in words, for one message where the line is a batch."""
+    """A line of the history, with names instead of short keys. If it is a batch, only one message of it is shown."""
 
     source: str
     line: int
@@ -51,11 +51,11 @@ class Finding:
         kind: One of `KINDS`.
         text: A sentence that says what happened.
         events: The lines that show it, in the order in which the sentence needs them.
-        message: The message's id, if it is about one.
-        group: The consumer group, if it is about one.
-        topic: The topic, if known.
-        partition: The partition in it, if known.
-        fault: The last fault injected or healed before it, if any was recorded.
+        message: The message's id; None if it is not about one message.
+        group: The consumer group's name; None if it is not about one.
+        topic: The topic's name; None if not known.
+        partition: The partition's number in the topic; None if not known.
+        fault: The last fault that was injected or healed before it; None if none was recorded.
     """
 
     kind: str
@@ -70,15 +70,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The judgement.
+    """The result of a check.
 
     Attributes:
-        counts: Exact figures: what was seen (`sent`, `ok`, `failed`, `unknown`, `no_outcome`, `delivered`, …) and,
-            for each of `KINDS`, how often; `reordered` counts each (group, message) of the four ways once.
-        findings: Of each kind the first few, as many as the caller's limit.
-        unknown_share: Unknown outcomes as a share of what was sent, 0 to 1; sends without any outcome count too.
-        span_s: From the first to the last event, in seconds.
-        groups: The consumer groups, sorted.
+        counts: Exact figures: the events (`sent`, `ok`, `failed`, `unknown`, `no_outcome`, `delivered`, …), and the
+            findings of each of `KINDS`. `reordered` counts each (group, message) of the four ways once.
+        findings: The first findings of each kind, up to the caller's limit.
+        unknown_share: Unknown outcomes as a share of the messages sent, 0 to 1. Sends without any outcome count too.
+        span_s: The time from the first to the last event, in seconds.
+        groups: The names of the consumer groups, sorted.
     """
 
     counts: Mapping[str, int]
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing at all was found."""
+        """Whether there is no finding."""
         return not any(self.counts[kind] for kind in KINDS)
 
     def to_dict(self) -> dict[str, object]:

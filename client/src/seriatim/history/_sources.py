@@ -1,7 +1,7 @@
-"""Where lines come from: files read in one pass, or events in memory; and finding a line again to show it.
+"""The sources of lines: files that are read in one pass, or events in memory.
 
-The checker keeps numbers only. A finding names its lines by reference, and the few that are shown are read a second
-time; so a history of a gigabyte is judged without being held.
+The checker keeps only numbers. A finding names its lines by references, and the few lines that are shown are read a
+second time. So a history of a gigabyte is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seriatim.history._format import HistoryFormatError
 
 Event = Mapping[str, object]
 Take = Callable[[Event, int, int], None]
-"""`take(event, source number, reference of the line)`; raises what a malformed event makes it raise."""
+"""`take(event, source number, reference of the line)`. If the event is malformed, it raises one of `_MALFORMED`."""
 
 _MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 _NO_OBJECT = "not a JSON object"
@@ -26,7 +26,7 @@ _NO_OBJECT = "not a JSON object"
 
 @dataclass(slots=True)
 class SourceState:
-    """What reading a source showed of how it was written."""
+    """The name of a source, and the number of its torn lines."""
 
     name: str
     torn_lines: int = 0
@@ -38,21 +38,21 @@ class Lines(Protocol):
     sources: list[SourceState]
 
     def read(self, take: Take) -> None:
-        """Give every line to `take`, source by source.
+        """Give every line to `take`, one source after another.
 
         Raises:
-            HistoryFormatError: A line that is none, elsewhere than where a kill may leave one.
+            HistoryFormatError: A line is not a line of a history, and no kill explains it.
         """
 
     def event_of(self, reference: int) -> Event:
-        """The line again."""
+        """Read the line of a reference again."""
 
     def place_of(self, reference: int) -> tuple[str, int]:
-        """Its source and its number there, counted from 1."""
+        """The source of a line, and the line's number there, counted from 1."""
 
 
 class MemoryLines:
-    """Events in the order in which they happened, from one recorder that nobody killed."""
+    """Events in memory, in the order in which they happened, from one recorder that was not killed."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._events: Sequence[Event] = events if isinstance(events, list) else list(events)
@@ -73,10 +73,10 @@ class MemoryLines:
 
 
 class FileLines:
-    """Files of JSON lines, one source each.
+    """Files of JSON lines. Each file is one source.
 
     Raises:
-        HistoryFormatError: The same file twice, which would look like everything sent twice.
+        HistoryFormatError: A file is given twice, which would look as if everything was sent twice.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -85,7 +85,7 @@ class FileLines:
             if sum(path.resolve() == other.resolve() for other in self._paths) > 1:
                 raise HistoryFormatError(str(path), 0, "given twice")
         self.sources = [SourceState(str(path)) for path in self._paths]
-        # One entry a line. A line of a batch stands for all its messages, so these stay small.
+        # One entry for each line. A line of a batch has many messages, so these arrays stay small.
         self._source = array("H")
         self._line = array("I")
         self._position = array("Q")
@@ -97,7 +97,7 @@ class FileLines:
     def _read_file(self, number: int, take: Take) -> None:
         path, state = self._paths[number], self.sources[number]
         line = position = 0
-        torn_at = 0  # a line that did not parse, until what follows shows whether a kill explains it
+        torn_at = 0  # a line that could not be parsed; the next line shows whether a kill explains it
         raw = b""
         with path.open("rb") as file:
             while piece := file.readline(f.LINE_SIZE_BYTES_MAX + 1):
@@ -107,7 +107,7 @@ class FileLines:
                     raise HistoryFormatError(state.name, line, f"longer than {f.LINE_SIZE_BYTES_MAX} bytes")
                 event = _parse(raw)
                 if torn_at:
-                    # A later run of the process went on in this file after the kill: it begins with its own header.
+                    # A kill explains it if the process was started again: then it goes on with a new `history` line.
                     if event is None or event.get("k") != f.HISTORY:
                         raise HistoryFormatError(state.name, torn_at, _NO_OBJECT)
                     state.torn_lines += 1
@@ -119,7 +119,7 @@ class FileLines:
                 position += len(raw)
         if not line:
             raise HistoryFormatError(state.name, 0, "empty: not even a `history` line")
-        if torn_at and raw.endswith(b"\n"):  # a line that was written to its end is no torn one
+        if torn_at and raw.endswith(b"\n"):  # the line was written to its end, so a kill does not explain it
             raise HistoryFormatError(state.name, torn_at, _NO_OBJECT)
         state.torn_lines += bool(torn_at)
 

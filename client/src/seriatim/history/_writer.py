@@ -1,7 +1,7 @@
-"""Writing a history while the system runs, at the cost of a line for each batch.
+"""Writes a history while the system runs, with one line for each batch.
 
-The file form and the in-memory form share their methods, so that what a simulation keeps in a list and what a process
-writes to disk are the same lines.
+A history in a file and a history in memory have the same methods. So a simulation keeps in a list the same lines that a
+process writes to disk.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from seriatim.history._format import MessageId
 
 Outcome = Literal["ok", "failed", "unknown"]
 Offset = int | str
-"""63 bits as `seriatim_api.ids` makes them, or `segment:index`."""
+"""An integer of 63 bits, as `seriatim_api.ids` makes it, or a text `segment:index`."""
 
 BUFFER_SIZE_BYTES: Final = 256 << 10
-"""One system call for some thousand lines, where nobody asks for a flush."""
+"""Without a flush, one system call writes some thousand lines."""
 
 _OUTCOMES: Final = ("ok", "failed", "unknown")
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 class _Recorder(ABC):
-    """The methods that make lines. Where the time is not given it is read here, from the recorder's clock."""
+    """The methods that make lines. If no time is given, they read it from the recorder's clock."""
 
     def __init__(self, process: str, clock: Callable[[], float]) -> None:
         assert process, "a history names the process that wrote it"
@@ -38,10 +38,10 @@ class _Recorder(ABC):
 
     @abstractmethod
     def _emit(self, event: dict[str, object]) -> None:
-        """Take one line."""
+        """Write or keep one line."""
 
     def now(self) -> float:
-        """The recorder's clock, in seconds; for `at`, where the moment is not the moment of the call."""
+        """The time of the recorder's clock, in seconds. Use it for `at` if something happened before the call."""
         return self._clock()
 
     def _line(self, kind: str, at: float | None, **fields: object) -> None:
@@ -61,7 +61,7 @@ class _Recorder(ABC):
         key: str | None = None,
         at: float | None = None,
     ) -> None:
-        """A message is about to be sent; call it before you hand the message over."""
+        """Record that a message is about to be sent. Call it before the send."""
         more: dict[str, object] = {} if key is None else {"y": key}
         self.sends(
             (message,), producer=producer, topic=topic, partition=partition, sequence=sequence, epoch=epoch, at=at,
@@ -80,17 +80,17 @@ class _Recorder(ABC):
         at: float | None = None,
         **more: object,
     ) -> None:
-        """Several messages of one producer to one partition, in this order, are about to be sent.
+        """Record that messages of one producer to one partition are about to be sent, in this order.
 
         Args:
-            messages: Their ids, at least one; a `range` costs nothing.
-            producer: Who sends: one that keeps its sends in order.
-            topic: The topic.
-            partition: The partition in the topic.
-            sequence: Of the first one: how many this producer has sent to this partition before (in this epoch).
-            epoch: The producer's epoch; sequences of a later epoch come after all of an earlier one.
-            at: When, if earlier than now.
-            more: Further keys of the line.
+            messages: Their ids, at least one. A `range` costs nothing.
+            producer: A name for the producer. It keeps its sends in order.
+            topic: The topic's name.
+            partition: The partition's number in the topic.
+            sequence: The number of messages that this producer has sent to this partition before, in this epoch.
+            epoch: The producer epoch. Sequences of a later epoch come after all sequences of an earlier one.
+            at: The time, if it was before the call.
+            more: More keys of the line.
         """
         assert partition >= 0
         assert sequence >= 0
@@ -103,7 +103,7 @@ class _Recorder(ABC):
     def outcome(
         self, message: MessageId, outcome: Outcome, *, offset: Offset | None = None, at: float | None = None
     ) -> None:
-        """The application was told what became of a message."""
+        """Record that the application got the outcome of a message."""
         self.outcomes((message,), outcome, offset=offset, at=at)
 
     def outcomes(
@@ -114,7 +114,7 @@ class _Recorder(ABC):
         offset: Offset | None = None,
         at: float | None = None,
     ) -> None:
-        """The same became of several messages; `offset` is that of the first, the others follow it one by one."""
+        """Record one outcome of several messages. `offset` is that of the first; the others follow one by one."""
         assert outcome in _OUTCOMES, outcome
         assert offset is None or outcome == "ok", "only what is stored has an offset"
         place = {} if offset is None else {"o": _text(offset)}
@@ -133,7 +133,7 @@ class _Recorder(ABC):
         maybe_repeated: bool = False,
         at: float | None = None,
     ) -> None:
-        """A message came to a consumer."""
+        """Record that a consumer got a message."""
         self.deliveries(
             (message,), group=group, consumer=consumer, topic=topic, partition=partition, offset=offset,
             attempt=attempt, maybe_repeated=maybe_repeated, at=at,
@@ -152,10 +152,10 @@ class _Recorder(ABC):
         maybe_repeated: bool = False,
         at: float | None = None,
     ) -> None:
-        """Messages at consecutive offsets came to a consumer, in this order; `offset` is that of the first.
+        """Record that a consumer got messages at consecutive offsets, in this order. `offset` is that of the first.
 
-        Attempts from 2 on, and whatever is flagged, may repeat; the rest are first attempts. `flush` before you
-        acknowledge them to the broker.
+        Delivery attempts from 2 on, and flagged deliveries, may repeat a message. All others are first delivery
+        attempts. Call `flush` before you acknowledge the messages to the broker.
         """
         assert partition >= 0
         assert attempt >= 1
@@ -167,7 +167,7 @@ class _Recorder(ABC):
         self._line(f.DELIVER, at, **fields, **f.encode_ids(messages))
 
     def ack(self, *, group: str, topic: str, partition: int, offset: Offset, at: float | None = None) -> None:
-        """A consumer acknowledged an offset (and in partition order all below it)."""
+        """Record that a consumer acknowledged an offset, and so all offsets below it in the partition."""
         self._line(f.ACK, at, g=group, t=topic, q=partition, o=_text(offset))
 
     def gap(
@@ -181,16 +181,16 @@ class _Recorder(ABC):
         group: str | None = None,
         at: float | None = None,
     ) -> None:
-        """The system declared that offsets from `first` up to, not including, `end` will not be delivered.
+        """Record that the system declared that the offsets [first, end) will not be delivered.
 
         Args:
-            topic: The topic.
-            partition: The partition in the topic.
+            topic: The topic's name.
+            partition: The partition's number in the topic.
             first: The first offset that is missing.
-            end: The first offset after the gap.
-            why: For people: lost, retention, started later.
-            group: The consumer group; None: every group.
-            at: When, if earlier than now.
+            end: The first offset behind the gap.
+            why: The reason, for people: lost, retention, started later.
+            group: The consumer group; None: every consumer group.
+            at: The time, if it was before the call.
         """
         self._range(f.GAP, topic, partition, first, end, why, group, at)
 
@@ -205,7 +205,7 @@ class _Recorder(ABC):
         group: str | None = None,
         at: float | None = None,
     ) -> None:
-        """The server passed over repeats in `first` up to, not including, `end`. It excuses no missing message."""
+        """Record that the server skipped repeats in [first, end). Missing messages in it still count as lost."""
         self._range(f.SKIP, topic, partition, first, end, why, group, at)
 
     def _range(
@@ -233,7 +233,7 @@ class _Recorder(ABC):
         at: float | None = None,
         **details: str | int | float | bool,
     ) -> None:
-        """Something was broken, or mended, on purpose; findings cite the last fault before them."""
+        """Record that a test caused or ended a fault. Findings cite the last fault before them."""
         self._line(f.FAULT, at, name=name, victim=victim, phase=phase, **details)
 
     def end(
@@ -245,14 +245,14 @@ class _Recorder(ABC):
         waiting: str = "",
         at: float | None = None,
     ) -> None:
-        """Nothing more is coming: the group has everything, or has given up waiting.
+        """Record that a group expects no more messages: it has all of them, or it has stopped waiting.
 
         Args:
-            group: The consumer group; None: every group in the history.
-            topic: The topic that it reads; None: those of which the history holds deliveries to it.
-            drained: Whether the group reached the end of all that was sent.
-            waiting: If not: what it waits for, as far as anybody knows.
-            at: When, if earlier than now.
+            group: The consumer group; None: every consumer group in the history.
+            topic: The topic that it reads; None: the topics of its deliveries in the history.
+            drained: Whether the group got all messages that were sent.
+            waiting: If not drained: what it waits for, for people.
+            at: The time, if it was before the call.
         """
         fields: dict[str, object] = {"drained": drained}
         if group is not None:
@@ -269,11 +269,11 @@ def _text(offset: Offset) -> str:
 
 
 class MemoryHistory(_Recorder):
-    """A history kept in a list, for simulations and tests; `check_events(history.events)` judges it.
+    """A history in a list, for simulations and tests. `check_events(history.events)` checks it.
 
     Args:
-        process: Who records.
-        clock: Seconds that never go back; a simulation gives its own.
+        process: A name for the process that records.
+        clock: Returns seconds that never go back. A simulation gives its own clock.
     """
 
     def __init__(self, process: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -285,17 +285,17 @@ class MemoryHistory(_Recorder):
 
 
 class HistoryWriter(_Recorder):
-    """A history written to a file. Not for use from several threads at once.
+    """A history in a file. Do not use it from several threads at once.
 
-    The file is appended to: a process that is started again goes on in the file of its earlier run, after whatever a
-    kill left there.
+    The writer appends to the file. So a process that is started again goes on in the file of its earlier life, also if
+    a kill left a torn line there.
 
     Args:
-        path: The file; its directory must exist.
-        process: Who records.
+        path: The file. Its directory must exist.
+        process: A name for the process that records.
 
     Raises:
-        OSError: The file cannot be opened; later calls: it cannot be written.
+        OSError: The file cannot be opened. Later calls raise it if the file cannot be written.
     """
 
     def __init__(self, path: str | Path, process: str) -> None:
@@ -303,18 +303,18 @@ class HistoryWriter(_Recorder):
         self.path = Path(path)
         self._file = self.path.open("ab", buffering=BUFFER_SIZE_BYTES)
         if self._file.tell() and not _ends_with_newline(self.path):
-            self._file.write(b"\n")  # the torn line of a killed run stays a line of its own
+            self._file.write(b"\n")  # a torn line of a killed process stays a separate line
         self._emit({"k": f.HISTORY, "version": f.VERSION, "process": process, "clock": "monotonic"})
 
     def _emit(self, event: dict[str, object]) -> None:
         self._file.write(_encode(event).encode() + b"\n")
 
     def flush(self) -> None:
-        """Hand everything to the kernel: from now on a kill of this process loses none of it."""
+        """Write all lines to the kernel. From now on a kill of this process loses none of them."""
         self._file.flush()
 
     def close(self) -> None:
-        """Write that the process ended of itself, and close the file. A second call does nothing."""
+        """Write that the process ended by itself, and close the file. A second call does nothing."""
         if not self._file.closed:
             self._line(f.CLOSE, None)
             self._file.close()
@@ -328,7 +328,7 @@ class HistoryWriter(_Recorder):
         if kind is None:
             self.close()
         else:
-            self._file.close()  # no `close` line: this run was cut short
+            self._file.close()  # without a `close` line, because the process did not end in order
 
 
 def _ends_with_newline(path: Path) -> bool:
