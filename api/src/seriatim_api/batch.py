@@ -1,9 +1,8 @@
 """The header of a batch: 192 bytes, little-endian, the same on the wire and on disk.
 
-A batch is the unit of everything below the client: it is sent, stored, replicated, deduplicated and delivered
-whole, and once sent it is never cut anew. The producer fills in what it knows (producer, sequence, count, the
-body's length and CRC-32C); the master of the segment adds the place (segment, base index), the append time and the
-checksum chain. The body is opaque here.
+A batch is sent, stored, replicated, recognised as a repeat and delivered as a whole. After it was sent, it is never cut
+anew. The producer fills in its part (producer, sequence, count, the body's length and CRC-32C). The master of the
+segment adds the place (segment, base index), the append time and the checksum chain. The body is opaque here.
 
     bytes   field
     0       magic "SQ"
@@ -24,7 +23,7 @@ checksum chain. The body is opaque here.
     88      source_sequence (u64)  order as declared by the source; valid with FLAG_SOURCE_SEQUENCE
     96      trace_id (16 bytes)    W3C trace context
     112     span_id (8 bytes)
-    120     stage (16 bytes)       the staged set this batch belongs to or publishes
+    120     stage (16 bytes)       the staged chunk that this batch belongs to or publishes
     136     body_length (u32)
     140     body_crc (u32)         CRC-32C of the body
     144     key_hash (u64)         of the single key of the batch; valid with FLAG_SINGLE_KEY
@@ -32,7 +31,7 @@ checksum chain. The body is opaque here.
     184     previous_checksum (u32) the chain's value before this batch
     188     checksum (u32)          CRC-32C(previous_checksum as seed, bytes 0..184)
 
-Nothing in this module does I/O; the checksum function comes in as an argument.
+Nothing in this module does I/O. The checksum function is an argument.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class HeaderError(ValueError):
 
 
 class BatchHeader(NamedTuple):
-    """A parsed header. `raw` is the header's bytes, of which the fields are a reading."""
+    """A parsed header. `raw` has the header's bytes, from which the other fields were read."""
 
     raw: bytes
     flags: int
@@ -136,7 +135,7 @@ def make_header(
     stage: bytes = _NO_BYTES_16,
     key_hash: int = 0,
 ) -> bytes:
-    """The header as a producer sends it: without place, append time and chain."""
+    """The header that a producer sends: without place, append time and checksum chain."""
     assert message_count > 0
     assert len(producer) == 16
     return _STRUCT.pack(
@@ -150,8 +149,8 @@ def parse_header(raw: bytes) -> BatchHeader:
     """Read a header.
 
     Raises:
-        HeaderError: Wrong length, magic or version, an unknown flag, or a count of zero. What the header claims
-            of its body is not checked here.
+        HeaderError: The length, the magic or the version is wrong, a flag is unknown, or the count is 0. The fields
+            about the body are not checked here.
     """
     if len(raw) != HEADER_SIZE_BYTES:
         raise HeaderError(f"a batch header has {HEADER_SIZE_BYTES} bytes, not {len(raw)}")
@@ -201,11 +200,11 @@ def place(
 
 
 def chain_is_intact(header: BatchHeader, checksum: Checksum) -> bool:
-    """Whether the header's checksum is the one its own bytes and its previous checksum give."""
+    """Whether the header's checksum fits its own bytes and its previous checksum."""
     return checksum(header.previous_checksum, header.raw[:_CHAIN_AT]) == header.checksum
 
 
 def body_length_of(raw: bytes | memoryview, at: int = 0) -> int:
-    """The body length that the header at `at` claims, without reading the rest of it."""
+    """The body length in the header at `at`, without reading its other fields."""
     length: int = _BODY_LENGTH.unpack_from(raw, at + _BODY_LENGTH_AT)[0]
     return length

@@ -1,13 +1,12 @@
-"""Frames of the hot path, written and read by hand.
+"""Writes and reads the frames of the hot path without protobuf's own code.
 
-`AppendFrame`, `ReplicateFrame` and `Delivery` carry many batches: small columns first, and the bodies, one after
-another,
-as the last field. What is written here is valid protobuf for the messages of the same name (a contract test holds the
-two together); what makes it worth doing by hand is that bodies are joined once on the way out and are sliced as views
-on the way in.
+`AppendFrame`, `ReplicateFrame` and `Delivery` carry many batches: first small columns, and as the last field the
+bodies, one after another. The bytes are valid protobuf for the messages of the same name, and a contract test checks
+that. The advantage over protobuf's own code: bodies are copied once when a frame is written, and become views without a
+copy when it is read.
 
-A reader accepts only what the writer here writes: fields in ascending order, each at most once (but for repeated
-ones). Anything else is a `FrameError`.
+A reader accepts only frames in the form of the writer here: fields in ascending order, each at most once, except
+repeated ones. Anything else is a `FrameError`.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ assert RUN_SIZE_BYTES == 40
 
 
 class FrameError(ValueError):
-    """The bytes are not a frame."""
+    """The bytes are not a frame of the expected kind."""
 
 
 class AppendEntry(NamedTuple):
-    """What a producer says of one batch beside its header."""
+    """The fields that a producer sends with a batch besides its header. `run` is the producer run."""
 
     run: int
     ack_level: int
@@ -41,7 +40,10 @@ class AppendEntry(NamedTuple):
 
 
 class ReplicateRun(NamedTuple):
-    """Batches of one partition in a replicate frame, and the commit that travels with them."""
+    """Batches of one partition that follow each other in a replicate frame, and the commit that the frame carries.
+
+    `attempt` is the id of the switch attempt that opened the segment.
+    """
 
     partition: int
     segment: int
@@ -62,7 +64,7 @@ def write_varint(value: int) -> bytes:
 
 
 def write_field(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """A length-delimited field made of `parts`, as pieces to be joined."""
+    """A length-delimited field made of `parts`, as pieces that the caller joins. Empty if the parts are."""
     size = sum(map(len, parts))
     if size == 0:
         return []
@@ -73,7 +75,7 @@ def read_fields(frame: bytes) -> Iterable[tuple[int, memoryview]]:
     """The length-delimited fields of a frame, in order, as views.
 
     Raises:
-        FrameError: Cut short, a field of another wire type, or fields out of order.
+        FrameError: The frame is cut short, has a field of another wire type, or has fields out of order.
     """
     view = memoryview(frame)
     at = 0
@@ -108,7 +110,7 @@ def read_batches(headers: memoryview, bodies: memoryview) -> list[tuple[BatchHea
     """Pair headers with their bodies.
 
     Raises:
-        FrameError: The lengths do not match, or a header is none.
+        FrameError: The lengths do not match, or the bytes of a header are not a header.
     """
     if len(headers) % HEADER_SIZE_BYTES:
         raise FrameError("the headers of the frame are cut short")
@@ -133,7 +135,7 @@ def read_batches(headers: memoryview, bodies: memoryview) -> list[tuple[BatchHea
 
 
 def write_append_frame(batches: Sequence[tuple[AppendEntry, bytes, bytes | memoryview]]) -> bytes:
-    """An `AppendFrame` of (entry, header, body) rows."""
+    """Write an `AppendFrame` of (entry, header, body) rows."""
     entries = [_ENTRY.pack(e.run, e.ack_level, e.starts_run, 0, e.route_epoch) for e, _, _ in batches]
     pieces = write_field(2, [b"".join(entries)])
     pieces += write_field(3, [header for _, header, _ in batches])
@@ -142,17 +144,17 @@ def write_append_frame(batches: Sequence[tuple[AppendEntry, bytes, bytes | memor
 
 
 class AppendFrame(NamedTuple):
-    """A parsed frame: the serialized hello (empty but in a stream's first frame) and the rows."""
+    """A parsed frame: the serialized hello (empty except in a stream's first frame) and the rows."""
 
     hello: bytes
     batches: list[tuple[AppendEntry, BatchHeader, memoryview]]
 
 
 def read_append_frame(frame: bytes) -> AppendFrame:
-    """The rows of an `AppendFrame`.
+    """Read an `AppendFrame`.
 
     Raises:
-        FrameError: Not a frame, or its columns disagree.
+        FrameError: The bytes are not a frame, or its columns disagree.
     """
     fields = dict(read_fields(frame))
     if not fields.keys() <= {1, 2, 3, 15}:
@@ -178,7 +180,7 @@ def write_replicate_frame(
     messages: Sequence[bytes],
     runs: Sequence[tuple[ReplicateRun, Sequence[tuple[bytes, bytes | memoryview]]]],
 ) -> bytes:
-    """A `ReplicateFrame` of encoded messages and of runs with their (header, body) rows."""
+    """Write a `ReplicateFrame` of encoded messages, and of runs with their (header, body) rows."""
     pieces: list[bytes | memoryview] = []
     for message in messages:
         pieces += write_field(2, [message])
@@ -198,10 +200,10 @@ class ReplicateFrame(NamedTuple):
 
 
 def read_replicate_frame(frame: bytes) -> ReplicateFrame:
-    """The parts of a `ReplicateFrame`.
+    """Read a `ReplicateFrame`.
 
     Raises:
-        FrameError: Not a frame, or its columns disagree.
+        FrameError: The bytes are not a frame, or its columns disagree.
     """
     messages: list[bytes] = []
     fields: dict[int, memoryview] = {}
@@ -231,7 +233,7 @@ def read_replicate_frame(frame: bytes) -> ReplicateFrame:
 
 
 def write_delivery_frame(events: Sequence[bytes], batches: Sequence[tuple[bytes, bytes | memoryview]]) -> bytes:
-    """A `Delivery` of encoded `DeliveryEvent`s and the (header, body) rows that they speak of."""
+    """Write a `Delivery` of encoded `DeliveryEvent`s, and of the (header, body) rows of their batches."""
     pieces: list[bytes | memoryview] = []
     for event in events:
         pieces += write_field(1, [event])
@@ -248,10 +250,10 @@ class DeliveryFrame(NamedTuple):
 
 
 def read_delivery_frame(frame: bytes) -> DeliveryFrame:
-    """The parts of a `Delivery`.
+    """Read a `Delivery`.
 
     Raises:
-        FrameError: Not a frame, or its columns disagree.
+        FrameError: The bytes are not a frame, or its columns disagree.
     """
     events: list[bytes] = []
     fields: dict[int, memoryview] = {}

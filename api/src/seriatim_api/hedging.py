@@ -1,6 +1,6 @@
-"""Asking those who could all answer: another one while the first is silent; whose answer comes first counts.
+"""Asks several peers that could all answer: if the first one is silent, it asks another too. The first answer counts.
 
-A peer that has died without a word answers nothing, and closes nothing: whoever waits for it alone waits for a
+A peer that died without closing its connections never answers. A caller that asked only this peer would wait until its
 deadline. (The idea is known as hedged requests: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.)
 """
 
@@ -19,18 +19,18 @@ async def first_answer(
     *,
     is_passing: Callable[[BaseException], bool],
 ) -> _Answer:
-    """Begin attempts one after another until one is answered.
+    """Begin attempts one after another until one returns an answer.
 
     Args:
-        attempts: At least one. Taken one at a time, each when it is to begin.
-        patience_s: For how long all that have begun may be silent until another begins. It doubles each time, so that
-            peers which are slow, and not dead, are not asked all at once. None: only a failure begins another.
-        is_passing: Whether after this failure another may still answer.
+        attempts: At least one. Each is taken from the iterable when it begins.
+        patience_s: If no attempt answers for this many seconds, another one begins. The time doubles with each, so that
+            slow peers are not all asked at once. None: another one begins only after a failure.
+        is_passing: Whether another peer may still answer after this failure.
 
     Raises:
-        BaseException: What an attempt raised that is not passing, at once; the last one's, if all have failed.
+        BaseException: The first failure that is not passing, at once. Or the last failure, if all attempts have failed.
 
-    Attempts under way at the end, or when this is cancelled, are cancelled and awaited.
+    At the end, or if the call is cancelled, the attempts that are under way are cancelled and awaited.
     """
     upcoming = iter(attempts)
     failure: BaseException | None = None
@@ -47,7 +47,7 @@ async def first_answer(
             done, asking = await asyncio.wait(asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not done and patience_s is not None:
                 patience_s *= 2
-            failures = [(task, task.exception()) for task in done]  # all are read, or asyncio reports the others
+            failures = [(task, task.exception()) for task in done]  # read all, because asyncio reports unread ones
             for task, error in failures:
                 if error is None:
                     return task.result()

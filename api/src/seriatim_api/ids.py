@@ -1,7 +1,7 @@
 """Identifiers that cross process boundaries, and the arithmetic of offsets.
 
-An offset is 63 bits: the segment number (23 bits) above the index in the segment (40 bits). It orders like
-an integer and is never negative as a signed 64-bit number. Offsets are never subtracted; positions are.
+An offset has 63 bits: the segment number (23 bits) above the index in the segment (40 bits). It orders like
+an integer and is never negative as a signed 64-bit number. Code never subtracts offsets; it subtracts positions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 PartitionId = NewType("PartitionId", int)
-"""A 32-bit counter value of the cluster, never reused; 0 is no partition."""
+"""A 32-bit value of a counter of the cluster. It is never reused. 0 is no partition."""
 
 SEGMENT_BITS = 23
 INDEX_BITS = 40
@@ -26,8 +26,8 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 def is_legal_name(name: str) -> bool:
     """Whether `name` may name a topic, a consumer group, a cluster or a broker group.
 
-    Letters, digits, `.`, `_` and `-`, beginning with a letter or digit, at most `NAME_LENGTH_MAX` characters:
-    legal in an etcd key, in a metric label and in a path without any quoting.
+    A name has letters, digits, `.`, `_` and `-`, begins with a letter or digit, and has at most `NAME_LENGTH_MAX`
+    (200) characters. So it is legal in an etcd key, in a metric label and in a path, without quotes.
     """
     return len(name) <= NAME_LENGTH_MAX and _NAME.match(name) is not None
 
@@ -46,16 +46,16 @@ def split_offset(offset: int) -> tuple[int, int]:
 
 
 def format_offset(offset: int) -> str:
-    """An offset as people read it, `segment:index`."""
+    """An offset as text for people, `segment:index`."""
     segment_no, index = split_offset(offset)
     return f"{segment_no}:{index}"
 
 
 def parse_offset(text: str) -> int:
-    """The offset that `format_offset` printed.
+    """Read an offset in the form of `format_offset`.
 
     Raises:
-        ValueError: Not of the form `segment:index`, or out of range.
+        ValueError: The text has not the form `segment:index`, or it is out of range.
     """
     segment, separator, index = text.partition(":")
     if not separator or not segment.isdecimal() or not index.isdecimal():
@@ -82,7 +82,7 @@ class MemberId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunId:
-    """One run of one incarnation: what a death certificate speaks of."""
+    """One member run of one incarnation. A death certificate names it."""
 
     member: MemberId
     run: int

@@ -1,4 +1,4 @@
-"""Leaving out what a library would take with it: every start of a server pays for what it imports."""
+"""Keeps a library from importing another one that we do not need, because each import makes a server start later."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def left_out(module: str) -> Iterator[None]:
-    """Have imports in the block find `module` not installed. For a library that takes it if it is there, at a price.
+    """Let imports in the block find that `module` is not installed.
 
-    Whoever imports the module later gets it; what was imported before stays, and is found. For the beginning of a
-    process: other threads that import it meanwhile do not find it either.
+    Use it for a library that imports the module if it is installed, at a cost. After the block the module can be
+    imported. If it was imported before the block, nothing changes. Use it only at the beginning of a process, because
+    other threads cannot import the module during the block either.
     """
     if module in sys.modules:
         yield

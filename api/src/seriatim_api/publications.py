@@ -1,7 +1,7 @@
-"""Publications: what a manifest is, byte by byte, and the digest that tells two publications apart.
+"""Publications: the bytes of a manifest, and the digest that distinguishes two publications.
 
-A manifest lists what was staged for each target partition, in the order in which it is to stand there. The client
-writes it, the publisher checks it before the decision, and each master reads its part of it.
+A manifest lists the staged batches for each target partition, in the order in which they are appended there. The client
+writes it. The broker that publishes checks it before the decision. Each master reads its part of it.
 
     bytes   field
     0       magic "SQM1"
@@ -35,28 +35,29 @@ from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, make_offset, split_offset
 
 STAGE_TOPIC: Final = "_stage"
-"""The hidden topic of what is staged. No user can name it: names begin with a letter or digit."""
+"""The stage topic. It is hidden: users cannot name it, because names begin with a letter or digit."""
 
 MANIFEST_BYTES_MAX: Final = 16 << 20
-"""Half a million staged batches, of 256 GiB if they are full. Each broker that carries a part out reads all of it."""
+"""The largest manifest: half a million staged batches, with 256 GiB if they are full. Each broker that appends a part
+of it reads all of it."""
 
 PARTS_MAX: Final = 20_000
-"""Of a manifest: as many as a topic may have partitions."""
+"""The most parts of a manifest, one for each target partition."""
 
 PIECE_BYTES_MAX: Final = 1_000_000
-"""Of a manifest, in one staged batch: below the brokers' limit of a body."""
+"""The most bytes of a manifest in one staged batch. It is below the brokers' limit of a body."""
 
 PIECES_MAX: Final = -(-MANIFEST_BYTES_MAX // PIECE_BYTES_MAX)
 
 STAGED_BODY_BYTES: Final = 512 << 10
-"""How large a staged batch is made: it stays as it is cut, and 16 of them are on their way at once."""
+"""The size of a staged batch. It is never cut anew, and 16 of them are on their way at once."""
 
 SEQUENCE_MAX: Final = (1 << 32) - 1
-"""Of a publication: it is the epoch of the writer's entry in producer tables."""
+"""The largest sequence of a publication. It is the producer epoch of the writer's entry in producer tables."""
 
 PRODUCER_MARK: Final = b"/writer/"
-"""The end of each writer's producer id. A client's batch with such an id is refused: no program takes one for itself,
-and that a random id ends so is as good as impossible. The beginning is random: tables tell ids apart by it."""
+"""The end of each writer's producer id. Brokers refuse a client's batch with such an id, so no program can use one. A
+random id almost never ends so. The beginning of a writer's id is random, because tables distinguish ids by it."""
 
 CHUNK_BYTES: Final = 16
 DIGEST_BYTES: Final = 16
@@ -68,12 +69,14 @@ _BATCH: Final = struct.Struct("<IIQ16s")
 
 
 def is_place(offset: int, rows: int) -> bool:
-    """Whether a batch of so many rows can be at that offset."""
+    """Whether a batch of this many rows can be at that offset."""
     return 0 <= offset <= OFFSET_MAX and 0 < rows <= INDEX_MAX - split_offset(offset)[1]
 
 
 class StagedBatch(NamedTuple):
-    """Where a staged batch is: partition id of the stage topic, rows, offset of the first, and whose chunk it is."""
+    """The place of a staged batch: the partition id of the stage topic, its rows, the offset of the first row, and the
+    id of its chunk.
+    """
 
     partition: int
     rows: int
@@ -82,11 +85,11 @@ class StagedBatch(NamedTuple):
 
 
 class StagedBatches(Sequence[StagedBatch]):
-    """Staged batches in their order, packed as a manifest has them: there may be half a million.
+    """Staged batches in their order, packed as in a manifest, because there may be half a million.
 
     Attributes:
-        first_rows: The number of the first row of each batch, and last the number of rows.
-        packed: As in a manifest.
+        first_rows: The number of the first row of each batch, and at the end the number of all rows.
+        packed: Their bytes in a manifest.
     """
 
     __slots__ = ("first_rows", "packed")
@@ -96,7 +99,7 @@ class StagedBatches(Sequence[StagedBatch]):
 
     @classmethod
     def read(cls, packed: bytes) -> Self:
-        """Those in a manifest's bytes."""
+        """The staged batches in these bytes of a manifest."""
         found = cls()
         found._take(packed)
         return found
@@ -140,7 +143,7 @@ class StagedBatches(Sequence[StagedBatch]):
 
 
 class Span(NamedTuple):
-    """What a publication needs of a segment of a stage partition: from an index to another one, and how many rows."""
+    """The part of a stage partition's segment that a publication needs: indexes in [first, end), and its rows there."""
 
     first: int
     end: int
@@ -149,7 +152,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ManifestPart:
-    """What is to be appended to one partition: its batches in order, and the bytes of their values together."""
+    """The rows to append to one partition: the staged batches in their order, and the total bytes of their values."""
 
     partition: int
     value_bytes: int
@@ -157,25 +160,25 @@ class ManifestPart:
 
     @property
     def rows(self) -> int:
-        """Of all batches."""
+        """The number of rows in all batches."""
         return self.batches.first_rows[-1]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All parts of one publication, partitions ascending. `incarnation`: of the topic, 32 hexadecimal digits."""
+    """All parts of one publication, partition ids ascending. `incarnation` is the topic's, 32 hexadecimal digits."""
 
     incarnation: str
     parts: tuple[ManifestPart, ...]
 
     @property
     def rows(self) -> int:
-        """Of all parts."""
+        """The number of rows in all parts."""
         return sum(part.rows for part in self.parts)
 
     @cached_property
     def spans(self) -> Mapping[tuple[int, int], Span]:
-        """What it needs, by stage partition and segment. Takes as long as reading it did; then it is known."""
+        """The spans that it needs, by stage partition and segment. The first call takes as long as `read_manifest`."""
         found: dict[tuple[int, int], Span] = {}
         for part in self.parts:
             for partition, rows, offset, _ in _BATCH.iter_unpack(part.batches.packed):
@@ -186,21 +189,21 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Of memory that it takes, about."""
+        """About how many bytes of memory it takes."""
         batches = sum(len(part.batches) for part in self.parts)
         return 500 * (1 + len(self.parts)) + (_BATCH.size + 8) * batches + 200 * len(self.spans)
 
     def part_of(self, partition: int) -> ManifestPart | None:
-        """What it says of a partition."""
+        """The part for a partition; None if there is none."""
         return next((part for part in self.parts if part.partition == partition), None)
 
     def reaches_below(self, partition: int, offset: int) -> bool:
-        """Whether something that it names lies below that offset of a stage partition."""
+        """Whether it needs rows below that offset of a stage partition."""
         return any(of == partition and make_offset(no, span.first) < offset for (of, no), span in self.spans.items())
 
 
 def digest_of(parts: Iterable[ManifestPart]) -> bytes:
-    """16 bytes that are equal for publications of the same rows and bytes of values in each partition."""
+    """16 bytes. They are equal for two publications with the same numbers of rows and value bytes in each partition."""
     found = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in sorted(parts, key=lambda part: part.partition):
         found.update(struct.pack("<IQQ", part.partition, part.rows, part.value_bytes))
@@ -211,7 +214,7 @@ def write_manifest(manifest: Manifest) -> bytes:
     """The bytes of a manifest.
 
     Raises:
-        BadRequestError: They are more than a manifest may have.
+        BadRequestError: The manifest is over `MANIFEST_BYTES_MAX`.
     """
     size_bytes = _HEAD.size + sum(_PART.size + _BATCH.size * len(part.batches) for part in manifest.parts)
     if size_bytes > MANIFEST_BYTES_MAX:
@@ -230,7 +233,7 @@ def read_manifest(data: bytes) -> Manifest:
     """The manifest in these bytes.
 
     Raises:
-        BadRequestError: They are none, or more than a manifest may have.
+        BadRequestError: The bytes are not a manifest, or it is over a limit.
     """
     if len(data) > MANIFEST_BYTES_MAX:
         raise BadRequestError(f"a manifest has at most {MANIFEST_BYTES_MAX} bytes, not {len(data)}")
@@ -269,5 +272,5 @@ def _read_part(data: bytes, at: int) -> tuple[ManifestPart, int]:
 
 
 def pieces_of(data: bytes) -> Sequence[bytes]:
-    """A manifest cut into what one staged batch holds each."""
+    """Cut a manifest into pieces, each for one staged batch."""
     return [data[at : at + PIECE_BYTES_MAX] for at in range(0, len(data), PIECE_BYTES_MAX)]

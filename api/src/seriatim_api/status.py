@@ -1,7 +1,7 @@
-"""The one table between the error catalogue and gRPC, both ways.
+"""Maps the error catalogue to gRPC and back.
 
-An error travels as the gRPC status code of its class, its message, and a trailing metadata entry that holds the number
-and the details, so that a client gets back the class that was raised.
+A broker sends an error as the gRPC status code of its class, its message, and a trailing metadata entry with its number
+and details. So the client can raise the same class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METADATA_KEY = "seriatim-error-bin"
 STATUS: dict[int, grpc.StatusCode] = {
     number: grpc.StatusCode[kind.grpc_status] for number, kind in errors.CATALOGUE.items()
 }
-"""gRPC status code of each catalogue number."""
+"""The gRPC status code of each number in the catalogue."""
 
 _FALLBACK: dict[grpc.StatusCode, type[errors.SeriatimError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
@@ -31,7 +31,7 @@ _FALLBACK: dict[grpc.StatusCode, type[errors.SeriatimError]] = {
 
 
 def error_to_proto(error: errors.SeriatimError) -> common_pb2.Error:
-    """The error as a message, for frames that carry several outcomes."""
+    """The error as a protobuf message, for frames that carry several outcomes."""
     return common_pb2.Error(
         number=error.number,
         message=error.message,
@@ -41,7 +41,7 @@ def error_to_proto(error: errors.SeriatimError) -> common_pb2.Error:
 
 
 def error_from_proto(message: common_pb2.Error) -> errors.SeriatimError:
-    """The exception that `error_to_proto` was given."""
+    """The exception from the message of `error_to_proto`."""
     return errors.make_error(
         message.number,
         message.message,
@@ -51,7 +51,7 @@ def error_from_proto(message: common_pb2.Error) -> errors.SeriatimError:
 
 
 def to_status(error: errors.SeriatimError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """Code, text and trailing metadata for `context.abort`."""
+    """The code, the text and the trailing metadata for `context.abort`."""
     code = STATUS.get(error.number, grpc.StatusCode.UNKNOWN)
     return code, error.message, ((METADATA_KEY, error_to_proto(error).SerializeToString()),)
 
@@ -59,7 +59,7 @@ def to_status(error: errors.SeriatimError) -> tuple[grpc.StatusCode, str, tuple[
 def from_status(
     code: grpc.StatusCode, text: str | None, trailing_metadata: Iterable[tuple[str, str | bytes]] | None
 ) -> errors.SeriatimError:
-    """The exception for a failed call, ours by its metadata, gRPC's own by its code."""
+    """The exception for a failed call: from our metadata if it has any, else from gRPC's code."""
     for key, value in trailing_metadata or ():
         if key == METADATA_KEY and isinstance(value, bytes):
             return error_from_proto(common_pb2.Error.FromString(value))

@@ -1,11 +1,12 @@
-"""Certificates in files: read, checked, and read again when they change. Shared by all who open or take connections.
+"""Reads and checks certificates in files, and reads them again when they change. All programs with connections use it.
 
-Certificates are replaced while everything runs: by whoever issued them, by a kubelet that swaps the directory of a
-Secret. So nobody keeps what was read: whoever makes a connection, or takes one, asks a `TlsSource` for what is valid
-now. It looks at the files when it is asked (not more than once a second), takes new ones only if certificate and key
-belong together, and says so once; a pair that is half written leaves the old one in force.
+Certificates are replaced while programs run, by their issuer or by a kubelet that swaps the directory of a Secret. So
+no program keeps the bytes. When it opens or accepts a connection, it asks a `TlsSource` for the present certificates.
 
-Only the standard library is used, and nothing of gRPC: credentials are made from the bytes by those who use them.
+A `TlsSource` looks at the files when it is asked, at most once a second. It takes new files only if certificate and key
+belong together, and reports that once. If a pair is half written, the old one stays in use.
+
+This module uses only the standard library and not gRPC. Its users make gRPC's credentials from the bytes.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from typing import Final
 from seriatim_api.errors import PreconditionError
 
 CHECK_INTERVAL_S: Final = 1.0
-"""How often the files are looked at, at most: connections may come by the hundred, a look is three system calls."""
+"""The least seconds between two looks at the files. Hundreds of connections may come at once, and a look takes three
+system calls."""
 
 NOT_CONNECTED: Final = "failed to connect to all addresses"
-"""How gRPC begins when no connection came about."""
+"""The beginning of gRPC's details if no connection could be made."""
 
 _ENDED: Final = ("Socket closed", "Unwrap failed")
-"""What is left of a connection whose certificate the other side does not accept: in TLS 1.3 it says so only after our
-handshake is over. gRPC's own servers close the socket without a word; etcd sends an alert, of which gRPC keeps none."""
+"""gRPC's details if the other side does not accept our certificate. In TLS 1.3 the other side says so only after our
+handshake has ended. gRPC's own servers close the socket without a reason. etcd sends an alert, which gRPC drops."""
 
 _CAUSES: Final = (
     ("certificate has expired", "the other side's certificate has expired"),
@@ -38,7 +40,7 @@ _CAUSES: Final = (
     ("WRONG_VERSION_NUMBER", "the other side does not speak TLS on this port"),
     ("handshake failed", "the two sides could not agree on TLS"),
 )
-"""Words of gRPC, or of the library below it, and what they mean; the first that fits."""
+"""Words in gRPC's details, and their meaning for people. The first that fits is used."""
 
 Fingerprint = tuple[tuple[int, int, int], ...]
 """Modification time in nanoseconds, size and inode of each file."""
@@ -46,12 +48,15 @@ Fingerprint = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where the PEM files are.
+    """The paths of the PEM files.
 
     Attributes:
-        ca: Certificates of those who are believed about others.
-        cert: Our own certificate, followed by intermediate ones; None for a client that shows none.
-        key: Its private key, not encrypted; with `cert` or not at all.
+        ca: The file with the certificates of the authorities that we trust.
+        cert: The file with our own certificate, followed by intermediate ones; None: a client that shows none.
+        key: The file with its private key, not encrypted. Given exactly if `cert` is.
+
+    Raises:
+        PreconditionError: Only one of `cert` and `key` is given.
     """
 
     ca: Path
@@ -64,13 +69,13 @@ class TlsFiles:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """All files that are named."""
+        """All files that are given."""
         return tuple(file for file in (self.ca, self.cert, self.key) if file is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """What the files held when they were read, checked. The key is never printed."""
+    """The checked content of the files at the time of reading. The key is never printed."""
 
     ca: bytes
     cert: bytes | None
@@ -78,11 +83,11 @@ class TlsMaterial:
 
 
 def read(files: TlsFiles) -> TlsMaterial:
-    """Read and check.
+    """Read and check the files.
 
     Raises:
-        PreconditionError: A file that cannot be read, is not what it should be, or a key of another certificate; the
-            text names the file and what to do.
+        PreconditionError: A file cannot be read or has the wrong content, or the key belongs to another certificate.
+            The text names the file and says what to do.
     """
     material = TlsMaterial(
         ca=_read_file(files.ca),
@@ -131,14 +136,15 @@ def _check_pair(cert: Path, key: Path) -> None:
 
 
 class TlsSource:
-    """What the files hold now. May be asked from any thread.
+    """The present content of the files. Any thread may ask.
 
     Args:
-        files: Where they are.
-        on_change: Told when new files were taken, and (with why) when changed ones were not; each once.
+        files: The paths of the files.
+        on_change: Called once when new files are taken, with None. Called once when changed files cannot be used, with
+            the reason.
 
     Raises:
-        PreconditionError: They cannot be used now: see `read`.
+        PreconditionError: The files cannot be used now: see `read`.
     """
 
     def __init__(self, files: TlsFiles, on_change: Callable[[PreconditionError | None], None] | None = None) -> None:
@@ -153,11 +159,11 @@ class TlsSource:
 
     @property
     def generation(self) -> int:
-        """Grows each time that new files are taken; looks at them first."""
+        """A number that grows each time that new files are taken. It looks at the files first."""
         return self.current()[0]
 
     def current(self) -> tuple[int, TlsMaterial]:
-        """The generation, and what it holds."""
+        """The generation, and the content of the files in it."""
         with self._lock:
             now_s = time.monotonic()
             if now_s - self._checked_at_s < CHECK_INTERVAL_S:
@@ -171,7 +177,7 @@ class TlsSource:
         return found
 
     def _look(self) -> PreconditionError | None:
-        """Take the files if they have changed; returns why changed ones were not taken, once."""
+        """Take the files if they have changed. If changed files cannot be used, return the reason, once."""
         seen = _fingerprint(self.files)
         if seen in (self._taken, self._refused):
             return None
@@ -181,7 +187,7 @@ class TlsSource:
             self._refused = seen
             return exc
         if _fingerprint(self.files) != seen:
-            return None  # somebody writes them at this moment: they are looked at again
+            return None  # another program writes them at this moment: the next look decides
         self._taken, self._refused = seen, None
         self._material = material
         self._generation += 1
@@ -189,7 +195,7 @@ class TlsSource:
 
 
 def _fingerprint(files: TlsFiles) -> Fingerprint:
-    """What a change of any file changes; a file that is not there counts as one more state."""
+    """A value that changes when any file changes. A missing file has its own value."""
     return tuple(_stat(file) for file in files.all)
 
 
@@ -202,11 +208,11 @@ def _stat(file: Path) -> tuple[int, int, int]:
 
 
 def explain(details: str, *, shows_certificate: bool) -> str | None:
-    """Why a connection with TLS did not come about, from gRPC's words; None if TLS is not the cause.
+    """Why a connection with TLS could not be made, from gRPC's details; None if TLS is not the cause.
 
     Args:
-        details: Of the failed call.
-        shows_certificate: Whether a certificate of our own was shown.
+        details: The details of the failed call.
+        shows_certificate: Whether we showed our own certificate.
     """
     if not details.startswith(NOT_CONNECTED):
         return None

@@ -1,7 +1,7 @@
-"""What a broker says at `/readyz` when a person has to act: one list for the brokers and for the commands that read it.
+"""The troubles that a broker shows at `/readyz` when a person must act: one list for brokers and for status commands.
 
-A broker writes each trouble on a line of its own that has the trouble's label. `seriatim cluster status` and `kubectl
-seriatim status` and `doctor` find the labels again, and say what to do.
+A broker writes a line for each trouble, with the trouble's label. `seriatim cluster status`, and `kubectl seriatim
+status` and `doctor`, find the labels and say what to do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ class Trouble:
     """One kind of trouble.
 
     Attributes:
-        name: Also the name of its runbook.
-        number: Of the error that calls end with meanwhile; 0: no call fails because of it.
-        remedy: What to do, in one sentence.
+        name: Its name, which is also the name of its runbook.
+        number: The number of the error with which calls fail meanwhile; 0: no call fails because of it.
+        remedy: What a person should do, in one sentence.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Trouble:
 
     @property
     def label(self) -> str:
-        """What a broker writes before the text."""
+        """The label that a broker writes before the text."""
         return f"{self.name} (error {self.number})" if self.number else self.name
 
     def line(self, text: str) -> str:
