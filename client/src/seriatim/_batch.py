@@ -190,7 +190,9 @@ def decode(data: bytes | memoryview, message_count: int, crc: int) -> Any:
     except (pa.ArrowException, OSError) as exc:
         raise BadRequestError(f"the body of a batch cannot be read: {exc}") from exc
     if batch.num_rows != message_count:
-        raise BatchMismatchError(f"a batch of {message_count} messages holds {batch.num_rows}")
+        raise BatchMismatchError(
+            f"the header of a batch says {message_count} messages, and its body has {batch.num_rows}"
+        )
     return batch
 
 
@@ -209,7 +211,7 @@ def conform(table: Any, now_ms: int) -> Any:
     if table.column(1).null_count:
         raise IllegalMessageError("column value has nulls, and a message has a value: fill them, as with b''")
     if any(rows.items.null_count for rows in table.column(3).chunks) and _has_null_header(table.column(3)):
-        raise IllegalMessageError("column headers has a null as the value of a header: fill it, as with b''")
+        raise IllegalMessageError("column headers has a header with null as its value: fill it, for example with b''")
     return table
 
 

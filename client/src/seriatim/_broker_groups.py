@@ -139,7 +139,7 @@ class BrokerGroupAdmin:
             BadRequestError: The cluster has no such broker group, or there is no such intent.
         """
         if intent is not None and intent not in _INTENTS:
-            raise BadRequestError(f"a broker group is {', '.join(_INTENTS)}, not {intent!r}")
+            raise BadRequestError(f"the intent of a broker group is {', '.join(_INTENTS)}, not {intent!r}")
         request = operations_pb2.SetBrokerGroupRequest(group=name, weight=weight)
         if intent is not None:
             request.intent = _INTENTS[intent]

@@ -120,9 +120,9 @@ class Client:
         addresses = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
         addresses = [address.strip() for address in addresses if address.strip()]
         if not addresses or not all(_is_address(address) for address in addresses):
-            raise BadRequestError(f"bootstrap is host:port, or several: {bootstrap!r}")
+            raise BadRequestError(f"bootstrap is one address host:port, or several, not {bootstrap!r}")
         if (recorder is None) != (message_id is None):
-            raise BadRequestError("a recorder comes with a message_id")
+            raise BadRequestError("give both of recorder and message_id, or none of them")
         told = Recorder(recorder, message_id) if recorder is not None and message_id is not None else None
         client = cls(addresses, name or f"seriatim-{os.getpid()}", told, tls)
         try:
@@ -501,7 +501,7 @@ def _check_group(group: str, mode: str) -> None:
     if not is_legal_name(group):
         raise IllegalNameError(f"{group!r} cannot name a consumer group")
     if mode != "exclusive":
-        raise UnsupportedModeError(f"mode {mode!r} is not served by this version: exclusive is")
+        raise UnsupportedModeError(f"this version does not serve mode {mode!r}: use exclusive")
 
 
 def _is_address(text: str) -> bool:

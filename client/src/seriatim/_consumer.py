@@ -230,7 +230,7 @@ class Consumer:
         """
         if isinstance(message, int):
             if partition is None or partition not in self._subscriptions:
-                raise BadRequestError("an offset is acknowledged with its partition")
+                raise BadRequestError("to acknowledge an offset, name a partition that this consumer reads")
             subscription = self._subscriptions[partition]
             return subscription.acknowledge(subscription.core.grant, message)
         offset = message.offset

@@ -259,10 +259,12 @@ def target_to_proto(to: Target) -> broker_pb2.GroupTarget:
     """
     if isinstance(to, datetime):
         if to.tzinfo is None:
-            raise BadRequestError("a time has a time zone: datetime(..., tzinfo=timezone.utc), for example")
+            raise BadRequestError(
+                "the time has no time zone: give it one, for example datetime(..., tzinfo=timezone.utc)"
+            )
         time_ms = int(to.timestamp() * 1000)
         if time_ms < 0:
-            raise BadRequestError(f"{to} lies before 1970")
+            raise BadRequestError(f"{to} is before 1970: there was no message then")
         return broker_pb2.GroupTarget(time_ms=time_ms)
     if isinstance(to, int) and not isinstance(to, bool):
         if not 0 <= to <= OFFSET_MAX:

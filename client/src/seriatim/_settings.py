@@ -112,7 +112,9 @@ class ConsumerSettings:
         if self.credit_bytes < CREDIT_BYTES_MIN:
             raise BadRequestError("credit_bytes is at least 64 KiB")
         if self.credit_bytes_max is not None and self.credit_bytes_max < self.credit_bytes:
-            raise BadRequestError("credit_bytes_max is at least credit_bytes; equal to it, the credit does not grow")
+            raise BadRequestError(
+                "credit_bytes_max is at least credit_bytes; if they are equal, the credit does not grow"
+            )
         if self.session_ms < SESSION_MS_MIN:
             raise BadRequestError(f"session_ms is at least {SESSION_MS_MIN}")
 

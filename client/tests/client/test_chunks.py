@@ -90,7 +90,7 @@ def test_pieces_are_no_larger_than_a_staged_batch() -> None:
 
 
 def test_rows_that_can_go_nowhere_are_refused() -> None:
-    with pytest.raises(BadRequestError, match="without a key"):
+    with pytest.raises(BadRequestError, match="no key and no partition"):
         _pieces(table_of([b"x", b"y"], [b"k", None], None, None, None), None, TOPIC, partition_of_key, 1 << 20)
     with pytest.raises(PartitionOutOfRangeError):
         _pieces(table_of([b"x"], None, None, None, None), 3, TOPIC, partition_of_key, 1 << 20)

@@ -269,7 +269,9 @@ def check_table(table: object, key_column: str, now_ms: int) -> Any:
         raise IllegalMessageError(f"a table is a pyarrow.Table or a RecordBatch, not {type(table).__name__}")
     if key_column != "key":
         if key_column not in table.column_names:
-            raise IllegalMessageError(f"key_column {key_column!r} is none of the table's {table.column_names}")
+            raise IllegalMessageError(
+                f"the table has no column {key_column!r} for key_column; it has {table.column_names}"
+            )
         table = table.rename_columns(["key" if name == key_column else name for name in table.column_names])
     return _batch.conform(table, now_ms)
 

@@ -118,7 +118,11 @@ class Routes:
             try:
                 self._channels.warm(route.next_addresses[0])
             except Exception:
-                _log.warning("no connection is kept warm to %s", route.next_addresses[0], exc_info=True)
+                _log.warning(
+                    "the client could not keep a connection warm to %s; a failover to it may take longer",
+                    route.next_addresses[0],
+                    exc_info=True,
+                )
 
     def stop(self) -> None:
         """Cancel all questions. No partition gets an answer any more."""

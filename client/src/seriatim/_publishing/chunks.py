@@ -75,7 +75,9 @@ def manifest_of(topic: str, chunks: Sequence[Chunk]) -> Manifest:
     first = chunks[0]
     for chunk in chunks:
         if chunk.topic != topic:
-            raise BadRequestError(f"a chunk was staged for topic {chunk.topic!r}, and the writer is of {topic!r}")
+            raise BadRequestError(
+                f"a chunk was staged for topic {chunk.topic!r}, but this is a writer of topic {topic!r}"
+            )
         if (chunk.incarnation, chunk.partition_count) != (first.incarnation, first.partition_count):
             raise BadRequestError(
                 f"topic {topic!r} grew, or was made again, while the rows were staged: stage all of them again"

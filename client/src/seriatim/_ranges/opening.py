@@ -51,7 +51,7 @@ async def open_range(
         raise BadRequestError("a range begins before its end")
     if max(first, behind) > last.offset:
         raise OffsetOutOfRangeError(
-            f"offset {format_offset(max(first, behind))} lies behind the end of {topic}/{partition}, which is "
+            f"offset {format_offset(max(first, behind))} is behind the end of {topic}/{partition}, which is "
             f"{format_offset(last.offset)}",
             end=last.offset,
         )

@@ -97,7 +97,7 @@ def milliseconds(time: datetime) -> int:
         raise BadRequestError(f"{time.isoformat()} has no time zone: give it one, as with .astimezone()")
     value = int(time.timestamp() * 1000)
     if value < 0:
-        raise BadRequestError(f"{time.isoformat()} lies before 1970: there was no message then")
+        raise BadRequestError(f"{time.isoformat()} is before 1970: there was no message then")
     return value
 
 
@@ -114,7 +114,7 @@ async def plan_range(
     """See `Client.plan_range`."""
     check_range(start, end)
     if partition < 0 or cut_bytes < 0:
-        raise BadRequestError("partitions and sizes are not below 0")
+        raise BadRequestError("partition and cut_bytes are 0 or more")
     request = ranges_pb2.PlanRangeRequest(
         topic=topic, incarnation=incarnation, partition=partition, to_offset=end, cut_bytes=cut_bytes
     )

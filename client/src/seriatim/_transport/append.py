@@ -239,7 +239,7 @@ class AppendLink:
             if not self._unanswered or silent_s < SUSPICIOUS_S:
                 continue
             if silent_s > SILENCE_S:
-                raise TimeoutError(f"silent for {SILENCE_S:.0f} s")
+                raise TimeoutError(f"the broker sent no answer for {SILENCE_S:.0f} s")
             user = self._links.user_of(*next(iter(self._unanswered))[:2])
             if user is not None:
                 user.link_is_silent(self)

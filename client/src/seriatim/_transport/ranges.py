@@ -131,7 +131,7 @@ class RangeCall:
             at += count
             self._put((event, batches), sum(HEADER_SIZE_BYTES + header.body_length for header, _ in batches))
         if at != len(frame.batches):
-            raise FrameError("the events of a range account for all its batches")
+            raise FrameError("the events of a range do not match its batches")
 
     def _put(self, item: _Item, size_bytes: int) -> None:
         self._items.append((item, size_bytes))

@@ -72,7 +72,7 @@ def change_of(
     """
     if retention_hours is not None:
         if retention_ms is not None:
-            raise click.UsageError("--retention-hours is an older form of --retention: give one of them")
+            raise click.UsageError("--retention-hours is an older form of --retention: give only one of them")
         retention_ms = _DURATION.convert(f"{retention_hours:.6f}h" if retention_hours else "0", None, None)
     return RetentionChange(retention_ms, retention_bytes, retain_unread, unread_ms_max, unread_bytes_max)
 

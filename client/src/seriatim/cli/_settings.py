@@ -91,10 +91,10 @@ def resolve(given: str | None, tls: TlsOptions) -> tuple[tuple[str, ...], TlsOpt
 def _checked(tls: TlsOptions) -> TlsOptions | None:
     if tls.ca is None:
         if tls.cert or tls.key or tls.server_name:
-            raise click.UsageError("TLS begins with --tls-ca: the file with the certificates of the brokers' CA")
+            raise click.UsageError("TLS needs --tls-ca: the file with the certificates of the brokers' CA")
         return None
     if (tls.cert is None) != (tls.key is None):
-        raise click.UsageError("--tls-cert and --tls-key come together")
+        raise click.UsageError("give both of --tls-cert and --tls-key, or none of them")
     return tls
 
 

@@ -230,7 +230,7 @@ def alter(
     """
     change = _retention.change_of(**retention)
     if partitions is message_size_max is chain_width is None and change == RetentionChange():
-        raise click.UsageError("say what is to change: --partitions N, --retention 7d, ...")
+        raise click.UsageError("name a change: --partitions N, --retention 7d, ...")
 
     async def work() -> TopicView:
         async with _connect.admin(settings) as admin:
