@@ -248,7 +248,7 @@ def _typed(column: Any, name: str, kind: Any) -> Any:
         return column
     try:
         if name == "timestamp" and pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)  # its unit may be another
+            column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)  # its unit may not be milliseconds
         return column.cast(kind)
     except pa.ArrowException as exc:
         raise IllegalMessageError(f"column {name} cannot be {kind}: {exc}") from exc
@@ -285,7 +285,7 @@ def _totals(column: Any) -> Any:
 def _offsets(column: Any) -> Any:
     """The offset at which each row of a binary, text or map column begins, and the end of the last one."""
     buffer = column.buffers()[1]
-    if buffer is None:  # an array without rows needs none
+    if buffer is None:  # an array without rows has no offsets
         return np.zeros(len(column) + 1, np.int64)
     found = np.frombuffer(buffer, np.int32)
     return found[column.offset : column.offset + len(column) + 1].astype(np.int64)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 STAGED_BATCH_BYTES: Final = 512 << 10
 
 TOPIC_DEADLINE_S: Final = 10.0
-"""Seconds for the first question about a topic: a cluster that is just starting answers within them."""
+"""Seconds for the first question about a topic. A cluster that is just starting answers in this time."""
 
 
 class _Closable(Protocol):
@@ -133,7 +133,7 @@ class Client:
         await client._close(flush=True)
 
     async def _close(self, *, flush: bool) -> None:
-        """Close what was opened, all of it, also if closing one raises or is cancelled; raises the first error then."""
+        """Close everything that was opened, even if one close raises or is cancelled. Then raise the first error."""
         first: BaseException | None = None
         for close in self._closers:
             try:
@@ -261,7 +261,7 @@ class Client:
             IllegalNameError: A topic or a consumer group cannot have this name. For the group, the call raises it.
             BadRequestError: An option is over its limit (the call raises it), or `start` is an offset for more than one
                 partition.
-            UnknownTopicError: The cluster has no such topic. This and the next three are raised when the consumer
+            UnknownTopicError: The cluster has no such topic. This error and the next three are raised when the consumer
                 begins.
             PartitionOutOfRangeError: The topic has fewer partitions.
             OffsetOutOfRangeError: `start` is no place in the topic, or a time in the future.
@@ -356,7 +356,7 @@ class Client:
         incarnation: str = "",
         timeout_s: float = QUESTION_DEADLINE_S,
     ) -> RangePlan:
-        """Divide [start, end) of a partition into pieces that can be read separately, and name the messages gone.
+        """Divide [start, end) of a partition into pieces that can be read separately, and find the gone messages.
 
         Below the end of a partition only retention changes anything. So the same range always has the same pieces,
         unless retention drops some of its messages.

@@ -472,7 +472,7 @@ class OperatedPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """A person moved, paused or resumed the consumer group on a partition that this consumer reads.
+    """The consumer group was moved, paused or resumed on a partition that this consumer reads.
 
     Attributes:
         topic: The topic's name.

@@ -348,7 +348,7 @@ class RangeReader(_Held[reading.RangeReader]):
         return self._thread.run(self._inner.fetch_table())
 
     def close(self) -> None:
-        """Read no further."""
+        """End the reader. Later calls raise `PreconditionError`."""
         self._thread.run(self._inner.close())
 
     def __enter__(self) -> Self:

@@ -103,7 +103,7 @@ def test_a_count_ends_it(run: Run) -> None:
 
 def test_a_segment_in_the_way_of_the_end_is_told(run: Run, cluster: MemoryCluster) -> None:
     cluster.blocked.add(1)
-    assert "partition 1: what lies behind 3:5 cannot be read" in run("consume", "t")[2]
+    assert "partition 1: messages behind 3:5 cannot be read" in run("consume", "t")[2]
     assert "3:5*" in run("topic", "offsets", "t")[1]
 
 

@@ -118,7 +118,7 @@ class Inbox:
             PreconditionError: The consumer is closed.
         """
         if self._opened is not None:
-            self._look_at_grant(self._opened)  # a long pause may have ended it
+            self._look_at_grant(self._opened)  # a long pause of the process may have ended the grant
         while True:
             self._check()
             message = self._take()
@@ -148,7 +148,7 @@ class Inbox:
             if self._opened is not None:
                 self._opened.subscription.taken = messages[-1].offset
             if len(messages) < count_max:
-                message = self._take()  # of the next chunk
+                message = self._take()  # the first message of the next chunk
                 if message is None:
                     return
                 messages.append(message)
@@ -285,7 +285,7 @@ def messages_of(
             repeat(attempt),
             chain(repeat(True, repeated_count), repeat(False, count - repeated_count)),
             repeat(grant),
-            strict=False,  # what repeats has no end
+            strict=False,  # `repeat` has no end
         ),
     )
 

@@ -56,7 +56,7 @@ class Servers:
         Args:
             partition_id: The partition's id in the cluster.
             start: Where the consumer group begins there if it has no cursor.
-            failed_server_epoch: The server epoch of the server that the question complains about; None: no complaint.
+            failed_server_epoch: None: a question. Else a complaint about the server that has this server epoch.
             avoid: The address of a broker to ask last.
         """
         if self._is_over:

@@ -52,7 +52,7 @@ class Shared:
 
 
 class Subscription:
-    """A consumer's part in one partition."""
+    """One partition of a consumer: it feeds the core, and carries out the core's effects."""
 
     def __init__(
         self, shared: Shared, number: int, partition_id: int, start_at: Start, config: ct.ConsumerConfig

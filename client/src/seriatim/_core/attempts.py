@@ -41,7 +41,7 @@ class Batch(State):
         self.deadline_us = deadline_us
         self.epoch = epoch
         self.base_sequence = base_sequence
-        self.first_run = _NEVER_SENT  # with its present number
+        self.first_run = _NEVER_SENT  # the first producer run in which it had its present number
         self.open_runs: tuple[int, ...] = ()
         self.unknown_end = False
         self.acked = False

@@ -302,7 +302,7 @@ class PartitionConsumer(State):
         if self._failures:
             self._back_off(now_us, jitter)
         else:
-            self._failures = 1  # the first time, ask at once
+            self._failures = 1  # after the first failure, ask at once
             self._retry_at_us = now_us
         self._stream = None
         self.phase = ConsumerPhase.RESOLVING

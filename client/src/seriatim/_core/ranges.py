@@ -40,7 +40,7 @@ class RangeCursor:
         self._crc = checksum
         self.offset = start
         self.end = end
-        self._value: int | None = None  # of the checksum chain at `offset`, once it is known
+        self._value: int | None = None  # the checksum chain's value at `offset`; None: not known yet
         self._note_beginning()
 
     @property

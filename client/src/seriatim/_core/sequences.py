@@ -30,7 +30,7 @@ class BatchQueue(State):
         self.batches: deque[Batch] = deque()
         self.size_bytes = 0
         self.run = run
-        self.epoch = 0  # of the next batch that is enqueued, and its sequence
+        self.epoch = 0  # the producer epoch of the next batch; below, its sequence
         self.next_sequence = 0
 
     def append(self, event: Enqueue, deadline_us: int) -> None:

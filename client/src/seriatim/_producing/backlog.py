@@ -40,7 +40,7 @@ class Backlog:
         self._flushing: list[asyncio.Future[None]] = []
         self._counts = dict.fromkeys(Outcome, 0)
         self._counts_told = dict(self._counts)
-        self._refusal: SeriatimError | None = None  # why nothing more is taken
+        self._refusal: SeriatimError | None = None  # the error of later sends; None: messages are taken
 
     # ---- room ----------------------------------------------------------------------------------------
 

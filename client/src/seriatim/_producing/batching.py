@@ -20,7 +20,7 @@ from seriatim._settings import ProducerSettings
 from seriatim._transport.append import AppendLink, AppendUser
 
 SMALL_SHARE: Final = 4
-"""A batch below this part of the full size is small: a quarter."""
+"""A batch is small if it is below a quarter of the full size."""
 
 
 class Gathering(Served, AppendUser, Protocol):
@@ -40,7 +40,10 @@ class Batching:
         self._backlog = backlog
 
     def may_cut(self, partition: Gathering, link: AppendLink | None) -> bool:
-        """Whether to cut a batch of the partition's pending messages now, to send it on `link`. There is a message."""
+        """Whether to cut a batch of the partition's pending messages now, to send it on `link`.
+
+        The partition has at least one pending message.
+        """
         core, pending = partition.core, partition.pending
         if core.is_idle:
             # If there is no link, cut too: the core opens a link when it has a batch.

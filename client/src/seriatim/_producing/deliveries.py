@@ -131,7 +131,7 @@ class Deliveries:
         self._count = count
         self._left = count
         self._parts: list[Part] = []
-        self._settled_positions: set[int] | None = None  # once a failure has to know them
+        self._settled_positions: set[int] | None = None  # filled only by `break_off_positions`
         self._waiters: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:

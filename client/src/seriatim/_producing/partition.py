@@ -85,7 +85,7 @@ class _Batch:
         self.body: Body = cut.body
         self.slices: list[SliceOfBatch] = cut.slices
         self.payload_bytes = cut.payload_bytes
-        self.ids: Sequence[Any] | None = None  # in the history, until the outcome is there
+        self.ids: Sequence[Any] | None = None  # the messages' ids in the history, until they have an outcome
         self.number = _NOT_SENT  # epoch, base sequence
         self.header = b""
 
@@ -104,10 +104,10 @@ class PartitionSender:
         self.pending = Pending()
         self.is_ready = False  # queued for the next turn
         self.batch_count = 0
-        self._links: dict[int, AppendLink] = {}  # by stream; more than one while the partition moves
+        self._links: dict[int, AppendLink] = {}  # by stream; there may be several while the partition moves
         self._batches: dict[int, _Batch] = {}
         self._kept: list[int] = []
-        self._position = 0  # of the next message in the partition, as this producer counts
+        self._position = 0  # how many messages this producer has put into batches here
 
     @property
     def route(self) -> Route | None:

@@ -185,7 +185,10 @@ async def _batches(stage: broker_pb2.GetTopicResponse, deliveries: Deliveries, c
 
 
 def _place(group: str, stage_groups: Sequence[str]) -> int:
-    """A stage partition with its open segment on that broker group, so that the rows do not travel again. Else any."""
+    """A stage partition with its open segment on that broker group, so that the rows do not travel again.
+
+    If there is none, any stage partition.
+    """
     numbers = [number for number, known in enumerate(stage_groups) if known == group]
     return random.choice(numbers or range(len(stage_groups)))  # noqa: S311 - spreads load, hides nothing
 

@@ -124,7 +124,7 @@ async def plan_range(
     while next_offset is not None:
         request.from_offset = next_offset
         page: ranges_pb2.PlanRangeResponse = await caller.ranges("PlanRange", request, timeout_s)
-        request.incarnation = page.incarnation  # of all pages
+        request.incarnation = page.incarnation  # all pages are about one incarnation
         pieces += map(_piece, page.pieces)
         losses += (
             LostRange(topic, partition, loss.from_offset, loss.to_offset, "lost" if loss.is_gap else "dropped")

@@ -63,7 +63,7 @@ class ConsumeLink:
         self._is_ending = False
         self.heard_at = asyncio.get_running_loop().time()
         self._channels = channels
-        self._channel: Any = None  # once it runs
+        self._channel: Any = None  # set when the stream is opened
         self._listener = listener
         self._hello = broker_pb2.ConsumerHello(protocol=PROTOCOL, client=client_name, credit_bytes=credit_bytes)
         self._credit = CreditAccount(credit_bytes, credit_bytes_max, _now_us())

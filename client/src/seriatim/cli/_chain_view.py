@@ -141,8 +141,9 @@ def _pair(left: str, right: str, style: str) -> Text:
 
 
 def _members(segment: SegmentView) -> str:
-    """The members' names, with a mark for the master. If they are too long, without the broker group's name, which is
-    in the card's title.
+    """The members' names, with a mark for the master.
+
+    If they are too long, the broker group's name, which is in the card's title too, is left out of them.
     """
     if not segment.members:
         return "-"

@@ -108,7 +108,7 @@ class RootGroup(click.Group):
                 raise
             show_error(expected, as_json=_wants_json(sys.argv[1:] if args is None else args))
             sys.exit(EXIT_ERROR)
-        sys.exit(status if isinstance(status, int) else 0)  # a number is what `ctx.exit` was given
+        sys.exit(status if isinstance(status, int) else 0)  # `ctx.exit` returns its status here
 
 
 _SERVER_COMMANDS: Final = ("broker", "coordinator", "standalone", "cluster")

@@ -32,7 +32,7 @@ def broker_group() -> None:
 @click.option("--no-counts", is_flag=True, help="Do not count open segments and copies, which reads all chains.")
 @click.pass_obj
 def list_(settings: Settings, no_counts: bool) -> None:
-    """List the broker groups with their intents, and the open segments and segments on them."""
+    """List the broker groups: intents, brokers, and how many open segments ("heads") and segments they have."""
 
     async def work() -> list[BrokerGroupRow]:
         async with _connect.admin(settings) as admin:
@@ -153,7 +153,7 @@ async def _follow(
     is_done: Callable[[BrokerGroupRow], bool],
     left: Callable[[BrokerGroupRow], str],
 ) -> BrokerGroupRow:
-    """Look every `LOOK_S` until it is done. If a person ends the command before, the cluster goes on."""
+    """Look every `LOOK_S` until it is done. If a person ends the command before, the cluster still finishes it."""
     known: BrokerGroupRow | None = None
     began = time.monotonic()
     async with live_line(

@@ -193,7 +193,7 @@ class Consumption:
         assert options.follow or admin is not None
         self._options = options
         self._admin = admin
-        self._end: TopicEnd | None = None  # without --follow, once it is known
+        self._end: TopicEnd | None = None  # only without --follow, and when it is known
         self._port = port
         self._history = history
         self._write = write
