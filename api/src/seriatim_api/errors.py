@@ -20,7 +20,7 @@ takes the data from here.
     ├── ConsumerError           the consumer is not, or no longer, at this place in its consumer group
     │   └── StaleTokenError 500, NotActiveError 501, StaleGroupEpochError 502, OrderViolationError 503,
     │       PositionUnknownError 504
-    ├── UnavailableError        600 no broker, or not the coordinator, answered in time: retriable
+    ├── UnavailableError        600 no broker answered in time (601: the coordinator did not): retriable
     │   └── CoordinatorUnavailableError 601, DeadlineExceededError 602, TlsHandshakeError 603
     ├── CoordinatorRefusedError 604  (a PreconditionError) the coordinator answers, and refuses to write
     ├── CoordinatorBehindError 605   (a PreconditionError) the coordinator has lost decisions
@@ -350,8 +350,8 @@ class CapacityError(SeriatimError):
 
 
 class OverloadedError(CapacityError):
-    """Too much waits already: for the producer, the partition, the stream, the broker or its disk. `retry_after_ms`
-    says when to try again.
+    """Too many requests or bytes wait already: of the producer, the partition, the stream, the broker or the client's
+    buffer. `retry_after_ms` says when to try again, if the broker can tell.
     """
 
     number = 400
@@ -527,7 +527,7 @@ class RunAliveError(RequestError):
 
 
 class CorruptionError(StorageError):
-    """A read returned other bytes than those that were written: the disk has changed them."""
+    """A read from the disk returned other bytes than those that were written."""
 
     number = 704
 

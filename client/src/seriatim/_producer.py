@@ -356,7 +356,7 @@ class Producer:
         return deliveries
 
     async def send_body(self, body: _batch.Body, partition: int) -> Deliveries:
-        """Take a body that is encoded already, as one batch. `Writer.publish` sends the pieces of a manifest so.
+        """Take an encoded body as one batch. `Writer.publish` uses it for the pieces of a manifest.
 
         Raises:
             PartitionOutOfRangeError: The topic has fewer partitions; nothing was taken.
@@ -411,7 +411,7 @@ class Producer:
         """Flush for at most `timeout_s` seconds (None: until the delivery timeout), then end.
 
         Messages that are left then are settled: as failed if no broker can have stored them, else as unknown. A second
-        call does nothing. If the call is cancelled, the producer has ended, and all messages are settled, just so.
+        call does nothing. If the call is cancelled, the producer has ended, and all messages are settled in this way.
         """
         if self._is_closed:
             return FlushResult(0, 0, 0)
