@@ -237,11 +237,11 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         "disk of orders-g0-0-aaaa",
         "it is part of n1, and no Node",
     ),
-    "claim of nobody": (
+    "claim of no Broker": (
         lambda: healthy(brokers=healthy().brokers[1:]),
         Level.WARNING,
         "claim orders-g0-0-aaaa",
-        "before",
+        "former disk",
     ),
     "two images": (lambda: _two_images(), Level.WARNING, "images", "several"),
     "one machine has all": (

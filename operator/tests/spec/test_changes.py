@@ -115,7 +115,7 @@ def test_an_optional_field_that_never_changes_is_not_added_later(
     kind: str, path: str, value: object, api_server: ApiServer, kept: Any
 ) -> None:
     there = kept(good(kind))
-    assert "neither add" in update(api_server, changed(there, path, value)).complaint
+    assert "cannot be added or removed" in update(api_server, changed(there, path, value)).complaint
 
 
 def test_defaults_appear_in_what_is_stored(kept: Any) -> None:

@@ -121,7 +121,7 @@ async def test_partitions_added_behind_the_operator_stay_and_are_told(world: Wor
     world.brokers.tell("events")
     await world.settle()
     assert world.reasons()["Ready"] == ("False", "MorePartitions")
-    assert "say partitions: 8" in world.the_topic().status.condition("Ready").message  # type: ignore[union-attr]
+    assert "write partitions: 8" in world.the_topic().status.condition("Ready").message  # type: ignore[union-attr]
     world.api.change("Topic", "events", partitions=8)
     await world.settle()
     assert world.reasons()["Ready"] == ("True", "Accepting")
