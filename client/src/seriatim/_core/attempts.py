@@ -73,6 +73,11 @@ class Batch(State):
         if run not in self.open_runs:
             return False
         self.open_runs = tuple(other for other in self.open_runs if other != run)
+        # Rule `client-last-attempt` (I10): a batch is failed only if every send attempt failed. Without it:
+        # 1. P sends a. Am stores it in segment 1, but P gets no answer. Both members of broker group A die.
+        # 2. Segment 2 opens on broker group B. P resends a, and Bm stores it there. It is not committed.
+        # 3. Segment 2 is sealed below a, so Bm answers `failed`. P calls a failed.
+        # 4. Am comes back, and segment 1 is settled with a in it. Consumers get a.
         self.unknown_end = self.unknown_end or not proven
         return True
 

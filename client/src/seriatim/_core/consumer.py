@@ -216,10 +216,12 @@ class PartitionConsumer(State):
         if self.phase is ConsumerPhase.ENDED:
             return effects
         if self.has_lapsed(now_us) and not isinstance(event, (Acknowledge, Answered, Leave)):
-            # Drop what comes under a lapsed grant. Without it: 1. A cut holds back deliveries of the server under this
-            # grant. 2. Another server and another consumer take over, and the consumer group goes on. 3. The cut heals.
-            # 4. The application gets the old deliveries without a flag, because they were the first when they were
-            # sent.
+            # Rule `client-late-deliveries` (I9, I11): a grant lives as long as its heartbeats are answered. What comes
+            # under a lapsed grant is dropped. Without it:
+            # 1. A cut holds back deliveries of the server under this grant.
+            # 2. Another server and another consumer take over, and the consumer group goes on.
+            # 3. The cut heals. The application gets the old deliveries without a flag, because they were the first when
+            #    they were sent.
             self._lapse(now_us, jitter, effects)
         match event:
             case Delivered():
@@ -395,6 +397,10 @@ class PartitionConsumer(State):
         effects.append(
             Deliver(self.grant, self.segment, self.next_index, event.maybe_repeated_below, max(1, event.attempt))
         )
+        # Rule `client-acks-early` (I3, I8): only the application acknowledges, so `_ack_wanted` stays. Without it:
+        # 1. The application gets message a. The client acknowledges a at once.
+        # 2. The application dies before it has worked on a.
+        # 3. The next consumer begins behind a, and no consumer ever works on a.
         self.next_index = self._given_below = end
 
     def _skipped(self, event: Skipped, effects: list[Effect]) -> None:

@@ -35,6 +35,10 @@ def give_up(queue: BatchQueue, batch: Batch, error: ReplyError, effects: list[Ef
         return
     assert not any(other.doubtful for other in behind), "what stood behind a refused batch was refused"
     effects.append(Settled(batch.batch_id, Outcome.FAILED, error=error))
+    # Rule `client-keeps-sequences` (GAP): a failed batch gives its sequence back to those behind it. Without it:
+    # 1. The master has P's sequence 0. P sends a with sequence 1, and a is failed.
+    # 2. P sends b with sequence 2.
+    # 3. The master expects sequence 1. It refuses b as a gap, now and for ever.
     sequence = batch.base_sequence
     queue.forget(at)
     for other in behind:
@@ -91,6 +95,12 @@ def _go_on_in_next_epoch(queue: BatchQueue, at: int, error: ReplyError, effects:
     """From position `at` on: settle the doubtful batches as unknown, and number the others from 0 in the next producer
     epoch.
     """
+    # Rule `client-same-epoch` (GAP, I1): after an unknown batch the next producer epoch begins. Without it:
+    # 1. P sends a with sequence 5, gets no answer, and gives a up as unknown. The master has stored a.
+    # 2. P sends b, which has as many messages as a, with sequence 5 in the same producer epoch.
+    # 3. The master takes b for a repeat of a, and answers ok with a's offset. P calls b ok, and b is on no disk.
+    # If b has another number of messages, the master refuses b. If P went on behind a's sequences instead, and no
+    # broker had a, the master would refuse b as a gap for ever.
     queue.epoch += 1
     queue.run.alive = False
     sequence = 0

@@ -210,6 +210,10 @@ class PartitionProducer(State):
                 return
             run.start(epoch, queue.batches)
         while run.sent_count < len(queue.batches):
+            # Rule `client-resend-order` (GAP): batches are resent in the order in which they were enqueued. Without it:
+            # 1. P sends a with sequence 7, then b with sequence 8. The stream breaks before the master has either.
+            # 2. P resends b first, then a.
+            # 3. The master expects sequence 7. It refuses b as a gap, although P has lost nothing.
             batch = queue.batches[run.sent_count]
             # The next producer epoch begins with its own producer run, when all batches of this one are settled.
             if batch.epoch != epoch or not run.has_room(batch):

@@ -57,6 +57,10 @@ class Run(State):
         self.number += 1
         self.alive = True
         self.epoch = epoch
+        # Rule `client-forgets` (GAP, I13): a producer run begins with the oldest batch that is not settled. Without it:
+        # 1. P sends a. The partition moves to broker group B before a master has stored a.
+        # 2. P begins the next producer run behind a, with b.
+        # 3. Bm, the new master, expects a's sequence, and refuses b as a gap. P never sends a again.
         self.sent_count = self.in_flight_count = self.in_flight_bytes = 0
 
     def has_room(self, batch: Batch) -> bool:
@@ -77,6 +81,10 @@ class Run(State):
         self.sent_count += 1
         self.in_flight_count += 1
         self.in_flight_bytes += batch.size_bytes
+        # Rule `client-cut-anew` (GAP): a batch keeps its number and its messages over all send attempts. Without it:
+        # 1. P sends messages 0, 1 and 2 as one batch. The master stores it, but P gets no answer.
+        # 2. P resends messages 0 and 1 as one batch, and message 2 as another.
+        # 3. The master knows only a batch of 3 messages. It refuses both parts, although their messages are in the log.
         return Send(
             stream,
             batch.batch_id,

@@ -78,6 +78,11 @@ def manifest_of(topic: str, chunks: Sequence[Chunk]) -> Manifest:
             raise BadRequestError(
                 f"a chunk was staged for topic {chunk.topic!r}, but this is a writer of topic {topic!r}"
             )
+        # Rule `one-count` (SPREAD): all rows of a publication are spread over the same number of partitions.
+        # Without it:
+        # 1. A chunk is staged while the topic has 2 partitions. A row with key k is for partition 1.
+        # 2. The topic grows to 3 partitions. In the next chunk, a later row with key k is for partition 2.
+        # 3. Both chunks are published together. A consumer can get the later row of k before the earlier one.
         if (chunk.incarnation, chunk.partition_count) != (first.incarnation, first.partition_count):
             raise BadRequestError(
                 f"topic {topic!r} grew, or was made again, while the rows were staged: stage all of them again"
@@ -85,6 +90,10 @@ def manifest_of(topic: str, chunks: Sequence[Chunk]) -> Manifest:
     if len({chunk.id for chunk in chunks}) < len(chunks):
         raise BadRequestError("a chunk is given twice")
     found: dict[int, list[ManifestPart]] = {}
+    # Rule `chunks-in-order` (CUTS): the rows of a partition have the order of the chunks that were named. Without it:
+    # 1. A row in the first chunk creates key k. A row in the second chunk changes k.
+    # 2. The manifest names the batches of the second chunk first. The master appends them in the manifest's order.
+    # 3. Consumers get the change of k before its creation.
     for chunk in chunks:
         for part in chunk.parts:
             found.setdefault(part.partition, []).append(part)
