@@ -26,7 +26,7 @@ import structlog
 from seriatim import Client, TopicSettings
 from seriatim.history import HistoryWriter, Report, check
 from seriatim_api.errors import SeriatimError, TopicExistsError
-from seriatim_broker.local import DemoFault as ClusterFault
+from seriatim_broker.local import FaultRecord as ClusterFault
 from seriatim_broker.local import LocalCluster
 
 from e2e.demo.expect import read_histories

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from seriatim_broker.local import DemoFault
+from seriatim_broker.local import FaultRecord
 
 from e2e.faults.case import ended_by_themselves
 from e2e.faults.catalogue import QUICK, all_faults, by_name
@@ -151,9 +151,9 @@ def test_a_group_that_has_yet_to_cross_has_not_read_everything() -> None:
 
 def test_a_broker_that_ends_unasked_is_a_problem() -> None:
     deeds = [
-        DemoFault("kill", "g0-0", "inject"),
-        DemoFault("end", "g0-1", "inject", details="exited with status 70"),
-        DemoFault("kill", "g0-1", "heal"),
+        FaultRecord("kill", "g0-0", "inject"),
+        FaultRecord("end", "g0-1", "inject", details="exited with status 70"),
+        FaultRecord("kill", "g0-1", "heal"),
     ]
     assert ended_by_themselves(deeds) == ["g0-1 ended by itself: exited with status 70"]
 
