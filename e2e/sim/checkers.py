@@ -1,14 +1,21 @@
 """The judge: it sees every write, every transaction, every reply and every delivery, and says which promise was broken.
 
-It knows more than anybody in the system: what is on each disk (also on those that were lost since), and the place of
-every batch that was ever written. Rules are named as in the protocol's last section; `RT` is the real-time half of the
-promise, `TABLE` that a prepared producer table tells the truth, `COPY` that a named copy is there, `LEAVE` that a copy
-leaves a record only where two stay, `TIME` that append time never goes back nor far ahead, `GATE` that who may be
-stopped holds nothing alone, `CERT` that a run which was certified dead is, `FULL` that a full
-disk takes no new batches, `TWO` that of two processes with one directory one ends, `KEPT` that a contradicted disk
-keeps what it has, `ALARM` that a broker says so if the coordinator has lost what it knows, and does nothing then,
-`PLACE` that readers get a message where its receipt says that they do, `RETAIN` that retention drops what it may, and
-that a segment leaves the record only when nobody needs it.
+It knows more than any broker or client: what is on each disk (also on those that were lost since), and the place of
+every batch that was ever written. I1 to I14 are the protocol's invariants. The other rules:
+
+    RT      the real-time half of the promise
+    TABLE   a prepared producer table tells the truth
+    COPY    a member that is listed as a copy has the segment
+    LEAVE   a copy leaves a record only if two stay
+    TIME    append time never goes back, and never far ahead
+    GATE    a member that may be stopped holds nothing alone
+    CERT    a member run that was certified dead has ended
+    FULL    a full disk takes no new batches
+    TWO     of two processes with one directory, one ends
+    KEPT    a contradicted disk keeps what it has
+    ALARM   if the coordinator has lost what a broker knows, the broker says so and changes nothing
+    PLACE   readers get a message at the place that its receipt names
+    RETAIN  retention drops what it may drop; a segment leaves the record only when no reader or member needs it
 """
 
 from __future__ import annotations
@@ -149,7 +156,7 @@ class Judge:
         self.subscribed: dict[tuple[int, int], tuple[str, PartitionId]] = {}  # of (stream, subscription)
         self._granted: dict[tuple[int, int], int] = {}  # (stream, subscription) -> group epoch of its grant
         self._passed: dict[Place, frozenset[str]] = {}  # a lost segment: groups that had left it before
-        self._lost_repeats: dict[PartitionId, set[int]] = {}  # skipped, and given to nobody from their first place
+        self._lost_repeats: dict[PartitionId, set[int]] = {}  # skipped, and given to no consumer from their first place
         self._told: set[tuple[str, PartitionId, int]] = set()
         self._promised: dict[tuple[PartitionId, int], int] = {}
         self._flushed: dict[tuple[PartitionId, int], int] = {}  # promised, to be on disks
@@ -229,9 +236,9 @@ class Judge:
         self._newest_ms[place] = max(self._newest_ms.get(place, 0), time_ms)
 
     def _check_times(self, chain: Chain, open_length: int) -> None:
-        """TIME: append time never goes back, unless who appended could not believe the time before.
+        """TIME: append time never goes back, unless the master could not believe the time before.
 
-        Behind a segment that was opened over it may go back below that one's times: nobody who knew them answered.
+        Behind a segment that was opened over it may go back below that one's times: no member that knew them answered.
         """
         newest_ms = unknown_ms = 0
         for segment in chain.segments:
@@ -433,12 +440,12 @@ class Judge:
         self.history.setdefault(after.partition, []).append(after)
 
     def certified(self, who: str, run: RunId) -> None:
-        """CERT: whoever writes that a run has ended, it has; but for the certificates that are a fault themselves."""
+        """CERT: if a certificate says that a run has ended, it has ended, unless the certificate itself is a fault."""
         if run not in self.certified_falsely and self._runs(run):
             self.fail("CERT", f"{who} certifies the death of {run}, which runs")
 
     def _runs(self, run: RunId) -> bool:
-        """Whether this run has not ended, whatever anybody wrote down."""
+        """Whether this run has not ended, whatever a certificate says."""
         broker = self._brokers[run.member.broker]
         return broker.process is not None and (broker.member, broker.process.run) == (run.member, run.run)
 
@@ -465,7 +472,7 @@ class Judge:
                 self.fail("I5", f"{what}: length or checksum changed: {old} {new}")
             for member in new.members:
                 if member not in old.members and not self.is_whole(chain.partition, new, member):
-                    self.fail("COPY", f"{what}: {member} was listed as a copy and is none")
+                    self.fail("COPY", f"{what}: {member} was listed as a copy and does not have all of it")
             self._check_leaving(chain, old, new, what)
         if new.server_epoch < old.server_epoch or (new.server != old.server and new.server_epoch == old.server_epoch):
             self.fail("I14", f"{what}: the server changed from {old.server} to {new.server} without a new epoch")
@@ -496,7 +503,7 @@ class Judge:
         return self._brokers[member.broker].member == member
 
     def said_safe(self, member: MemberId, chains: Iterable[Chain]) -> None:
-        """GATE: whoever may be stopped holds nothing that nobody else has."""
+        """GATE: each message that a stoppable member holds is also on another member."""
         self.seen_states.add("said safe")
         for chain in chains:
             for segment in chain.segments:
@@ -511,7 +518,7 @@ class Judge:
                     promised = self._promised.get((chain.partition, segment.no), 0)
                     images = [image for other in others if (image := self._image(other)) is not None]
                     if not any(own_tail(image, chain.partition, segment.no) >= promised for image in images):
-                        self.fail("GATE", f"{what} is acknowledged up to {promised}, and nobody else has that")
+                        self.fail("GATE", f"{what} is acknowledged up to {promised}, and no other member has that")
                 else:
                     self.fail("GATE", f"{what} is not settled")
 
@@ -568,7 +575,7 @@ class Judge:
         self._forget_deliveries(partition, old.no, 0)
 
     def _forgive(self, partition: PartitionId, no: int, length: int, promised: int, what: str) -> None:
-        """I6, unless nobody is left who has more: then what was promised above the length is gone for ever."""
+        """I6, unless no member with more is left: then what was promised above the length is gone for ever."""
         place = (partition, no)
         if place in self.contradicted:
             known = max(image.known_commit for image in self._logs(place))
@@ -872,7 +879,7 @@ class Judge:
     # ---- consumers ----------------------------------------------------------------------------------
 
     def served(self, who: str, batches: tuple[Batch, ...], server_epoch: int) -> None:
-        """A broker puts batches on a consumer's stream: committed, below the seal, and with nobody serving after it."""
+        """A broker puts batches on a consumer's stream: committed, below the seal, and no later server has begun."""
         for batch in batches:
             header = batch.header
             partition = PartitionId(header.partition)
@@ -941,7 +948,7 @@ class Judge:
             return
         fate = self.fates.get(message)
         if fate is None or fate.partition != partition:
-            self.fail("I2", f"{what}, which nobody sent there")
+            self.fail("I2", f"{what}, which no producer sent there")
         if fate.outcome == "failed":
             self.fail("I10", f"{what}, which its producer was told to have failed")
         if view.firsts and view.firsts[-1][0] >= offset:
@@ -1086,7 +1093,7 @@ class Judge:
             self._operated(who, partition, group, old, new)
             return
         if new.paused != old.paused and not (old.deleted or new.deleted):
-            self.fail("PAUSE", f"{who} writes {new} over {old}, and nobody paused or resumed the group")
+            self.fail("PAUSE", f"{who} writes {new} over {old}, and no person paused or resumed the group")
         if (new.group_epoch, new.segment_no) == (old.group_epoch, old.segment_no) and new.start_index < old.start_index:
             self.fail("I11", f"{what}, from index {old.start_index} to {new.start_index} in one epoch")
         if new.group_epoch < old.group_epoch or (
@@ -1156,7 +1163,7 @@ class Judge:
             self.fail("PAUSE", f"{who} delivers to {group}, which is paused")
 
     def _is_drained(self, view: GroupView, partition: PartitionId, segment: Segment) -> bool:
-        """Whether all of the segment is acknowledged, but for what stands earlier already and was given from there."""
+        """Whether all of the segment is acknowledged, except messages that came earlier in the order."""
         assert segment.sealed_len is not None
         acked = view.acked.get(segment.no, 0)
         for batch in self.batches(partition, segment.no, segment.sealed_len):
@@ -1189,7 +1196,7 @@ class Judge:
         return order
 
     def replay_length(self, chain: Chain, open_length: int) -> int:
-        """How many messages `replay` would give; remembered, for it is asked again and again while nothing changes."""
+        """How many messages `replay` would give; remembered, because callers ask often while nothing changes."""
         key = (chain.epoch, open_length, len(self._lost_repeats.get(chain.partition, ())))
         known = self._replay_lengths.get(chain.partition)
         if known is None or known[0] != key:

@@ -92,7 +92,7 @@ class SimConsumer:
             self._schedule.after(PING_US, self._ping)
 
     def cut_off(self) -> None:
-        """Its machine reaches nobody, in silence: streams hold what is sent on them, and nothing is answered."""
+        """The consumer's machine reaches no broker and gets no error: streams hold what it sends, unanswered."""
         self._is_cut = True
         for stream in self._streams.values():
             self._clients.hold(stream)

@@ -1,8 +1,8 @@
 """The coordinator as brokers meet it: answers that take time, get lost, or come before the deed.
 
-The records themselves are linearizable (`MemoryRecords`). A request may be lost, its answer may be lost, and a write
-may be carried out after its sender was told that nobody knows. An outage and a broker cut off from the coordinator look
-the same to that broker.
+The records themselves are linearizable (`MemoryRecords`). A request or its answer may be lost. The
+coordinator may carry out a write after it told the sender that the outcome is unknown. An outage of the coordinator and
+a broken connection to it look the same to a broker.
 """
 
 from __future__ import annotations

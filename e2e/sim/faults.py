@@ -96,7 +96,7 @@ class Options:
     commits. `levels`: the ack levels that producers ask for, one each;
     with `mixed_levels` each batch asks for its own. `disk_loss_max`: how many disks may be lost one
     at a time, the next one when all that the last one held has two copies again. `may_lose_groups`: also both disks of
-    a group at once, for good; then somebody declares a gap. `record_segments_max`: how many segments a chain's record
+    a group at once, for good; then a person declares a gap. `record_segments_max`: how many segments a chain's record
     holds before older ones go to pages, where that is not what it is in production (whole brokers only).
     `credit_bytes` and `take_us`: what consumers take at once, and how long that keeps them. `balanced`: the controller
     moves heads all the time, by traffic (whole brokers only). `producers_idle`: brokers forget producers that are idle
@@ -207,8 +207,8 @@ def draw(rng: random.Random, profile: str = "", more: random.Random | None = Non
 
 
 BATCHES_A_RUN = (40, 150, 400, 800)
-"""Batches of one run of whole brokers, when nobody says how many: short runs meet more beginnings, long ones more of
-what builds up."""
+"""Batches of one run of whole brokers, unless the command line says how many. Short runs meet more beginnings, and
+long runs meet more of what builds up."""
 
 
 BALANCED_SHARE = 0.25
@@ -250,7 +250,7 @@ def _as_it_is(_rng: random.Random, options: Options) -> Options:
 
 
 def _restarts(rng: random.Random, options: Options) -> Options:
-    """Members end one at a time while batches are under way, and are back before anybody has missed them."""
+    """Members end one at a time while batches are under way, and are back before another broker notices."""
     return replace(
         options,
         kinds={"crash": 5, "slow_disk": 2, "cut": 1, "complaint": 1},
@@ -263,7 +263,7 @@ def _restarts(rng: random.Random, options: Options) -> Options:
 
 
 def _disks_are_lost(rng: random.Random, options: Options) -> Options:
-    """The first disk that can be lost is; the other member goes away as well for a while."""
+    """The first disk that may be lost is lost. The other member goes away as well, and comes back."""
     return replace(
         options,
         kinds={"crash": 3, "crash_group": 1, "crash_torn": 1, "consumer_crash": 1},
@@ -900,7 +900,7 @@ def _half_copies(rng: random.Random, options: Options) -> Options:
 
 
 def _late_words(rng: random.Random, options: Options) -> Options:
-    """A server that nobody believes any more reaches a member that has just started and knows nothing else."""
+    """A server that was replaced reaches a member that has just started and has heard of no other server."""
     return replace(
         _servers_fall(rng, options),
         kinds={"late_word": 3, "complaint": 1},
@@ -934,7 +934,7 @@ def _balanced(rng: random.Random, options: Options) -> Options:
 def _false_certificates(rng: random.Random, options: Options) -> Options:
     """Runs that live are certified to have ended, connected or cut off; their disks are given up, or are not.
 
-    Nobody else ends, and everybody else reads the certificate at once: see `Injector.inject_false_certificate`.
+    No other process ends, and all other brokers read the certificate at once: see `Injector.inject_false_certificate`.
     """
     return replace(
         options,
@@ -1050,7 +1050,7 @@ def _late_publications(rng: random.Random, options: Options) -> Options:
 
 
 def _lost_publications(rng: random.Random, options: Options) -> Options:
-    """Publications while all disks of a group are lost, and somebody declares a gap."""
+    """Publications while all disks of a broker group are lost, and a person declares a gap."""
     options = _publications(rng, options)
     return replace(
         options,
@@ -1196,7 +1196,7 @@ def _stubs_copied(rng: random.Random, options: Options) -> Options:
 
 
 def _servers_lost(rng: random.Random, options: Options) -> Options:
-    """Segments are sealed at the length of one disk, and that disk is lost before anybody has copied from it."""
+    """Segments are sealed at the length of one disk, and that disk is lost before another member has copied from it."""
     return replace(
         _groups_die(rng, options),
         kinds={"crash_torn": 4, "lose_server": 4, "crash_group": 1, "crash": 1, "consumer_crash": 1},

@@ -41,7 +41,7 @@ ATTEMPTS_MAX = 200
 ATTEMPT_PAUSE_S = 0.05
 SETTLE_US = 500_000
 NEEDED_SHARE = 0.8
-"""Of those whom somebody wants to stop: who holds something alone, if there is one."""
+"""The share of questions in which a member that holds something alone is asked about, if there is such a member."""
 
 
 class GroupsCoordinator(RuntimeCoordinator):
@@ -92,7 +92,7 @@ class GroupsInjector(RuntimeInjector):
         self._world.want(group, what, epoch_back=epoch_back)
 
     def inject_older_operator(self) -> None:
-        """One that was deposed goes on for a while, beside its successor."""
+        """An operator that was deposed goes on beside its successor."""
         self._want("activate")
         self._want("drain", epoch_back=1)
 
@@ -153,7 +153,7 @@ class GroupsWorld(RuntimeWorld):
     # ---- the operator -------------------------------------------------------------------------------
 
     def want(self, group: str, what: str, *, epoch_back: int = 0) -> None:
-        """Somebody says what is wanted of a group, under a Lease of its own or an older one."""
+        """An operator says what it wants of a broker group, under the newest Lease or an older one."""
         if not epoch_back:
             self._epoch += 1
         epoch = max(1, self._epoch - epoch_back)

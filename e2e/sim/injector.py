@@ -197,7 +197,7 @@ class Injector(ServingFaults):
         self._schedule.after(self._rng.randint(0, 100_000), self._world.clients.break_some, 0.4)
 
     def inject_two_servers(self) -> None:
-        """The server of a sealed segment reaches nobody but consumers, some of whom stay while another takes over."""
+        """The server of a sealed segment reaches only consumers. Some of them stay while another member takes over."""
         chain, _ = self._world.coordinator.records.chain(self._partition())
         if chain is None or len(chain.segments) < 2:
             return
@@ -308,7 +308,7 @@ class Injector(ServingFaults):
     def inject_false_certificate(self) -> None:
         """A run that lives is certified to have ended, and perhaps its directory is deleted soon after.
 
-        It is linked, or cut off for a while; its links come back before it reads the certificate itself.
+        It is linked, or cut off. Then its links come back before it reads the certificate itself.
         """
         broker, world = self._victim(), self._world
         process = broker.process
@@ -353,7 +353,7 @@ class Injector(ServingFaults):
         broker.start(self._world)
 
     def inject_freeze(self) -> None:
-        """A process does nothing for a while."""
+        """A process does nothing, and then goes on."""
         process = self._victim().process
         if process is None or process.frozen:
             return
@@ -399,7 +399,7 @@ class Injector(ServingFaults):
         broker.hung_until_us = self._schedule.now_us + hang_us
 
     def _copies_are_whole(self) -> bool:
-        """Whether no copy of a segment is damaged: of two, one that hangs to the end and one damaged is none."""
+        """Whether no copy of a segment is damaged. If one of two hangs to the end and one is damaged, none is left."""
         return True
 
     def inject_full_disk(self) -> None:
@@ -516,7 +516,7 @@ class Injector(ServingFaults):
         self._hold(paths, breaks=self._rng.random() < 0.4)
 
     def _hold(self, paths: list[tuple[str, str]], *, breaks: bool) -> None:
-        """Cut paths for a while."""
+        """Cut paths, and heal them later."""
         network = self._world.network
         for source, target in paths:
             network.cut(source, target)
@@ -554,7 +554,7 @@ class Injector(ServingFaults):
                 self._tell(f"the {LANE_NAMES[lane]} lane from {source} to {target} is stalled")
 
     def inject_client_break(self) -> None:
-        """Streams of clients break, and perhaps clients cannot reach a broker for a while."""
+        """Streams of clients break, and perhaps clients cannot reach a broker for some time."""
         self._tell("streams of clients break")
         self._world.clients.break_some(0.5)
         if self._rng.random() < 0.5:
@@ -587,7 +587,7 @@ class Injector(ServingFaults):
         return [member.broker for member in chain.open_segment.members] if chain is not None else []
 
     def inject_island(self) -> None:
-        """The members of the open segment reach each other and their clients, and nobody else."""
+        """The members of the open segment reach only each other and their clients."""
         members = self._open_members()
         others = [name for name in sorted(self._world.brokers) if name not in members]
         self._island(members, others, self._rng.random() < 0.7)
@@ -609,7 +609,7 @@ class Injector(ServingFaults):
             isolated[member] = max(0, isolated.get(member, 0) - 1)
 
     def inject_coordinator_down(self) -> None:
-        """Nobody can reach the coordinator."""
+        """No broker can reach the coordinator."""
         self._tell("the coordinator is away")
         self._world.coordinator.is_down = True
 
@@ -634,7 +634,7 @@ class Injector(ServingFaults):
 
         self._schedule.after(self._rng.randint(200_000, REFUSAL_US_MAX), heal)
         chain, _ = coordinator.records.chain(self._partition())
-        if chain is not None and self._rng.random() < 0.6:  # and then somebody has to write
+        if chain is not None and self._rng.random() < 0.6:  # and then a switch has to write
             master = self._world.brokers[chain.open_segment.master.broker]
             self._schedule.after(self._rng.randint(0, 100_000), self.crash, master)
 
@@ -668,7 +668,7 @@ class Injector(ServingFaults):
         return all(broker.process is not None and broker.process.core.ready for broker in self._world.brokers.values())
 
     def _go_back(self) -> None:
-        """The coordinator is away for a while, and is what it was when it is back."""
+        """The coordinator is away, and comes back with an earlier state of its records."""
         coordinator = self._world.coordinator
         coordinator.is_down = True
         back_us = self._rng.randint(20_000, 200_000)
@@ -718,7 +718,7 @@ class Injector(ServingFaults):
     # ---- requests that cause switches ---------------------------------------------------------------
 
     def inject_complaint(self) -> None:
-        """Somebody complains about a healthy master, at some broker."""
+        """A client complains about a healthy master, at some broker."""
         self._complain(1)
 
     def inject_two_complaints(self) -> None:

@@ -1,4 +1,4 @@
-"""What may be missing: what was in memories that ended, and what lay in a gap that somebody declared.
+"""What may be missing: what was only in the memory of machines that ended, and what is in a gap that a person declared.
 
 An ordinary world forgives nothing. In one whose topic does not flush before it commits, a message that was acknowledged
 may be gone if no member kept it, neither in a process that still runs nor on a disk; in one whose disks can be lost two
@@ -29,7 +29,7 @@ class Losses:
 
     Attributes:
         cut: Places where something was promised and is gone, with the index from which on it is.
-        declared: Segments that somebody declared lost.
+        declared: Segments that a person declared lost.
     """
 
     def __init__(self, brokers: dict[str, Broker], *, watches_memory: bool) -> None:

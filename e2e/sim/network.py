@@ -279,7 +279,7 @@ class Network(Paths):
         return True
 
     def process_ended(self, process: Process, *, silent: bool) -> None:
-        """All links of a process end; with `silent` (a machine went down) nobody is told."""
+        """All links of a process end. With `silent` (its machine went down) its peers are not told."""
         for name in sorted(process.links):
             end = process.links[name]
             end.is_open = False

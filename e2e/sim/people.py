@@ -52,11 +52,11 @@ class People:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody waits for an answer, or a group is paused."""
+        """Whether a person waits for an answer, or a consumer group is paused."""
         return bool(self._waiting) or bool(self._paused())
 
     def act(self, rng: random.Random) -> None:
-        """Somebody wants something."""
+        """A person starts one operation on a consumer group."""
         world = self._world
         partition = rng.choice(world.partitions)
         group = name_of(rng.choice(world.groups)) if world.groups else ""
@@ -79,7 +79,7 @@ class People:
         self._begin(Wish(partition, group, operation, rng.randbytes(16), epoch, *place, known_len), rng)
 
     def move_back(self, partition: PartitionId, group: str, rng: random.Random) -> None:
-        """Somebody rewinds a group to the beginning of where it is, and asks once."""
+        """A person rewinds a consumer group to the beginning of its cursor segment, and asks once."""
         record, _ = self._world.coordinator.records.cursor(partition, name_of(group))
         if record is not None and not record.deleted:
             wish = Wish(
@@ -89,7 +89,7 @@ class People:
             self._begin(wish, rng)
 
     def end(self) -> None:
-        """The faults are over: whoever paused a group resumes it."""
+        """The faults are over: people resume each consumer group that they paused."""
         self._is_over = True
         self._resume()
 

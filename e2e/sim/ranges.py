@@ -146,7 +146,7 @@ class SimRangeReader:
 
 
 class _Reading:
-    """One range, from whoever has it; `take` is given offsets and messages, `done` the end."""
+    """One range, from any member that has it. `take` is given offsets and messages, `done` the end."""
 
     def __init__(
         self,

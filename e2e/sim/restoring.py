@@ -60,7 +60,7 @@ class Person:
         self._seen = {process: runtime.looking_back.seen.revision for process, runtime in self._running()}
 
     def check_alarm(self) -> None:
-        """ALARM: whoever has seen a higher revision than the coordinator has, says so once it has looked."""
+        """ALARM: a broker that has seen a higher revision than the coordinator has says so once it has looked."""
         revision = self._world.coordinator.store.revision
         for process, _ in self._running():
             if _says(process):

@@ -35,7 +35,7 @@ from .world import Result, World
 CHUNK = 25
 SHRINK_RUNS_MAX = 60
 DISKS_EVERY = 3
-"""When nobody says in which world: of so many seeds one has the storage adapter."""
+"""One of so many seeds has the storage adapter, unless the command line names the world."""
 
 STORY_LINES = 60
 """Of a failing seed's story, when it is not asked for by itself."""
@@ -233,7 +233,7 @@ def _tell(task: Task, failed: Result, last: int = 0) -> None:
 
 
 def _task_of(task: Task, options: argparse.Namespace, seed: int) -> Task:
-    """One of many: now and then in the world with the storage adapter, unless somebody said in which."""
+    """One of many runs: each third seed has the storage adapter, unless the command line names the world."""
     mixed = task.world == "brokers" and not options.world and not task.mutation and seed % DISKS_EVERY == 0
     return replace(task, seed=seed, trace=False, world="disks" if mixed else task.world)
 

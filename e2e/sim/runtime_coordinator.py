@@ -70,7 +70,7 @@ class RuntimeCoordinator(CoordinatorServer):
         return self
 
     def chain(self, partition: PartitionId) -> tuple[Chain | None, int]:
-        """The chain of a partition and the revision that wrote it; (None, 0) if there is none."""
+        """The chain of a partition and the revision that wrote it; (None, 0) if the partition has no chain."""
         return self._chains.get(partition, (None, 0))
 
     def cursor(self, partition: PartitionId, group: str) -> tuple[CursorRecord | None, int]:
@@ -106,7 +106,7 @@ class RuntimeCoordinator(CoordinatorServer):
         self._runner.call_soon(self._writer.submit, run, "ended in the simulation")
 
     def certify_falsely(self, run: RunId, own_us: int) -> None:
-        """Write a certificate of a run that lives: by the runner, in error. The run cannot read it for a while."""
+        """Write, as the runner in error, a certificate of a run that lives. The run reads it only after `own_us`."""
         self._judge.seen_states.add("certified falsely")
         name = run.member.broker
         self.isolated[name] = self.isolated.get(name, 0) + 1

@@ -64,7 +64,7 @@ class RuntimeInjector(Injector):
         return all(_serves(broker.process) and not broker.process.frozen for broker in self._brokers())
 
     def _go_back(self) -> None:
-        """As with bare cores. Where it comes back empty nobody starts before the rebuild: starts are refused then.
+        """As with bare cores. If it comes back empty, no broker starts before the rebuild: it would be refused.
 
         Else at most one member of each group restarts. If all who know a lost decision restart, a switcher that does
         not may open its number again before it hears from them: ADR 0026 says so.
@@ -157,7 +157,7 @@ class RuntimeInjector(Injector):
         """A disk is copied; after a later run that the coordinator knows of the copy takes its place. It is refused."""
         broker: Any = self._victim()
         if broker.put_away is not None:
-            return  # an older copy is in its place already, and nobody has noticed: the coordinator cannot be reached
+            return  # an older copy is in its place already, unnoticed: it cannot reach the coordinator
         backup = broker.backup
         if (
             backup is None
@@ -202,8 +202,8 @@ class RuntimeInjector(Injector):
         """A copy of a living broker's directory is started on another machine; the original may not answer it.
 
         At another address: the two reach each other (the copy must be refused), or they do not, or the original reaches
-        nobody for a while, or it is frozen. Or the address leads to the machine of the copy, and the original keeps its
-        connections.
+        no broker for some time, or it is frozen. Or the address leads to the machine of the copy, and the original
+        keeps its connections.
         """
         world: Any = self._world
         broker: Any = self._victim()

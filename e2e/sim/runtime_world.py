@@ -36,7 +36,7 @@ class RuntimeNetwork(MemoryNetwork):
     """The brokers' network, as the injector knows it."""
 
     def process_ended(self, process: RuntimeProcess, *, silent: bool) -> None:
-        """All connections of a process end; with `silent` (a machine went down) nobody is told."""
+        """All connections of a process end. With `silent` (its machine went down) the other ends are not told."""
         self.ended(process.broker.address, silent=silent)
 
 

@@ -82,7 +82,7 @@ class ServingFaults:
         self._schedule.after(1_800_000, heal)
 
     def inject_cut_short(self) -> None:
-        """All connections of a server break at once and do not come back for a while; its consumers stay, or most."""
+        """All connections of a server break at once and come back later. All of its consumers stay, or most."""
         self._with_server(self._cut_short)
 
     def _cut_short(self, server: str, _others: list[str]) -> None:
@@ -100,7 +100,7 @@ class ServingFaults:
             self._hold(paths, breaks=False)
 
     def inject_slow_reads(self) -> None:
-        """A server's disk is slow to be read; then it reaches nobody but consumers, some of whom stay."""
+        """A server's disk is slow to be read. Then the server reaches only consumers, of which some stay."""
         self._with_server(self._slow_reads)
 
     def _slow_reads(self, server: str, _others: list[str]) -> None:
@@ -135,9 +135,9 @@ class ServingFaults:
         self.crash(broker)
 
     def inject_late_word(self) -> None:
-        """A server that was passed over reaches a member that has just started, before anybody else does.
+        """A server that was passed over reaches a member that has just started, before any other broker does.
 
-        1  the server A reaches nobody but its consumers, and another one, B, takes over
+        1  the server A reaches only its consumers, and another broker, B, takes over
         2  the third, C, ends and starts again; it reaches A alone, and not the coordinator
         3  C is reached by B again and by A no more; B ends, and C may take over
         """
@@ -163,7 +163,7 @@ class ServingFaults:
 
     def _told_first(self, server: str, _others: list[str]) -> None:
         apart_us = self._rng.randint(500_000, 800_000)
-        self._tell(f"{server} reaches nobody, and then brokers only")
+        self._tell(f"{server} reaches no broker or client, and then brokers only")
         for other in self._others(server):
             self._both_ways(server, other, apart_us)
         self._isolate(server, apart_us + 1_500_000)

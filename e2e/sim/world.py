@@ -1,7 +1,7 @@
 """One run: a cluster, its clients and a fault plan in virtual time, all from one seed.
 
-A run creates the partitions, sends under faults for a while, heals everything, and then must drain within a bound;
-the judge looks on throughout and compares everything at the end.
+A run creates the partitions, sends messages under faults, and heals everything. Then consumers must drain all segments
+within a bound. The judge looks on throughout and compares everything at the end.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ class World:
         return seen < self.judge.wanted(group, partition, chain, open_length)
 
     def _is_only_eligible(self, member: MemberId) -> bool:
-        """Whether nobody else may serve some segment: only the certified end of its run helps."""
+        """Whether no other member may serve some segment: then only the certified end of its run helps."""
         return any(
             segment.eligible == (member,) and segment.state is not SegmentState.LOST
             for partition in self.partitions
@@ -305,7 +305,7 @@ class World:
         self._lost_disks += 1
 
     def may_lose_a_group(self) -> bool:
-        """Once in a run, while nothing else is missing, all disks of a group may go: somebody will declare a gap."""
+        """Once in a run, while nothing else is missing, all disks of a group may go: a person will declare a gap."""
         if not self.options.may_lose_groups or self._has_lost_a_group:
             return False
         if self._lost_disks and not self._is_repaired():
@@ -324,7 +324,7 @@ class World:
                 return False
             sealed = [segment for segment in chain.segments if segment.state is SegmentState.SEALED]
             if any(sum(not self._is_gone(member) for member in segment.members) < 2 for segment in sealed):
-                return False  # also of an empty one somebody must know that it is over
+                return False  # also of an empty segment, a member must know that it is sealed
         return True
 
     def is_calm(self) -> bool:
@@ -350,7 +350,7 @@ class World:
         return run in self.judge.certified_falsely
 
     def tell_false_certificates(self) -> None:
-        """Whoever has not read one of them does now."""
+        """Each broker that has not read one of the false certificates reads it now."""
         for run in list(self.judge.certified_falsely):
             for broker in list(self.brokers.values()):
                 if broker.process is not None:
@@ -596,7 +596,7 @@ class World:
             consumer.start()
 
     def crash_producer(self) -> None:
-        """One producer ends; nobody will know what became of its batches, and a new one sends those after them."""
+        """One producer ends. The outcomes of its batches stay unknown, and a new producer sends the next batches."""
         running = [producer for producer in self.producers if not producer.is_done]
         if not running:
             return
@@ -638,7 +638,7 @@ class World:
         return [*self.groups, RANGE] if self.range_readers else self.groups
 
     def known_chain(self, partition: PartitionId) -> Chain | None:
-        """The record as the coordinator tells it to whoever asks now; None if it does not answer."""
+        """The record as the coordinator answers it now; None if it does not answer."""
         return None if self.coordinator.is_down else self.coordinator.records.chain(partition)[0]
 
     def _chain(self, partition: PartitionId) -> Chain:
@@ -726,4 +726,4 @@ class World:
 
 
 def _ignore(_answer: object) -> None:
-    """Nobody waits for this answer."""
+    """Drop the answer, because no caller waits for it."""

@@ -290,7 +290,7 @@ class Model(Steps):
         for lane in [lane for lane in draft.lanes if lane[1] == broker]:
             del draft.lanes[lane]
         draft.streams = tuple(s._replace(out=()) if s.broker == broker else s for s in draft.streams)
-        if self.limits.reduced:  # it answers nobody
+        if self.limits.reduced:  # the broker has ended and answers no request
             draft.places = frozenset(place for place in draft.places if place.broker != broker)
         if draft.asked == broker:
             draft.asked = DOWN

@@ -18,10 +18,10 @@ QUIET = Limits(
 """One message, disks that are durable at once, and no misfortune."""
 
 SLOW_DISKS = replace(QUIET, quick_disks=0, complaints=1)
-"""Somebody complains to the other group, and writes take their time."""
+"""A client complains to the other broker group, and writes take time."""
 
 TALK = replace(QUIET, timeouts=1, complaints=1, questions=1)
-"""A complaint on the other side, nobody crashes, and the outcome of one transaction is not told."""
+"""A client complains to the other broker group, no broker crashes, and the outcome of one transaction is not told."""
 
 RESTART = replace(QUIET, crashes=1, restarts=1, victims="A1")
 """The first master crashes and starts again."""
@@ -33,12 +33,12 @@ RACE = replace(QUIET, crashes=1, complaints=1, victims="A1")
 """Two switches at once: of the slave whose master crashed, and of one in the other group that heard a complaint."""
 
 GROUP_DIES = replace(QUIET, messages=0, crashes=2, restarts=1, complaints=1, victims="A1,A2")
-"""Both members crash, so that nobody of the open segment answers; one comes back."""
+"""Both members crash, so that no member of the open segment answers. One comes back."""
 
 _ALL_DEAD = "crash:A1,crash:A2,notice:A1,notice:A2"
 
 UNSETTLED = replace(QUIET, crashes=2, restarts=1, complaints=1, victims="A1,A2", prelude=f"append:A1,{_ALL_DEAD}")
-"""Only the master wrote the message when both crashed; somebody complains, and one of the two comes back."""
+"""Only the master had written the message when both crashed. A client complains, and one of the two comes back."""
 
 UNSETTLED_ACKNOWLEDGED = replace(UNSETTLED, prelude=f"append:A1,deliver:A2,deliver:A1,{_ALL_DEAD}")
 """The same, but the message was acknowledged."""

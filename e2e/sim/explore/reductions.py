@@ -30,7 +30,7 @@ from .steps import Steps
 
 
 def _late_fence_answer(core: BrokerCore, sender: Any, message: FenceAnswer) -> bool:
-    """A switch never takes an id again, asks nobody twice under one, and leaves FENCING only for a phase behind it."""
+    """A switch never uses an id again, asks no member twice under one id, and never goes back to FENCING."""
     switch = core.partitions[PARTITION].switch
     if switch is None or switch.id != message.switch:
         return True
@@ -90,7 +90,7 @@ class Reductions:
         self._producer(draft)
 
     def _late_messages(self, draft: Draft, everywhere: bool) -> None:
-        """Answers that nobody waits for, wherever they are in their lane: without them the others arrive as well."""
+        """Take out answers that no core waits for, anywhere in a lane. The others arrive without them as well."""
         before = dict(draft.before.lanes)
         for lane, messages in draft.lanes.items():
             source, target, _ = lane
@@ -160,7 +160,7 @@ class Reductions:
     def _ends_in_silence(self, producer: int, streams: tuple[Stream, ...], draft: Draft) -> bool:
         """Whether all streams are dead, and whatever still comes from them, the producer sends and opens nothing.
 
-        A question of it is nothing: there is nobody left to carry it (`questions`).
+        Its question does not count, because the budget has no `questions` left and no action carries it.
         """
         if any(draft.runs[s.broker] == s.run and draft.cores[s.broker] != DOWN for s in streams):
             return False

@@ -12,7 +12,7 @@ NAMES = ("A1", "A2", "B1", "B2")
 GROUPS = (("A", (0, 1)), ("B", (2, 3)))
 PRODUCER = b"producer-of-four"
 STRANGER = 1
-"""The request number of a complaint whose answer nobody wants."""
+"""The request number of a complaint whose answer no client reads."""
 QUESTION = 2
 """The request number of the producer's question."""
 DOWN = -1
@@ -107,7 +107,7 @@ class State(NamedTuple):
     producer: int
     streams: tuple[Stream, ...]
     opened: int  # streams so far
-    asks: int  # number of the question that nobody was asked yet, 0 for none
+    asks: int  # number of the question that no broker was asked yet, 0 if there is no question
     asked: int  # the broker that was asked, or DOWN
     places: frozenset[Place]
     promises: frozenset[Promise]

@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the client, removed one at a time: those of its ordering core, which runs in every simulated world."""
 
 from __future__ import annotations

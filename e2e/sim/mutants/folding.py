@@ -26,7 +26,7 @@ def _folds_unsettled() -> list[Patch]:
     real = chains.may_fold
 
     def may_fold(segment: Any, before: Any, marks: Any) -> bool:
-        """Whatever nobody knows the length of is taken for empty."""
+        """A segment whose length is not known yet is treated as empty."""
         if segment.state is chains.SegmentState.UNSETTLED:
             segment = replace(segment, state=chains.SegmentState.SEALED, sealed_len=0)
         return real(segment, before, marks)

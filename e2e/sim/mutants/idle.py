@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of producer tables: what is kept of idle producers and for how long, and how a large table travels."""
 
 from __future__ import annotations

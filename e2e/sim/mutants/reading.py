@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the core about reading: what is served, by whom, to which group, and which copies there are."""
 
 from __future__ import annotations

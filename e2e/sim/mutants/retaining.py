@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of retention: what may be dropped, in which order, and who has to be told."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _untold_is_not_taken_up() -> list[Patch]:
 
 def _anybody_passes() -> list[Patch]:
     def pass_group(broker: Any, of: Any, event: Any) -> None:
-        """Whoever finds the group in a stub writes its cursor."""
+        """Any member that finds the consumer group in a stub writes its cursor."""
         chain = of.chain
         segment = chain.segment(event.segment_no) if chain is not None else None
         following = chain.after(event.segment_no) if chain is not None else None

@@ -1,13 +1,13 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the runtime, removed one at a time: worlds of whole brokers must find each of these mutants.
 
 The core takes the runtime's word for what it cannot see: that a write is durable, that a message belongs to the session
 it names, that a transaction compared what it had to, that a run is new and an earlier one over. Each mutant lies to it
 in one of these.
 
-Two lies that nobody noticed, for the core covers for them: messages of a broken connection taken for those of the next
-session (what a living member says of its disk stays true), and no answer taken for a conflict (it reads again in both
-cases).
+Two lies that no world noticed, because the core does not depend on them: messages of a broken connection are treated as
+those of the next session (what a living member says of its disk stays true), and no answer is treated as a conflict
+(the core reads again in both cases).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _own_run_is_certified() -> list[Patch]:
 
 def _nothing_is_asked() -> list[Patch]:
     async def trust(*_arguments: Any) -> None:
-        """Whoever has the directory is taken for the only one."""
+        """A process that has the directory is believed to be the only one."""
 
     return [(membership, "_refuse_a_copy", trust)]
 

@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of serving: who may deliver at a moment, what a new server may take for common, and who may become one.
 
 Most of these show with three members, with a link that is slow in one direction, or with a connection that breaks while

@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the storage adapter, removed one at a time: worlds whose disks it writes must find each of these mutants.
 
 A broker takes the adapter's word for what is durable, and for what a start finds. `DISK` is the rule that a start finds

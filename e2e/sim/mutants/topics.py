@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules about what was deleted, removed one at a time: worlds in which it is made again must find each."""
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-# ruff: noqa: SLF001 - a mutant replaces steps that nobody else may touch
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the core about writing: fences, commits, switches, settlements, the order of a producer.
 
-Rules that overlap: taking away the fence at start alone, or the voiding alone, changes nothing that anybody can see,
-because a run of the core takes batches only in a segment that it opened itself ("active" is not kept on the disk), and
-opens only what it prepared itself. `start-fence` takes away the rule behind both: a run goes on with what an earlier
-one opened. `voided` takes away voiding with both checks of the run.
+Rules that overlap: no checker notices if the fence at start alone is removed, or the voiding alone. A member run takes
+batches only in a segment that it opened itself ("active" is not kept on the disk), and opens only what it prepared
+itself. `start-fence` removes the rule behind both: a member run goes on with what an earlier one opened. `voided`
+removes voiding with both checks of the member run.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _old_acknowledgements() -> list[Patch]:
 
 
 def _attempt_id() -> list[Patch]:
-    """What a member prepared last for a segment is what it knows of it, whoever's attempt that was."""
+    """The newest preparation for a segment overwrites those of all other switch attempts."""
 
     def prepare(broker: Any, of: partition.Partition, sender: Any, message: PrepareRequest) -> None:
         preparing.on_prepare(broker, of, sender, message)
@@ -384,7 +384,7 @@ def _merge_empty() -> list[Patch]:
 
 def _repeat_waits() -> list[Patch]:
     def answer(broker: Any, partition: Any, log: segment_log.SegmentLog, event: Any) -> None:
-        """What is known is answered: that it is not committed yet, nobody asks."""
+        """A known batch is answered at once, and the check whether it is committed is left out."""
         entry = log.live_table.find(event.header)
         assert entry is not None
         appending._accept(broker, segment_log.Waiting(0, event.level, event.request, entry.offset, 0))

@@ -3,8 +3,8 @@
 A program opens its writer, has tasks stage rows for some partitions, and asks some broker to publish them. That broker
 is the publisher: it does what `rpc.publishing` does, by the same decisions of the core, with a coordinator that loses
 requests and answers. Masters carry out, as everywhere. Programs are killed, wake up as zombies, and run again with
-other rows; two use one writer; the topic grows; a person deletes a writer; somebody sends what only a master may write;
-staged data is away for a while, is dropped by its own retention, or is lost for good.
+other rows; two use one writer; the topic grows; a person deletes a writer; a client sends what only a master may write;
+staged data is away and comes back, is dropped by its own retention, or is lost for good.
 
 What is staged is not in simulated segments: the stage topic is a topic like any other. Here it is a store from which a
 batch can be had, or not now, or not any more.

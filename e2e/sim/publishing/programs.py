@@ -201,7 +201,7 @@ class Program:
                 self._publishing.later(self._answered, run, plan, wanted, error)
 
         Publish(self._publishing, world, process, wanted, then)
-        world.schedule.after(rng.choice(PATIENCE_US), then, errors.DeadlineExceededError("nobody answered"))
+        world.schedule.after(rng.choice(PATIENCE_US), then, errors.DeadlineExceededError("no broker answered"))
 
     def _answered(self, run: Run, plan: Plan, wanted: Publication, error: errors.SeriatimError | None) -> None:
         world, rng = self._world, self._publishing.rng

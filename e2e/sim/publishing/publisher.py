@@ -214,7 +214,7 @@ class Publish(Steps):
         writers.check_manifest(wanted, manifest, INCARNATION, partitions, floors)
         for part in manifest.parts:
             if not all(staged.is_there(stage, batch) for batch in part.batches):
-                raise errors.StagedDataGoneError("nobody has it")
+                raise errors.StagedDataGoneError("no broker has it")
 
     def _decide(self, record: WriterRecord | None, revision: int, as_of: int, looked_us: int) -> None:
         wanted, records = self._wanted, self.publishing.records

@@ -136,7 +136,7 @@ class Records:
         }
 
     def get(self, writer: str) -> tuple[WriterRecord | None, int]:
-        """A record and its revision; None and 0: there is none."""
+        """A record and its revision, or (None, 0) if there is no record."""
         return self.writers.get(writer, (None, 0))
 
     def put(self, writer: str, record: WriterRecord, compares: Sequence[Compare] = ()) -> bool:

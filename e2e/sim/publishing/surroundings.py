@@ -118,7 +118,7 @@ class Publishing:
     # ---- the coordinator ----
 
     def ask(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], *, writes: bool = False) -> None:
-        """A broker asks the coordinator; `answer(None)` if there was none: it may be done all the same, or late."""
+        """A broker asks the coordinator. `answer(None)` means that none came: it may act now, later or never."""
         world, rng = self._world, self.rng
         coordinator, options = world.coordinator, world.options
         is_away = coordinator.is_down or coordinator.isolated.get(name)
@@ -214,7 +214,7 @@ class Publishing:
             self._world.schedule.after(self.rng.randint(*LATE_US), self._ask_late, self.judge.decisions[-1])
 
     def _grow(self) -> None:
-        """The topic gets one more partition: it was there all the time, and nobody knew it."""
+        """The topic gets one more partition. It existed from the beginning, but no client knew of it."""
         self.partition_count += 1
         self._world.schedule.tell("topic", f"grows to {self.partition_count} partitions")
         self.judge.saw("topic grew")
@@ -305,7 +305,7 @@ class Publishing:
     # ---- the controller ----
 
     def _look(self) -> None:
-        """The controller takes up what has been DECIDED for a while."""
+        """The controller finishes publications that have been DECIDED for more than `TAKEN_UP_US`."""
         world = self._world
         now_ms = WALL_MS_START + world.schedule.now_us // 1000
         running = [broker.process for broker in world.brokers.values() if broker.process and not broker.process.frozen]
