@@ -141,7 +141,7 @@ def test_files_that_change_while_they_are_read_are_read_again(tmp_path: Path, mo
     def read_and_change(files: TlsFiles) -> tls.TlsMaterial:
         found = plain_read(files)
         monkeypatch.setattr(tls, "read", plain_read)
-        files.ca.write_bytes(files.ca.read_bytes() + b"\n")  # somebody is not ready yet
+        files.ca.write_bytes(files.ca.read_bytes() + b"\n")  # the writer of the files is not ready yet
         return found
 
     monkeypatch.setattr(tls, "read", read_and_change)

@@ -1,8 +1,8 @@
 """One event loop for all asynchronous tests of the client.
 
 gRPC's asyncio has one queue of events for the whole process. An event for a loop that is closed by now (a watched
-channel, a cancelled call) raises there, and keeps what came with it in the queue until something else happens: a later
-test, in which nothing else did, waited in vain for the news of a connection. Most programs have one loop, too.
+channel, a cancelled call) raises there, and keeps what came with it in the queue until something else happens. A later
+test, in which nothing else happened, waited for ever for the news of a connection. Most programs have one loop, too.
 """
 
 from __future__ import annotations

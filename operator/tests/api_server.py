@@ -51,7 +51,7 @@ class ApiServer:
     """A running API server.
 
     Attributes:
-        url: Where it answers. Its certificate is its own: whoever calls leaves it unchecked.
+        url: Where it answers. Its certificate is signed by itself, so callers do not check it.
         kubeconfig: A file that says so.
         kubectl_path: The command.
     """
@@ -150,7 +150,7 @@ def _server_flags(directory: Path, etcd_port: int, port: int) -> list[str]:
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={key}",
         f"--service-account-signing-key-file={key}",
-        "--disable-admission-plugins=ServiceAccount",  # nobody makes the default accounts here
+        "--disable-admission-plugins=ServiceAccount",  # no controller makes the default accounts here
     ]
 
 

@@ -22,7 +22,7 @@ class FakePartition:
     dropped: int = 0  # positions below it are gone
     row_bytes: int = ROW_BYTES
     lost: frozenset[int] = frozenset()  # numbers of segments that were declared lost
-    unsettled: int = 0  # the number of the segment of which no member answers; brokers show what stands before it
+    unsettled: int = 0  # the number of the segment of which no member answers; brokers show what is before it
 
     @property
     def rows(self) -> int:

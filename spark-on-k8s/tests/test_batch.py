@@ -132,7 +132,7 @@ def test_a_range_of_which_all_is_lost_is_told(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_segment_that_is_not_settled_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """Brokers show what stands before it only, as if there were no more."""
+    """Brokers show only what is before it, as if there were no more."""
     partition = FakePartition([100, 50], unsettled=2)
     cluster, clock = brokers(p0=partition), FakeClock()
 
@@ -149,7 +149,7 @@ def test_a_segment_that_is_not_settled_is_waited_for(caplog: pytest.LogCaptureFi
         plan(startingOffsets='{"orders": {"0": "2:10"}}', endingOffsets='{"orders": {"0": "2:20"}}')
     assert plan(failOnDataLoss="false") == [100]
     assert "orders/0 at 2:0" in caplog.text
-    assert plan(endingOffsets='{"orders": {"0": "1:70"}}') == [70], "what stands before it can be read"
+    assert plan(endingOffsets='{"orders": {"0": "1:70"}}') == [70], "what is before it can be read"
 
     def back(seconds: float) -> None:
         partition.unsettled = 0

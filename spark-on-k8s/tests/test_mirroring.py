@@ -91,7 +91,7 @@ def test_messages_of_others_are_noticed(tmp_path: Path) -> None:
 
 
 def test_an_end_that_is_not_settled_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers say 0 messages as long as nobody can read the first segment, and 150 when it is back."""
+    """Brokers say 0 messages as long as no reader can read the first segment, and 150 when it is back."""
     now = 0.0
     back_at = 20.0
 

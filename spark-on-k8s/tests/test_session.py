@@ -48,7 +48,7 @@ class Writer:
 
 
 def test_a_query_that_goes_on_begins_although_a_segment_is_not_settled() -> None:
-    """One that is to end with what is there refuses: nobody can say what that is."""
+    """A query that is to end with what is there refuses, because no broker can say what that is."""
     unsettled = "PYTHON_ERROR\nseriatim_spark.errors.UnsettledError: 1 partitions end for now"
     spark: Any = None
     writer: Any = Writer(unsettled)

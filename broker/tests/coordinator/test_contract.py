@@ -606,7 +606,7 @@ async def test_watch_that_falls_behind_compaction_says_so(
     other = harness.client()
     async with aclosing(coordinator.watch(key, start_revision=start)) as batches:
         assert len(await take(batches, 1)) == 1
-        await harness.restart()  # nobody awaits the watch meanwhile, so it is not taken up yet
+        await harness.restart()  # no task awaits the watch meanwhile, so it is not taken up yet
         await put(other, key, b"missed")
         last = await put(other, key, b"kept")
         await harness.compact(last)

@@ -36,7 +36,7 @@ from tools.ports import free_port
 
 from .harness import ETCD_BINARY, EtcdProcess, freeze, start_child, until
 
-# -- nobody there --------------------------------------------------------------------------------------------
+# -- no coordinator is there ---------------------------------------------------------------------------------
 
 
 async def test_nobody_listens() -> None:

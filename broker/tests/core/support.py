@@ -170,7 +170,7 @@ def sealed_chain(
 
 
 def unsettled_chain(chain: Chain, members: tuple[MemberId, ...] = (M10, M11), master_run: int = 1) -> Chain:
-    """The record after a switch that nobody answered."""
+    """The record after a switch that no member answered."""
     return open_over(chain, opening(chain.open_segment.no + 1, members, master_run, True), 0)
 
 

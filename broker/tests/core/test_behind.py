@@ -315,7 +315,7 @@ def test_who_was_only_asked_stays_until_the_record_is_there_again() -> None:
     bench.do(ev.ChainRead(P, first_chain(), 3))
     assert is_behind(bench)
     bench.do(ev.CursorRead(P, "readers", ev.CursorRecord(1, 1, 0, "orders"), 2))
-    assert bench.all(fx.ConsumerResolved), "whoever asked has the answer"
+    assert bench.all(fx.ConsumerResolved), "the caller that asked has the answer"
     assert is_behind(bench)
     assert P in bench.core.partitions
     bench.do(ev.ChainRead(P, second_chain(), 20))

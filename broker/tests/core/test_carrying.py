@@ -614,7 +614,7 @@ def test_being_asked_keeps_the_writer_in_the_table() -> None:
         bench.wait(3 * SECOND, (M01,))
         bench.append(sequence)
         carry.commit()
-    assert bench.part.logs[1].live_table.last(WRITER) is None, "nobody asks any more"
+    assert bench.part.logs[1].live_table.last(WRITER) is None, "no publisher asks any more"
 
 
 def test_followers_keep_the_writer_too_on_their_disks() -> None:
@@ -694,7 +694,7 @@ def test_the_stage_topic_takes_what_is_staged(flags: int, is_taken: bool) -> Non
 
 @pytest.mark.parametrize("epoch", [0, 7, (1 << 32) - 1])
 def test_no_client_sends_under_a_writers_id(epoch: int) -> None:
-    """Else its batch would stand for rows that nobody has appended."""
+    """If a client could, its batch would count as rows that were never appended."""
     carry = Carry()
     assert isinstance(carry.bench.refusal(0, starts=True, producer=WRITER, epoch=epoch), errors.BadRequestError)
     asked_for = carry.ask(2, 3)

@@ -79,7 +79,7 @@ def answer(bench: Bench, batches: tuple[object, ...] = BATCHES, available: bool 
 
 
 def request(from_index: int) -> msg.CopyRequest:
-    """Somebody wants the segment from there on."""
+    """Another member requests the segment from this index on."""
     return filled(msg.CopyRequest, partition=P, segment_no=1, from_index=from_index, max_bytes=1000)
 
 
@@ -234,7 +234,7 @@ def test_who_lacks_the_tail_asks_its_copies_when_the_server_is_gone() -> None:
 
 
 def test_who_has_a_tail_copy_itself_takes_it_though_nobody_else_is_left() -> None:
-    """Sealed at the length of one disk, which was lost before anybody had copied it from there."""
+    """Sealed at the length of one disk, which was lost before another member had copied from it."""
     preparations = (prepared(1, (M00, M01)), prepared(2, (M01, M00), tail=TailCopy(1, 1, 4, BATCHES[1:])))
     bench = Bench(M01, 2, (RecoveredPartition(P, (recovered(1, BATCHES[:1]),), preparations),))
     chain = sealed_chain(
@@ -247,13 +247,13 @@ def test_who_has_a_tail_copy_itself_takes_it_though_nobody_else_is_left() -> Non
 
 
 def test_where_another_disk_has_the_slot_of_the_server_a_whole_copy_asks_for_another_server() -> None:
-    """Nobody else would, if no group is in the segment, and only a server can list a copy."""
+    """No other member asks, if no consumer group is in the segment. And only a server can list a copy."""
     bench = returning()
     answer(bench, BATCHES[1:])
     another = MemberId(M00.broker, "f" * 32)
     bench.do(ev.DirectoryChanged((("g0", (another, M01)), *GROUPS[1:])))
     bench.unlink(M00, refused=True)
-    bench.do(ev.CertificateSeen(RunId(M00, 1)))  # whoever gave the slot away wrote it
+    bench.do(ev.CertificateSeen(RunId(M00, 1)))  # written when the slot was given away
     bench.clear()
     bench.persist()
     bench.wait(5 * SECOND)

@@ -1,4 +1,4 @@
-"""Empty segments leave the record of a chain, and whoever names one of their numbers goes on at the next segment."""
+"""Empty segments leave the record of a chain. A reader that names such a number goes on at the next segment."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_a_record_that_folds_a_segment_with_messages_contradicts() -> None:
 
 
 def test_states_that_may_be_folded() -> None:
-    """Only SEALED: whoever adds a state decides here."""
+    """Only SEALED. If you add a state, decide here."""
     chain = switched(switched(first_chain()))
     empty = chain.segments[-2]
     for state in SegmentState:

@@ -101,7 +101,7 @@ class Operated(Serving):
 
 
 def idle(**options: object) -> Operated:
-    """Nobody reads any more; the member holds the right to serve."""
+    """No consumer reads any more, and the member has the serving right."""
     bench = Operated(**options)
     bench.begin(credit=0)
     bench.do(ev.ConsumerLeave(STREAM, 1))

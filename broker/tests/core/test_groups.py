@@ -498,11 +498,11 @@ def test_behind_an_unsettled_segment_nothing_is_delivered_before_the_tables_are_
     assert [(skip.from_index, skip.to_index) for skip in bench.delivered(fx.Skip)] == [(0, 1)]
     assert [b.header.base_index for event in bench.delivered(fx.Batches) for b in event.batches] == [1, 2]
     left = (1 << 20) - sum(batch.size_bytes for batch in batches[1:])
-    assert bench.core.state.streams.credits[STREAM] == left, "nobody gives back the credit of what is only skipped"
+    assert bench.core.state.streams.credits[STREAM] == left, "no consumer gives back the credit of what is only skipped"
 
 
 def test_who_needs_the_table_of_a_server_that_is_gone_asks_for_another_server() -> None:
-    """Nobody else misses the server of a segment that is empty, or that all groups have read."""
+    """No other member misses the server of a segment that is empty, or that all consumer groups have read."""
     from seriatim_broker.core.values.chain import Seal, settle
     from seriatim_broker.core.values.log import RecoveredPartition
 
@@ -539,7 +539,7 @@ def test_a_server_that_hears_of_a_newer_cursor_serves_no_more_until_it_knows_the
     bench.ack(0)
     bench.do(ev.Tick())
     bench.wait(bench.config.ack_sync_us + MS)
-    assert bench.sent(msg.CursorSync, M01), "which nobody confirms"
+    assert bench.sent(msg.CursorSync, M01), "which no member confirms"
     bench.clear()
     bench.cursor(no=3, revision=9)
     assert bench.all(fx.ReadChain)

@@ -172,7 +172,7 @@ def test_producers_of_a_partition_with_one_batch_an_hour_are_idle_one_day() -> N
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 200_000)), max_size=120), st.data())
 def test_the_blocks_hide_nothing_and_change_nothing(steps: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Against the plain list of what was appended: nobody is forgotten, and the newest batch is always the newest."""
+    """Compared with the plain list of batches: no producer is forgotten, and the newest batch is always the newest."""
     config = replace(CONFIG, idle_block_rows=3, producer_count_max=1000)
     table, twin = ProducerTable(), ProducerTable()
     newest: dict[int, BatchHeader] = {}
@@ -271,9 +271,9 @@ def test_a_table_full_of_producers_that_have_all_gone_makes_room_though_nothing_
         bench.wait(2 * SECOND, (M01,))
         late = _append(bench, 12, run=run)
         if late in bench.accepted():
-            assert run >= 3, "nobody of the last five seconds is forgotten"
+            assert run >= 3, "no producer of the last five seconds is forgotten"
             return
-    raise AssertionError("nobody was forgotten")
+    raise AssertionError("no producer was forgotten")
 
 
 def test_an_expired_producer_is_told_that_it_is_not_known_and_goes_on_in_another_epoch() -> None:

@@ -41,7 +41,7 @@ MORE_GROUPS = (*GROUPS, ("g3", (M30, M31)))
 
 
 def want(bench: Bench, groups: tuple[tuple[str, tuple[MemberId, ...]], ...] = GROUPS, **intents: Intent) -> None:
-    """Somebody says what is wanted of groups."""
+    """An operator says what it wants of broker groups."""
     specs = tuple((group, GroupSpec(intent)) for group, intent in sorted(intents.items()))
     bench.do(ev.DirectoryChanged(groups, (), specs))
 
@@ -80,7 +80,7 @@ def test_groups_outside_the_send_chain_come_after_those_in_it() -> None:
     want(bench, MORE_GROUPS, g1=Intent.CORDONED, g2=Intent.CORDONED)
     assert order(bench) == ["g3", "g0", "g1", "g2"]
     want(bench, MORE_GROUPS, g3=Intent.CORDONED)
-    assert order(bench) == ["g1", "g2", "g0"], "nobody needs a cordoned group that the chain does not name"
+    assert order(bench) == ["g1", "g2", "g0"], "a cordoned broker group that the chain does not name is not needed"
 
 
 def test_a_head_is_moved_only_where_it_may_stay() -> None:
@@ -107,7 +107,7 @@ def test_a_group_that_might_take_a_head_is_connected_to() -> None:
     [
         (GROUPS, {}, 5, "g1", ("g1", "g2", "g0")),
         (MORE_GROUPS, {}, 5, "g1", ("g1", "g2", "g3", "g0")),  # a new group takes a free place
-        (MORE_GROUPS, {}, 3, "g1", ("g1", "g2", "g0")),  # there is none
+        (MORE_GROUPS, {}, 3, "g1", ("g1", "g2", "g0")),  # no place is free
         (MORE_GROUPS, {}, 3, "g3", ("g3", "g1", "g2")),  # a target from outside: the old head makes room
         (MORE_GROUPS, {}, 1, "g3", ("g3",)),
         (MORE_GROUPS[1:], {}, 3, "g1", ("g1", "g2", "g3")),  # the old head's group is no more
@@ -195,7 +195,7 @@ def test_a_server_that_leaves_hands_its_right_to_a_member_that_stays() -> None:
     segment = segment_of(write.chain, 1)
     assert segment.server == M20
     assert segment.server_epoch == write.chain.epoch
-    assert segment.members == (M00, M01, M20, M21), "it leaves when somebody else serves"
+    assert segment.members == (M00, M01, M20, M21), "it leaves when another member serves"
 
 
 def test_the_server_has_members_leave_that_are_drained() -> None:
@@ -235,7 +235,7 @@ def test_a_member_that_stays_takes_the_right_of_a_server_that_is_gone() -> None:
 
 
 def test_one_that_leaves_takes_the_right_where_no_other_is_eligible() -> None:
-    """The server's disk is lost, its group is drained, nobody reads: who else would make the new copies eligible?"""
+    """The server's disk is lost, its broker group is drained, no consumer reads: no other makes copies eligible."""
     bench = whole_elsewhere(server=M01, eligible=(M00, M01))
     for member in (M01, M20, M21):
         bench.link(member)

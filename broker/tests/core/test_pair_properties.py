@@ -259,7 +259,7 @@ class Pair(RuleBasedStateMachine):
 
     @rule(ms=st.integers(1, 20))
     def wait(self, ms: int) -> None:
-        """A little time passes: less than makes anybody suspicious."""
+        """A little time passes: less than makes a member suspicious."""
         self.now_us += ms * 1000
         for side in self.sides.values():
             self._do(side, ev.Tick())

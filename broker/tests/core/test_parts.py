@@ -1,4 +1,4 @@
-"""The parts of the core stand in an order: nobody has to know the whole to change one of them."""
+"""The parts of the core have an order, so that a person can change one part without knowing the whole."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_refused_write_may_have_been_kept_and_then_the_switch_is_over() -> Non
 def test_only_an_attempt_that_can_never_be_chosen_is_replaced(outcome: ev.WriteOutcome, is_decided: bool) -> None:
     bench = tried()
     first = asked_to_prepare(bench)[-1][1].attempt
-    chain = replace(first_chain(), epoch=2) if outcome is CONFLICT else first_chain()  # somebody wrote another field
+    chain = replace(first_chain(), epoch=2) if outcome is CONFLICT else first_chain()  # a broker wrote another field
     bench.written(outcome)
     bench.read_chain(chain)
     if outcome is REFUSED:

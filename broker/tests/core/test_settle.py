@@ -146,14 +146,14 @@ def test_a_suspect_with_a_shorter_tail_leaves_it_to_the_other() -> None:
 
 
 def test_a_suspect_that_leaves_it_to_the_other_asks_whether_that_one_has_settled() -> None:
-    """The other may have had no answer to its transaction, and then tells nobody."""
+    """The other may have had no answer to its transaction. Then it tells no member."""
     shorter = returned(flush=False, suspect=True)
     shorter.persist()
     shorter.link(M00)
     shorter.read_chain(CHAIN)
     shorter.clear()
     shorter.wait(SECOND, (M00, M10, M11))
-    assert not shorter.all(fx.ReadChain), "nobody to leave it to is there"
+    assert not shorter.all(fx.ReadChain), "the member to leave it to is not there"
     shorter.hear(M00, msg.SuspectTail(P, 1, 4))
     shorter.wait(SECOND, (M00, M10, M11))
     assert shorter.all(fx.ReadChain)

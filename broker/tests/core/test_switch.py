@@ -316,7 +316,7 @@ def test_members_concerned_are_told_after_the_transaction_only() -> None:
     assert all(bench.sent(msg.ChainUpdate, member) for member in (M00, M01, M10, M11))
 
 
-# ---- nobody answers -------------------------------------------------------------------------------------
+# ---- no member answers ----------------------------------------------------------------------------------
 
 
 def nobody() -> Bench:
@@ -497,7 +497,7 @@ def test_a_group_that_lost_a_segment_is_passed_over_for_a_while() -> None:
 
 
 def rehearsed(bench: Bench) -> None:
-    """All members of the target have prepared, as the planner asks them to before anybody waits."""
+    """All members of the target have prepared, as the planner asks them to before a producer waits."""
     bench.persist()  # if it is one of them
     if asked_to_prepare(bench):
         members = asked_to_prepare(bench)[-1][1].members

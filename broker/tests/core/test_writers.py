@@ -231,7 +231,7 @@ def test_a_record_of_the_largest_manifest_stays_small() -> None:
 
 
 def test_which_records_may_go_and_when() -> None:
-    assert NEW.goes_at_ms is None, "nobody opened it"
+    assert NEW.goes_at_ms is None, "no program opened it"
     assert opened(NEW, "orders", OTHER, 41, 9000).goes_at_ms == 9000 + writers.NEW_KEPT_MS
     assert opened(DECIDED, "orders", OTHER, 41, 9000).goes_at_ms is None
     assert DONE.goes_at_ms is None

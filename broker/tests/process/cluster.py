@@ -121,7 +121,7 @@ class Cluster:
                 await asyncio.sleep(0.05)  # there is nothing to wait on but the port itself
 
     async def get(self, name: str, path: str) -> tuple[int, str]:
-        """What the admin port answers; status 0 if nobody does."""
+        """What the admin port answers; status 0 if it does not answer."""
         host, _, port = self.admin[name].rpartition(":")
         try:
             reader, writer = await asyncio.open_connection(host, int(port), ssl=self.admin_tls)

@@ -25,7 +25,7 @@ DRAINING = records_pb2.BROKER_GROUP_INTENT_DRAINING
 
 
 class Operations:
-    """Calls of the service, as an operator of some epoch makes them, or as nobody's."""
+    """Calls of the service, with the epoch of an operator or without an epoch."""
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)

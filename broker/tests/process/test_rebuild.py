@@ -164,7 +164,7 @@ async def test_brokers_stop_and_the_coordinator_is_rebuilt(tmp_path: Path, kind:
             away = master
             await cluster.brokers[away].end(signal.SIGKILL)
         await coordinator.start()
-        if away:  # who starts on an empty coordinator is refused: its disk has had runs that nobody knows of
+        if away:  # the empty coordinator does not know the runs of this disk: the start is refused
             await cluster.brokers[away].start()
             running = cluster.brokers[away].running
             assert running is not None

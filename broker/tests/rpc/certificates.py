@@ -1,4 +1,4 @@
-"""Certificates for tests: written as files, as whoever issues them would."""
+"""Certificates for tests: written as files, as an issuer of certificates writes them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 gRPC's asyncio has one queue of events for the whole process. An event for a loop that is closed by now (a cancelled
 call, a channel that was not closed) raises "Event loop is closed" in the loop that runs then, and what came with it
-stays in the queue until something else happens. So the end of a test's server may wait in vain.
+stays in the queue until something else happens. So the end of a test's server may wait for ever.
 A broker has one loop, too.
 """
 

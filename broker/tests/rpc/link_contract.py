@@ -217,7 +217,7 @@ async def test_a_connection_that_was_not_confirmed_is_never_used(peers: Peers) -
 
 
 class _OnceStuck:
-    """A dialer whose first try ends at an address where nobody lives any more."""
+    """A dialer whose first try ends at an address at which no broker listens any more."""
 
     def __init__(self, dialer: Dialer) -> None:
         self._dialer = dialer

@@ -1,4 +1,4 @@
-"""The row count of a record batch, against pyarrow, and on bytes that are none."""
+"""The row count of a record batch, against pyarrow, and on bytes that are no record batch."""
 
 from __future__ import annotations
 

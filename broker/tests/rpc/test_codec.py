@@ -1,4 +1,4 @@
-"""Every message between brokers survives the wire, alone and in frames, and what is none is refused."""
+"""Every message between brokers survives the wire, alone and in frames. Other bytes are refused."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ async def test_the_own_core_fills_a_row() -> None:
     assert not row.HasField("error")
     assert (row.acked_index, row.position, row.end_position) == (9, 109, 115)
     row = await told_here(GroupDescribed(1, 1, 0, 100, 115, 1, "c", (), None))
-    assert (row.acked_index, row.position) == (7, 107), "nobody has read since the cursor was written"
+    assert (row.acked_index, row.position) == (7, 107), "no consumer has read since the cursor was written"
 
 
 async def test_a_position_that_cannot_be_counted_is_an_error() -> None:

@@ -53,7 +53,7 @@ class MemoryPeers:
 
 @pytest_asyncio.fixture(loop_scope="session", params=["grpc", "tls", "memory"])
 async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Peers]:
-    """A network on which nobody is yet."""
+    """A network without brokers."""
     made: GrpcPeers | MemoryPeers
     if request.param == "memory":
         made = MemoryPeers()

@@ -35,7 +35,7 @@ from .link_contract import identity
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def peers() -> AsyncIterator[GrpcPeers]:
-    """Two addresses on which nobody is yet."""
+    """Two addresses at which no broker listens yet."""
     made = GrpcPeers()
     yield made
     await made.close()
@@ -101,7 +101,7 @@ async def test_a_dial_that_is_over_leaves_no_call_behind(
 async def test_a_peer_of_the_version_before_gets_tables_in_its_form(
     peers: GrpcPeers, forms: int, append_time_ms: int
 ) -> None:
-    """It says in its hello what it reads. Both sides learn that, whoever dialed."""
+    """It says in its hello what it reads. Both sides learn that, no matter which one dialed."""
     new, other = await peers.start("a", 1), await peers.start("b", 4, forms=forms)
     new.links.connect("b")
     await new.until(lambda: bool(new.ups()))

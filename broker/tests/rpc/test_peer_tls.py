@@ -1,4 +1,4 @@
-"""Links with TLS: who may dial whom, and that a certificate nobody likes is not taken for a dead process."""
+"""Links with TLS: which broker may dial which, and that a refused certificate does not count as a dead process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def acceptor(
     asks: bool = True,
     loaded: asyncio.Event | None = None,
 ) -> AsyncIterator[str]:
-    """Broker b with its certificates; it knows where others are reached, and may ask nobody who they are."""
+    """Broker b with its certificates; it knows the addresses of others, and has no coordinator to ask who they are."""
     known = {"a": "127.0.0.1:7100"} if addresses is None else addresses
     if loaded is None:
         loaded = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Append streams against a scripted core: what is handed on, what is refused for want of room, what is counted."""
+"""Append streams against a scripted core: what is handed on, refused without room, and counted."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_what_a_stream_held_is_free_when_it_breaks(services: Services, cor
     await asyncio.gather(call.task, return_exceptions=True)
     assert services.in_flight_bytes == 0
     assert services.stream_count == 0
-    release(services)  # replies to nobody
+    release(services)  # replies to a stream that has ended
 
 
 async def test_a_batch_that_wants_no_reply_holds_no_credit(services: Services, core: QuietCore) -> None:

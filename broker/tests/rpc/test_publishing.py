@@ -112,7 +112,7 @@ class Cluster:
         return writer_from_value(item.value) if item is not None else None
 
     async def write(self, record: WriterRecord) -> None:
-        """Somebody else writes it."""
+        """Another broker writes the record."""
         await self.coordinator.txn((), [Put(KEY, writer_to_record(record).SerializeToString())])
 
     # ---- services ----
@@ -214,7 +214,7 @@ async def test_a_publication_is_decided_carried_out_and_done() -> None:
     assert cluster.counters.publications_decided == 1
     assert await cluster.publish(cluster.wanted()) == ((), False), "the same call, sent again"
     assert await cluster.publish(cluster.again(cluster.wanted())) == ((), True)
-    assert len(cluster.asked) == 2, "nobody is asked again"
+    assert len(cluster.asked) == 2, "no master is asked again"
 
 
 async def test_a_call_answers_with_its_own_parts_and_says_what_it_decided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ async def test_masters_that_do_not_answer_are_asked_again_and_looked_after() -> 
     assert len(cluster.asked) == 5
     complaints = [event for event in cluster.fed if isinstance(event, ResolveProducer)]
     assert [event.failed_segment for event in complaints] == [5], (
-        "what a master answers is no complaint, but that it is none"
+        "only the answer that a broker is not the master leads to a complaint"
     )
 
 

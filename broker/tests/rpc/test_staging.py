@@ -284,7 +284,7 @@ async def test_few_manifests_are_kept(monkeypatch: pytest.MonkeyPatch, limit: st
 
 @pytest.mark.parametrize("wrong", ["crc", "length", "id", "flags", "cut"])
 async def test_a_manifest_that_is_another_one_is_not_believed(wrong: str) -> None:
-    """Whether it is gone, nobody knows: what is decided is not given up for it."""
+    """It is not known whether the staged manifest is gone, so a decided publication is not given up."""
     cluster = Cluster()
     place = staged_manifest(cluster)
     if wrong == "crc":

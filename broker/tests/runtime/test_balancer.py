@@ -270,7 +270,7 @@ async def test_moves_that_fail_end_the_plan_and_are_not_tried_again_at_once() ->
     world.error = UnavailableError("no")
     await run_until(world, lambda: world.counters.balance_moves.get("failed", 0) >= FAILURES_MAX + 2)
     tried = [switch.partition for switch in world.switches]
-    assert len(set(tried)) == len(tried), "barred for a while"
+    assert len(set(tried)) == len(tried), "barred after its move failed"
 
 
 async def test_after_three_failures_the_rest_of_a_plan_is_dropped() -> None:

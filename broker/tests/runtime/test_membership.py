@@ -366,11 +366,11 @@ async def test_a_disk_takes_the_place_of_the_one_that_is_named_and_of_no_other(c
     again = await replaced_by(coordinator, new, "disk-a")  # the same start once more: the slot is its own by now
     assert (again.member.incarnation, again.run) == ("disk-b", 2)
     with pytest.raises(WipedDiskError, match="belongs to the disk disk-b by now"):
-        await replaced_by(coordinator, newest, "disk-a")  # this one was lost, too: nobody said that
+        await replaced_by(coordinator, newest, "disk-a")  # this one was lost, too, and no call said so
     empty = FakeDisk(MemberId("g0-1", "disk-d"))
     place = Place("c", "g0", 1, "127.0.0.1:7001", replace_disk_of="disk-of-nobody")
     identity = await join(coordinator, KEYS, place, lambda *_: empty, "boot", deadline_s=10)
-    assert identity.run == 1, "a slot that nobody has needs no word"
+    assert identity.run == 1, "a slot without a disk needs no permission"
 
 
 # ---- the same directory twice ---------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_pages_of_chains_cover_each_partition_once() -> None:
     [
         (SegmentState.SEALED, set(), False),
         (SegmentState.SEALED, {A}, True),
-        (SegmentState.SEALED, {A, B}, False),  # nobody is left to copy from
+        (SegmentState.SEALED, {A, B}, False),  # no member is left to copy from
         (SegmentState.OPEN, {A}, True),  # once it is sealed: the healing pass must look again
         (SegmentState.UNSETTLED, {A, B}, True),  # once a member is back
         (SegmentState.LOST, {A, B}, False),
@@ -144,7 +144,7 @@ def test_copies_are_made_on_other_groups_first() -> None:
     steps = plan_copies_elsewhere(CHAIN, of_group("g0"), live, min_copies=2)
     assert len(steps) == len({step.member for step in steps}) == 2
     assert all(step.segment_no == 1 and step.replaces is None for step in steps)
-    assert steps == plan_copies_elsewhere(CHAIN, of_group("g0"), live, min_copies=2), "the same whoever computes it"
+    assert steps == plan_copies_elsewhere(CHAIN, of_group("g0"), live, min_copies=2), "each broker computes the same"
     assert plan_copies_elsewhere(CHAIN, of_group("g1"), live, min_copies=2) == [], "an open segment is switched"
     one = copied(C, eligible=(A, B))
     (step,) = plan_copies_elsewhere(one, of_group("g0"), live, min_copies=2)
@@ -179,9 +179,9 @@ def test_while_the_server_is_gone_somebody_takes_its_place_for_else_no_copy_beco
         step = plan_release(chain, of_group("g0"), there.__contains__, min_copies=2)
         return step.by if step is not None else None
 
-    assert by(B, C, E) == B, "it leaves as well, but nobody else is eligible"
+    assert by(B, C, E) == B, "it leaves as well, but no other member is eligible"
     assert by(C, E) == C, "it may once the end of both is certified"
-    assert by(D, F) is None, "nobody who is there has a copy"
+    assert by(D, F) is None, "no member that is there has a copy"
 
 
 def test_who_holds_a_tail_or_serves_is_a_holder_and_nobody_is_of_a_lost_segment() -> None:

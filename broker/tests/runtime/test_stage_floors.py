@@ -43,7 +43,7 @@ class Stage:
     async def _read(self, place: ManifestPlace) -> Manifest:
         assert place == PLACE
         if not self.is_readable:
-            raise UnavailableError("nobody has it")
+            raise UnavailableError("no broker has it")
         return self._manifest
 
     async def write(self, state: WriterState, writer: str = "nightly") -> None:

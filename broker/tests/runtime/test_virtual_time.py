@@ -1,4 +1,4 @@
-"""Virtual time leaves the event loop of whoever runs it as it was."""
+"""Virtual time leaves the event loop of its caller as it was."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ run, and beside them is how often what should happen did.
 Both times leave out what is the machine's doing and not the storage's:
 
 * the time for which threads of this process were ready to run and waited for a processor (others are at work on it),
-* the time that the hypervisor took from the machine. It tells, in steps of 10 ms, but not all. So where the thread did
-  not once go to sleep, it waited for nothing and nobody, and its processor time is taken for all that held it.
+* the time that the hypervisor took from the machine. It tells, in steps of 10 ms, but not all. So if the thread did
+  not once go to sleep, it waited for nothing, and only its processor time counts.
 
 FAULT makes the storage do what it must not, to see that it is seen: see `FAULTS`. The writing ends then as soon as a
 pause of FOUND_MS was seen (of a write as well, if the fault is in writes): how soon a memtable is full, and a write

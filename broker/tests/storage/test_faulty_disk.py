@@ -144,10 +144,10 @@ async def test_what_waits_for_the_disk_on_the_loop_is_seen(tmp_path: Path, fault
 def _assert_never_held_up(figures: dict[str, Any]) -> None:
     """Neither a single write nor anything else held up the loop, over the whole run.
 
-    A disk operation takes longer than the bound here, and there are dozens a second: what waits for one with
-    the interpreter lock, on whatever thread, is seen. Seen were 2 to 6 ms, also with three other processes on two
-    processors, but where the machine's neighbours were loud. `flat_out_process` tells what is left out and why: what
-    the machine does, not the storage.
+    A disk operation takes longer than the bound here, and there are dozens a second: the test sees each
+    thread that waits for one with the interpreter lock. It saw 2 to 6 ms, also with three other processes on two
+    processors, unless other machines on the same host were busy. `flat_out_process` says what is left out and why:
+    time that the machine takes, and not the storage.
     """
     assert figures["refusals"] > 0, f"the disk was not slow enough to show anything: {figures}"
     assert figures["reads"] > 0, figures

@@ -49,7 +49,7 @@ async def _fill(harness: RocksHarness, partition: int = 1, count: int = 100) -> 
 
 async def _until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not holds():  # noqa: ASYNC110 - threads tell nobody that they are done
+        while not holds():  # noqa: ASYNC110 - threads do not tell the loop that they are done
             await asyncio.sleep(0.01)
 
 

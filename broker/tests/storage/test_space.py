@@ -360,7 +360,7 @@ async def test_three_quarters_of_two_gigabytes_come_back(tmp_path: Path) -> None
     begin = time.monotonic()
     await put(harness, [DropPartition(builder.partition) for builder in builders if builder.partition % 4])
     async with asyncio.timeout(10):
-        while _disk_bytes(harness.directory) > full * 0.35:  # noqa: ASYNC110 # files tell nobody that they go
+        while _disk_bytes(harness.directory) > full * 0.35:  # noqa: ASYNC110 # files do not tell the loop that they go
             await asyncio.sleep(0.1)
     seconds = time.monotonic() - begin
     await harness.storage.settle()

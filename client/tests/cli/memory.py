@@ -350,7 +350,7 @@ class MemoryAdmin:
         self._cluster.dead.append((broker, run, issuer, *filter(None, (incarnation, evidence))))
 
     async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
-        if with_counts:  # one more thing has left each time that somebody looks
+        if with_counts:  # one more thing has left each time that a caller looks
             for name, row in self._cluster.broker_groups.items():
                 if row.intent != "active":
                     left = max((row.segments or 0) - 1, 0)

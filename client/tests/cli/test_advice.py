@@ -44,7 +44,7 @@ def test_the_cause_of_an_unreachable_broker_is_not_buried(details: str | None, r
 
 
 class _Keyboard(io.StringIO):
-    """A terminal that nobody types at."""
+    """A terminal without a person at the keyboard."""
 
     def isatty(self) -> bool:
         return True

@@ -100,7 +100,7 @@ def test_rows_are_split_without_loss() -> None:
 
 
 def test_a_slice_of_a_long_table_is_no_longer_than_its_rows() -> None:
-    """Columns that nobody filled cost a slice nothing, however many rows the table has."""
+    """Empty columns cost a slice nothing, however many rows the table has."""
     table = conform(pa.table({"value": [bytes(100)] * 50_000}), 1)
     [batch] = table.combine_chunks().to_batches()
     body = encode_record_batch(batch.slice(20_000, 100), 1, 1, False, None)

@@ -30,7 +30,7 @@ async def reach(channel: Any, wanted: grpc.ChannelConnectivity) -> None:
 
 
 async def another(channels: Channels, address: str, than: Any) -> Any:
-    """The channel that takes a lost one's place, while nobody asks for it."""
+    """The channel that takes a lost one's place, while no call asks for it."""
     await until(lambda: channels._channels.get((address, "append")) not in (None, than))
     return channels._channels[address, "append"]
 

@@ -1,4 +1,4 @@
-"""Heartbeats of consume streams: an idle consumer asks nobody, a silent server is left, old deliveries are dropped."""
+"""Heartbeats of consume streams: an idle consumer asks no broker, a silent server is left, old deliveries dropped."""
 
 from __future__ import annotations
 

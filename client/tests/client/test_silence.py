@@ -25,7 +25,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def mute() -> Iterator[str]:
-    """The address of somebody who takes connections and says nothing, as a frozen broker does."""
+    """The address of a server that takes connections and says nothing, as a frozen broker does."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 

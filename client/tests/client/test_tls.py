@@ -195,7 +195,7 @@ async def test_certificates_change_under_streams_that_stand(tmp_path: Path) -> N
 
             await goes_on()
             connections = set(first.connections)
-            server.configuration = new.configuration()  # whoever connects now must be of the new authority
+            server.configuration = new.configuration()  # a new connection needs the new authority
             new.client(tmp_path / "c")
             await client.producer("t")  # a question, with the new certificate
             await goes_on()

@@ -1,4 +1,4 @@
-"""What the client says of a topic's settings, and what it refuses before it asks anybody."""
+"""What the client says of a topic's settings, and what it refuses before it asks a broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A small model of a partition's brokers, to judge the producer's core by what ends up in the log.
 
 It keeps the rules of a master (runs, sequences, repeats, incomplete tables) and of a switch (seal somewhere between
-commit and tail, truncate, hand on the table; or open over a segment that nobody answers for, and settle it later). A
+commit and tail, truncate, hand on the table; or open over a segment of which no member answers, and settle it later). A
 batch is its id. One producer, one partition; frames and replies of a stream stay in order and can be lost with it.
 """
 
@@ -33,7 +33,7 @@ class Segment:
     address: str
     incomplete: bool
     table: tuple[int, int] | None  # newest (epoch, last sequence) before this segment
-    repeats: dict[tuple[int, int], int]  # (epoch, sequence) of what stands in earlier segments -> offset
+    repeats: dict[tuple[int, int], int]  # (epoch, sequence) of what is in earlier segments -> offset
     log: list[Stored] = field(default_factory=list)
     commit: int = 0
     waiting: list[tuple[int, Stream, Send]] = field(default_factory=list)  # until commit passes the position

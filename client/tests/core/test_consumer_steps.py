@@ -296,8 +296,8 @@ def test_skip_behind_what_is_acked_is_acked_with_it() -> None:
 
 @pytest.mark.parametrize("behind", [Skipped(1, 1, 15, 18), Dropped(1, make_offset(1, 15), 1, 18, 3)])
 def test_what_lies_behind_the_last_message_given_is_acked_with_it(behind: Skipped | Dropped) -> None:
-    """The skip comes while the application still works on the last message of a sealed segment. Without it, the group
-    stays in front of what nobody acknowledges, and never gets to the next segment."""
+    """The skip comes while the application still works on the last message of a sealed segment. Without it, the
+    consumer group stays in front of messages that no consumer acknowledges, and never gets to the next segment."""
     core = active()
     core.step(delivered((10, 5)), 0)
     core.step(behind, 0)

@@ -104,7 +104,7 @@ class World:
                 assert effect.batch_id not in self.settled, "settled twice"
                 self.settled[effect.batch_id] = effect
             case Ended():
-                raise AssertionError("nobody fences this producer")
+                raise AssertionError("no producer fences this one")
 
     def live_streams(self) -> list[Stream]:
         return [s for s in self.brokers.streams if s.number not in self.broken_streams]

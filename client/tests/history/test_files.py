@@ -75,7 +75,7 @@ def test_a_torn_last_line_is_counted(tmp_path: Path) -> None:
     report = check(path)
     assert report.counts["torn_lines"] == report.counts["cut_runs"] == 1
     assert report.counts["sent"] == 1
-    assert report.counts["stuck"] == 0  # its process was killed: nobody was left to be told an outcome
+    assert report.counts["stuck"] == 0  # its process was killed: no program was left that could learn an outcome
 
 
 def test_a_killed_process_that_was_started_again(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The cluster itself, on the machine that made it: what the tests of the product stand on.
+"""The cluster itself, on the machine that made it: the tests of the product depend on it.
 
-They kill nodes, so they are skipped while the cluster holds anything of anybody.
+These tests kill nodes, so they are skipped while the cluster holds any namespace that is not its own.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def cluster() -> Cluster:
     names = {item["metadata"]["name"] for item in found.get("namespaces")["items"]}
     in_use = sorted(name for name in names if name != "default" and not name.startswith("kube-"))
     if in_use:
-        pytest.skip(f"somebody uses the cluster, and nodes die here: {', '.join(in_use)}")
+        pytest.skip(f"the cluster is in use, and this test kills nodes: {', '.join(in_use)}")
     return found
 
 
@@ -156,7 +156,7 @@ def test_a_killed_node_falls_silent_and_comes_back_with_its_disk(web: Web) -> No
         lambda: web.kubectl("get", "node", node, f"-o=jsonpath={ready}") == "Unknown",
         timeout_s=NODE_MONITOR_GRACE_S + 10,
     )
-    assert time.monotonic() - killed_at < TOLERATION_S, "its pods are evicted before anybody could look"
+    assert time.monotonic() - killed_at < TOLERATION_S, "its pods are evicted before the test could look"
     web.cluster.start_node(node)
     wait_until("its pod to start again", lambda: web.starts_of("web-1") == 2, timeout_s=ROLLOUT_S)
     assert web.node_of("web-1") == node

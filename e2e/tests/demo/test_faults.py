@@ -65,7 +65,7 @@ def test_a_victim_holds_a_head_or_serves_a_consumer(pick: float) -> None:
     assert head.role == "head"
     server = choose(PlannedFault("freeze", "server", 1, pick), now, MEMBERS)
     assert server is not None
-    assert server.brokers == ("g2-0",), "g0-1 serves nobody"
+    assert server.brokers == ("g2-0",), "g0-1 serves no consumer"
     assert server.role == "server"
 
 

@@ -36,7 +36,7 @@ def test_segments_along_the_axis_of_time() -> None:
     first, second, third, other = spans(Snapshot((chain, settled), readers), begin_ms=1_000)
     assert (first.opened_at_s, first.sealed_at_s, first.length) == (-0.5, 1.0, 100)
     assert (second.sealed_at_s, second.length) == (2.0, None), "it ends for the eye where the next one begins"
-    assert (third.sealed_at_s, third.length) == (None, None), "nobody knows where it begins"
+    assert (third.sealed_at_s, third.length) == (None, None), "its begin is not known"
     assert other.length == 130
 
 

@@ -119,7 +119,7 @@ def test_two_copies_are_two_members_that_may_serve_in_each_segment() -> None:
     assert lacking(segment(1, "UNSETTLED", both, both), whole) == "a segment is not settled"
     assert "accepts nothing" in lacking(segment(1, "SEALED", both, both))
     assert lacking(segment(1, "LOST", ("a",), ()), whole) == "", "of what is declared lost there is no copy"
-    assert lacks_copies(Snapshot()) != "", "a cluster that nobody describes has no copies"
+    assert lacks_copies(Snapshot()) != "", "a cluster that is not described has no copies"
 
 
 def test_lost_with_both_disks_is_what_nobody_else_has() -> None:

@@ -49,6 +49,6 @@ async def test_only_what_was_flushed_survives_a_power_cut(running: Running, tmp_
         assert flushed.problems == ()
         assert flushed.acknowledged > 300
         careless = await power_cut(running, clients, tmp_path / "careless", 2, flush=False)
-        # Whoever ends without the lost ones is told to be stuck, if it is seen before the end of its patience.
+        # A consumer that lacks the lost messages is reported as stuck, if the judge sees it before its patience ends.
         assert careless.lost > 0 or any("stuck" in problem for problem in careless.problems), careless
         assert not careless.ok

@@ -1,4 +1,4 @@
-"""Bad input at a broker's port while others are served: a typed error, nothing stored, nobody disturbed."""
+"""Bad input at a broker's port while it serves others: a typed error, nothing stored, no other client disturbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publications on real brokers: all rows or none, once and in order, whoever is killed at which moment."""
+"""Publications on real brokers: all rows or none, once and in order, no matter which process is killed when."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_brokers_are_killed_while_they_carry_out(cluster: LocalCluster) ->
                 await cluster.start_again(victim)
                 try:
                     await publishing
-                except errors.StagedDataGoneError:  # nobody who has it answered just then: staged anew
+                except errors.StagedDataGoneError:  # no broker that has it answered: staged anew
                     chunk = await staged_again(client, "pub-killed", f"r{sequence}")
                     await writer.publish(sequence, [chunk])
         assert await stored(client, "pub-killed") == expected(*(f"r{number}" for number in range(rounds)))

@@ -36,7 +36,7 @@ class Filled:
         self.times: list[datetime] = []
 
     async def fill(self, producer: Producer, count: int = PER_SEGMENT) -> None:
-        """Add messages; batches of a hundred, so that a reader is in the middle of them for a while."""
+        """Add messages, in batches of a hundred, so that a test can act while a reader is in the middle of them."""
         for _ in range(count // 100):
             values = [b"%d" % (len(self.values) + more) for more in range(100)]
             await (await producer.send_many(values))

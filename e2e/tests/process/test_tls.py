@@ -61,7 +61,7 @@ async def until(holds: Callable[[], Coroutine[Any, Any, bool]]) -> None:
 
 
 async def until_all(cluster: LocalCluster, tls: Tls, *, accepted: bool) -> None:
-    """Until every broker accepts a client, or none does: a broker looks at its files when somebody connects."""
+    """Until every broker accepts a client, or none does: a broker looks at its files when a client connects."""
 
     async def holds() -> bool:
         for address in cluster.bootstrap:

@@ -1,4 +1,4 @@
-"""What the judge forgives stands on one page, with its reason; and what stands there, the judge still needs."""
+"""One page names each excuse of the judge, with its reason, and the judge still needs each excuse on that page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the judge forgives, and what it does not: memories that ended, weaker promises, gaps that somebody declared."""
+"""What the judge forgives, and what not: memories that ended, weaker promises, gaps that a person declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Lease: one holder, a higher epoch at each take-over, and an end before somebody else may act."""
+"""The Lease: one holder, a higher epoch at each take-over, and an end before another operator may act."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Api:
 
     def _ask(self) -> None:
         if self.is_away:
-            raise KubeError(0, "Unreachable", "nobody answers")
+            raise KubeError(0, "Unreachable", "the API does not answer")
 
     def _keep(self, manifest: dict[str, Any]) -> dict[str, Any]:
         self.version += 1
@@ -48,7 +48,7 @@ class Api:
 
 
 class Clock:
-    """Seconds that pass when somebody sleeps; wall and monotonic alike, from different beginnings."""
+    """Seconds that pass when a task sleeps; wall and monotonic alike, from different beginnings."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

@@ -32,7 +32,7 @@ class WouldWaitError(Exception):
 
 
 class Patience:
-    """Looks again soon, for a while."""
+    """Looks again each 0.1 s, for at most `START_S`."""
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + START_S

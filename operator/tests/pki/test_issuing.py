@@ -100,7 +100,7 @@ def test_an_authority_knows_which_names_a_verifier_lets_it_give(
 
 
 def constrained(permitted: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) -> Authority:
-    """An authority of somebody else's, with name constraints."""
+    """An authority of another owner, with name constraints."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "theirs")])
     loopback = x509.IPAddress(ipaddress.ip_network("127.0.0.0/8"))

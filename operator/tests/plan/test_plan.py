@@ -169,7 +169,7 @@ def test_a_disk_that_never_joined_is_named_by_the_uid_of_its_broker() -> None:
 
 
 def test_with_a_stopped_kubelet_a_living_process_keeps_its_run_and_its_disk() -> None:
-    """The very moment at which somebody annotates: the node is not ready, the pod neither, and the process serves."""
+    """At the moment of the annotation, the node and the pod are not ready, and the process serves."""
     world = started(nodes=4)
     name = _kubelet_stops(world)
     world.annotate(name)
@@ -415,7 +415,7 @@ def test_fewer_groups_are_drained_first_and_removed_when_empty() -> None:
 
 def test_a_group_that_does_not_empty_is_kept() -> None:
     world = started(groups=2)
-    world.intents["g0"] = "CORDONED"  # nobody takes its segments
+    world.intents["g0"] = "CORDONED"  # no other broker group takes its segments
     world.edit(groups=1)
     for _ in range(50):
         world.a_pass()
@@ -506,7 +506,7 @@ def test_under_bad_settings_no_broker_is_started_and_its_disk_is_kept() -> None:
     world.run()
     assert name not in world.pods
     assert not [a.key for a in deleted(world, Apply) if a.key[0] in ("Pod", "ConfigMap")]  # type: ignore[attr-defined]
-    assert not [step for step in world.done if step.is_disruptive], "not even a pod that has ended, for none follows"
+    assert not [step for step in world.done if step.is_disruptive], "not even a pod that has ended: none would follow"
     world.edit(settings={})
     world.run()
     assert world.cluster.status.is_true("Stable")

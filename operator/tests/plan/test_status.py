@@ -97,7 +97,7 @@ def test_a_drain_that_is_held_up_says_what_it_waits_for() -> None:
     told = ("False", "HeldUp", "g0-1 is away")
     assert drained(held) == told
     uncounted = replace(held.members["g1"], heads=None, segments=None, waits_for="")  # type: ignore[index]
-    assert drained(replace(held, members={"g1": uncounted})) == told, "nobody counted: it is as it was"
+    assert drained(replace(held, members={"g1": uncounted})) == told, "no broker counted: it is as it was"
     assert drained(replace(held, members=None)) == told, "no broker answers"
     called_off = replace(uncounted, intent="ACTIVE")
     assert drained(replace(held, members={"g1": called_off})) == ("False", "HoldsData", "")

@@ -2,7 +2,7 @@
 
 It keeps to what Kubernetes and the brokers promise: a pod is scheduled on a node that no member of its group is on and
 that its bound disk can be reached from; a claim is bound where its first pod is; a broker joins with a new incarnation
-on an empty disk, and is refused if the slot's disk is another one that nobody allowed to replace.
+on an empty disk, and is refused if the slot has another disk and no person allowed to replace that one.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ class World:
     # ---- faults and people ----
 
     def lose_node(self, name: str) -> None:
-        """Power off: its pods are not ready any more, and nobody says more."""
+        """Power off: its pods are not ready any more, and the API says no more."""
         self.nodes[name] = replace(self.nodes[name], is_ready=False)
         for pod in list(self.pods.values()):
             if pod.node == name:
@@ -422,7 +422,7 @@ class World:
 
 
 def new_world(groups: int = 3, nodes: int = 3, **spec: object) -> World:
-    """A cluster that nobody has reconciled yet."""
+    """A cluster that no operator has reconciled yet."""
     manifest = {
         "apiVersion": "seriatim.dev/v1alpha1",
         "kind": "BrokerCluster",

@@ -102,7 +102,7 @@ class FakeKube:
     # ---- for tests ----
 
     def put(self, manifest: Manifest) -> Manifest:
-        """Somebody else writes an object whole."""
+        """Another client of the API writes a whole object."""
         metadata = manifest["metadata"]
         self.version += 1
         metadata.setdefault("uid", f"uid-{self.version}")
@@ -152,7 +152,7 @@ class FakeBrokers(Brokers):
         self.certified: list[tuple[str, str, int]] = []
 
     def reach(self, addresses: Sequence[str], credentials: Credentials | None) -> None:
-        """Nothing is connected; whether anybody is there counts."""
+        """Connect nothing, and remember which addresses there are."""
         self._addresses = tuple(addresses)
 
     async def close(self) -> None:

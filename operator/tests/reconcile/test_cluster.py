@@ -89,7 +89,7 @@ async def test_a_cluster_comes_up_by_operators_that_die_after_each_write() -> No
     place = Place()
     await place.run_dying(until=lambda: len(place.pods()) == 4)
     assert not [what for what in place.kube.writes if what.startswith("delete")]
-    assert len(place.kube.of("Broker")) == 4, "one disk a slot, whoever began it"
+    assert len(place.kube.of("Broker")) == 4, "one disk for each slot, no matter which operator began it"
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -35,7 +35,7 @@ async def test_another_version_is_told_with_the_remedy(kube: Kube) -> None:
 
 
 class Forbidding:
-    """An API that lets nobody look."""
+    """An API that refuses every look."""
 
     def __init__(self) -> None:
         self.calls = 0

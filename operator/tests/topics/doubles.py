@@ -123,7 +123,7 @@ class MemoryBrokers:
         if (topic, group) not in self.groups:
             raise UnknownGroupError(f"no group {group!r}", group=group)
         if any(partition.active_consumer for partition in self.groups[topic, group]):
-            raise PreconditionError("somebody consumes")
+            raise PreconditionError("a consumer is active")
         del self.groups[topic, group]
 
     async def describe_consumer_group(self, topic: str, group: str) -> list[broker_pb2.GroupPartition]:
@@ -172,7 +172,7 @@ class MemoryBrokers:
         self._send(broker_pb2.WatchTopicsResponse(changed=[self.topics[name]]))
 
     def silence(self, *, are_silent: bool) -> None:
-        """End all streams and answer nobody, or answer again."""
+        """End all streams and answer no call, or answer again."""
         self.are_silent = are_silent
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:

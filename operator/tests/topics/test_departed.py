@@ -268,7 +268,7 @@ async def test_an_object_that_was_held_to_the_last_was_let_go_by_somebody(home: 
 
 async def test_elsewhere_only_the_finalizer_counts(world: World) -> None:
     last = await a_topic(world)
-    await world.reconciler.close()  # nobody looks, and a person takes the finalizer off
+    await world.reconciler.close()  # no operator looks, and a person takes the finalizer off
     world.api.objects[EVENTS]["metadata"]["finalizers"] = []
     world.api.remove("Topic", "events")
     await world.restart()
@@ -289,7 +289,7 @@ async def test_what_cannot_be_read_is_left_alone(home: World) -> None:
     assert last not in home.reconciler._departed
     home.topic()
     await home.settle()
-    assert home.reasons()["Ready"] == ("True", "Accepting"), "and stands in nobody's way"
+    assert home.reasons()["Ready"] == ("True", "Accepting"), "and holds up no other object"
 
 
 async def test_no_more_are_remembered_than_the_limit(home: World, monkeypatch: pytest.MonkeyPatch) -> None:

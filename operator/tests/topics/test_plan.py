@@ -125,8 +125,8 @@ def run(
                     assert plan.topic.spec.deletion_policy == "Delete"
                     assert owns(plan.topic, found[step.name])
                     alive = [o for o in items if o.topic_name == step.name and not o.metadata.is_deleted]
-                    assert {o.name for o in alive} <= {plan.topic.name}, "somebody still wants it"
-                    assert not any(owns(o, found[step.name]) for o in alive), "somebody has it"
+                    assert {o.name for o in alive} <= {plan.topic.name}, "an object still wants it"
+                    assert not any(owns(o, found[step.name]) for o in alive), "an object owns it"
                     del found[step.name]
                 case HoldObject() | ReleaseObject():
                     assert item is not None

@@ -82,7 +82,7 @@ async def test_a_topic_from_before_retention_says_that_nothing_is_dropped(world:
     world.brokers.tell("events")
     await world.settle()
     assert world.the_topic().status.retention_acts is False
-    assert world.brokers.calls[1:] == [], "nobody asked for it to be trimmed"
+    assert world.brokers.calls[1:] == [], "no call asked to trim it"
     world.api.change("Topic", "events", retention="71h")
     await world.settle()
     assert world.brokers.calls[1:] == ["update events 0 retention_ms"]
@@ -226,7 +226,7 @@ async def test_the_finalizer_follows_the_policy(world: World) -> None:
 
 
 async def test_a_topic_that_took_the_name_since_is_kept(world: World) -> None:
-    """The object goes while nobody looks, and so does its topic; somebody else makes one of that name."""
+    """The object and its topic go while no operator looks. Then another person makes a topic of that name."""
     world.topic(deletionPolicy="Delete")
     await world.settle()
     await world.reconciler.close()

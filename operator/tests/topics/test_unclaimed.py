@@ -1,4 +1,4 @@
-"""Topics that were made for objects and are nobody's now: told once, and only those."""
+"""Topics that were made for objects and have no object now: told once, and only those."""
 
 from __future__ import annotations
 
