@@ -1,7 +1,7 @@
 """A broker in the simulation: a disk that outlives its processes, and one process at a time around a `BrokerCore`.
 
-A process carries out the effects of its core and hands it events; a frozen one lets them wait and takes them all when
-it thaws. Names in use by messages to clients (requests, streams) belong to `clients`.
+A process carries out the effects of its core and gives it events. A frozen process lets events wait, and takes all of
+them when it thaws. The numbers in messages to clients (of requests and streams) are given by `clients`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The judge: it sees every write, every transaction, every reply and every delivery, and says which promise was broken.
+"""The judge: it sees every write, transaction, reply and delivery, and says which promise was broken.
 
 It knows more than any broker or client: what is on each disk (also on those that were lost since), and the place of
-every batch that was ever written. I1 to I14 are the protocol's invariants. Of the other rules, these need a word:
+every batch that was ever written. I1 to I14 are the protocol's invariants. Other rules, among them:
 
     RT      the real-time half of the promise
     TABLE   a prepared producer table tells the truth

@@ -1,7 +1,7 @@
 """Clients in the simulation: their streams to brokers, and the producers; consumers are in `consumers`.
 
-A stream to a broker is first in first out both ways. It breaks when the process ends, when a fault says so, or when the
-path stays cut; the client notices after a while, and what was on its way may or may not have arrived.
+A stream to a broker is first in, first out in both directions. It breaks when the process ends, when a fault breaks it,
+or when the path stays cut. The client notices later. Messages that were on their way may or may not have arrived.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumers of exclusive groups in the simulation: the client's core for a subscription, an application that lags."""
+"""Consumers of exclusive consumer groups in the simulation: the client's core, and an application that lags."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The coordinator as brokers meet it: answers that take time, get lost, or come before the deed.
+"""The coordinator as brokers meet it: answers that take time, get lost, or come before the write is carried out.
 
-The records themselves are linearizable (`MemoryRecords`). A request or its answer may be lost. The
-coordinator may carry out a write after it told the sender that the outcome is unknown. An outage of the coordinator and
-a broken connection to it look the same to a broker.
+The records themselves are linearizable (`MemoryRecords`). A request or its answer may be lost. The coordinator
+may carry out a write after it told the sender that the outcome is unknown. An outage of the coordinator and a broken
+connection to it look the same to a broker.
 """
 
 from __future__ import annotations

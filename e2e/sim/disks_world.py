@@ -1,8 +1,8 @@
 """A world of whole brokers whose disks are written by the real storage adapter, over a database in memory.
 
-Here runs what the other worlds leave out of a broker: how writes become operations of a group, extents that are begun,
-copied forward and emptied, the newest batches in memory, what a start finds. Some things can happen only here: a flush
-fails, and a bit flips in a batch that a start must read.
+This world runs parts of a broker that the other worlds leave out: writes become operations of one write group, extents
+are begun, copied forward and emptied, the newest batches are in memory, and a start reads what is on the disk. Only
+here a flush can fail, and a bit can flip in a batch that a start must read.
 """
 
 from __future__ import annotations

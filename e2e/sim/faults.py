@@ -1,8 +1,7 @@
 """What may go wrong in a run, as one record of numbers drawn from the seed.
 
-Each seed draws its own mix (which kinds of fault there are, how many, how slow things are), for a world in which
-everything fails all the time reaches few deep states: most of it is spent in the shallow ones. Times are virtual
-microseconds.
+Each seed draws its own mix: which kinds of fault there are, how many, how slow things are. A world in which everything
+fails all the time would reach few deep states, because faults interrupt it before. Times are virtual microseconds.
 """
 
 from __future__ import annotations

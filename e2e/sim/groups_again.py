@@ -1,8 +1,9 @@
 """A consumer group is deleted and made again under its name, while producers and the other groups go on.
 
-A broker deletes it with the production code, when no server knows a consumer of it any more. New consumers come at once
-or later, when the deleted cursors may have been removed. Each group that had the name has a label of its own for the
-judge (`early`, `early#1`, ...), because each must be given everything from the beginning (I1, I2).
+A broker deletes the consumer group with the production code, when no server knows a consumer of it any more. New
+consumers come at once, or later, when the controller may have removed the deleted cursors. For the judge, each consumer
+group that had the name has a label of its own (`early`, `early#1`, ...). Each must get every message from the beginning
+(I1, I2).
 """
 
 from __future__ import annotations

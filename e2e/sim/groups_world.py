@@ -1,8 +1,8 @@
 """A world of whole brokers in which an operator cordons, drains, takes back and adds broker groups, and rolls brokers.
 
-The operator is the production code that a broker runs for it, with the epochs of Leases that come and go; now and then
-one that was deposed tries as well. Whatever is wanted at the end must come true: a drained group holds nothing, a
-cordoned one has no head.
+The operator is the production code that a broker runs for it, with the epochs of Leases that come and go. Sometimes an
+operator that was deposed tries as well. At the end the brokers must have done what the operator wants: a drained broker
+group holds nothing, and a cordoned broker group has no open segment.
 """
 
 from __future__ import annotations

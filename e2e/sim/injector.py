@@ -1,4 +1,7 @@
-"""Faults: when they strike, whom, and how they heal. Victims are mostly those who matter at that moment."""
+"""Faults: when they strike, which broker they hit, and how they heal.
+
+Most victims are brokers that have a role at that moment, such as the master of an open segment.
+"""
 
 from __future__ import annotations
 

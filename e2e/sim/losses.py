@@ -1,8 +1,12 @@
 """What may be missing: what was only in the memory of machines that ended, and what is in a gap that a person declared.
 
-An ordinary world forgives nothing. In one whose topic does not flush before it commits, a message that was acknowledged
-may be gone if no member kept it, neither in a process that still runs nor on a disk; in one whose disks can be lost two
-at a time, what lay in a segment that was declared lost. The judge asks here, and forgives exactly that.
+An ordinary world forgives nothing. There are two exceptions:
+
+* If the topic does not flush before it commits, an acknowledged message may be gone if no member kept it, neither in a
+  process that still runs nor on a disk.
+* If two disks may be lost at a time, the messages of a segment that was declared lost may be gone.
+
+The judge asks here, and forgives only that.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """The network between brokers: links with sessions, two lanes each, cuts, breaks, half-open ends and stalled lanes.
 
-A link joins two processes. Each end has a session number of its own and two lanes (control, data), each first in first
-out, with random delays; between the lanes nothing is ordered. A cut holds what would arrive, like a connection whose
-packets are repeated until they get through; a break ends the link, which the two ends notice at different times. What
-arrives at an end that has not noticed yet is still delivered. A lane that stalls loses all that its end sends until the
-link ends; the other lane goes on.
+A link joins two processes. Each end has a session number of its own and two lanes (control, data), each first in, first
+out, with random delays. There is no order between the lanes.
 
-Where the world draws a part size, messages with producer tables are encoded and travel in parts, as large ones do
-between processes: each part takes its own time, other messages go between them, and those that are on their way when
-either end lets go of the link are lost.
+A cut holds messages back, like a connection whose packets are repeated until they get through. A break ends the link,
+and the two ends notice at different times. A message that arrives at an end that has not noticed yet is still
+delivered. A lane that stalls loses all that its end sends until the link ends, and the other lane goes on.
+
+If the world draws a part size, messages with producer tables are encoded and travel in parts, as large messages do
+between processes. Each part takes its own time, and other messages go between the parts. When either end lets go of the
+link, parts that are on their way are lost.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Network(Paths):
     # ---- messages -----------------------------------------------------------------------------------
 
     def send(self, process: Process, target: str, message: Message) -> None:
-        """Put a message on the process's link, or drop it and dial if there is none."""
+        """Put a message on the process's link, or drop it and dial if no link is open."""
         end = process.links.get(target)
         if end is None or not end.is_open:
             process.wanted[target] = True

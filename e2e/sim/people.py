@@ -1,7 +1,8 @@
 """People who rewind, skip, pause and resume consumer groups while everything else goes wrong.
 
-A person asks the broker that serves the group as the coordinator says, or another one, with an id of its own; and asks
-again with the same id when nothing certain was answered, sometimes twice at once. In the end every group is resumed.
+A person asks the broker that the coordinator names as the server of the consumer group, or another broker. Each
+operation has an id of its own. If the answer leaves the outcome open, the person asks again with the same id, sometimes
+twice at once. At the end every consumer group is resumed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Readers of ranges in the simulation: from the first message to the end as it was asked for, again and again.
+"""Readers of ranges in the simulation: each reads from the first message to the end, again and again.
 
-A reader asks where the end is as the production code does: the chain as the coordinator has it, then the master of the
-open segment. It reads up to there, from one broker after another, with the client's own check of what follows what.
-The judge takes it for a group that acknowledges all that it gets, so at the end it must have been given what the
-groups were given. Beside that it looks itself: all that was acknowledged before the question lies before the end, and
-what was read once is read the same again.
+A reader asks for the end as the production code does: it reads the chain from the coordinator, then asks the master of
+the open segment. It reads up to that end, from one broker after another, with the client's own check of what follows
+what. The judge treats a reader as a consumer group that acknowledges all that it gets. So at the end the reader must
+have got the same messages as the consumer groups. The reader also checks two things itself: all messages that were
+acknowledged before it asked are before the end, and a second read gives the same messages as the first.
 """
 
 from __future__ import annotations

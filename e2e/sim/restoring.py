@@ -1,7 +1,10 @@
-"""An older copy of the coordinator in a world of whole brokers: who notices it, and the person who rebuilds it.
+"""An older copy of the coordinator in a world of whole brokers: which broker notices it, and how a person rebuilds it.
 
-The rebuild is the production code: each broker tells what it knows as it does on the wire, a plan is made from that and
-from what the coordinator has, and the plan is written by compare-and-swap. The judge looks on as at any other write.
+The rebuild is the production code:
+
+1. Each broker tells what it knows, as it does on the wire.
+2. The rebuild makes a plan from that and from the records of the coordinator.
+3. It writes the plan by compare-and-swap. The judge checks these writes like any other.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ python -m e2e.sim --seed 17 --trace       what happened in seed 17, step by step
 python -m e2e.sim --mutation NAME         seeds until the mutant is found
 python -m e2e.sim --mutants               the table of planted bugs: seeds until each is found, and by which promise
 
-Worlds are of whole brokers (--world brokers); of bare cores, without the runtime, which simulates less and is ten times
-faster (cores); or of whole brokers whose disks the real storage adapter writes (disks).
+There are three worlds: whole brokers (`--world brokers`); bare cores without the runtime, which simulate less and are
+ten times faster (`cores`); and whole brokers whose disks the real storage adapter writes (`disks`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A whole broker in the simulation: the production runtime in a process of its own, with its own clock.
 
-It stands where `brokers.Broker` and `brokers.Process` stand in a world of bare cores, so that faults, clients and the
-judge are the same in both.
+It takes the place of `brokers.Broker` and `brokers.Process`, which a world of bare cores has. So faults, clients and
+the judge are the same in both.
 """
 
 from __future__ import annotations

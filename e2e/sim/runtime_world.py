@@ -1,8 +1,8 @@
 """A world of whole brokers: production core and runtime, on fakes; everything else as in a world of bare cores.
 
-Here runs what the bare cores' world leaves out: the driver and its order of effects, links that are dialed from both
-sides, gathered transactions, the directory and its watches, leases, the election, topics made and members admitted and
-copies healed by the controller, starts that join. A seed costs several times as much as there.
+This world runs what the world of bare cores leaves out: the driver and its order of effects, links that are dialed from
+both sides, gathered transactions, the directory and its watches, leases, the election, and starts that join. Here the
+controller makes topics, admits members and heals copies. A seed costs about ten times as much as with bare cores.
 """
 
 from __future__ import annotations

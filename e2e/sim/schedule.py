@@ -1,4 +1,4 @@
-"""Virtual time for a world: what happens when, one source of chance, and the record of what happened."""
+"""Virtual time for a world: the planned events, the one source of random numbers, and the record of what happened."""
 
 from __future__ import annotations
 

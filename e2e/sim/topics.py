@@ -1,9 +1,9 @@
 """A topic is deleted and made again under its name, while producers and consumers of the old one go on.
 
-The elected broker does it with the production code. When it dies in between, its successor is asked again, as an
-administrator would. The partitions of the new topic have other numbers, so each message belongs to one incarnation.
-Producers and consumers ask for the topic by its name now and then, as the client does, and end when it is gone; the
-application makes others for the new topic.
+The controller does it with the production code. If it dies in between, the simulation asks its successor again, as an
+administrator would. The partitions of the new topic have other numbers, so each message belongs to one of the two
+topics. Producers and consumers look the topic up by its name from time to time, as the client does. When the topic is
+gone they end, and the application makes others for the new topic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker's core with the judge at its side: what goes in and comes out is seen and told, and nothing is changed."""
+"""A broker's core with the judge beside it: the judge sees each event and each effect, and changes nothing."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_rows_without_key_and_partition_go_by_their_task(cluster: FakeCluster) -
 
 
 def test_what_was_not_staged_is_staged_again(cluster: FakeCluster) -> None:
-    cluster.failures = [SendUnknownError("who knows"), UnavailableError("nobody answers")]
+    cluster.failures = [SendUnknownError("who knows"), UnavailableError("no broker answers")]
     (chunk,) = stage([rows(b"a")], OPTIONS, "nightly", 0)
     assert chunk.rows == 1
     assert len(cluster.staged) == 1

@@ -46,7 +46,7 @@ class MemoryBrokers:
 
     def _called(self, what: str) -> None:
         if self.are_silent:
-            raise UnavailableError("nobody answers")
+            raise UnavailableError("no broker answers")
         self.calls.append(what)
         if self.refusal is not None:
             raise self.refusal
@@ -84,7 +84,7 @@ class MemoryBrokers:
 
     async def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
         if self.are_silent:
-            raise UnavailableError("nobody answers")
+            raise UnavailableError("no broker answers")
         queue: asyncio.Queue[broker_pb2.WatchTopicsResponse | None] = asyncio.Queue()
         self._watchers.append(queue)
         self.watches += 1
@@ -129,7 +129,7 @@ class MemoryBrokers:
     async def describe_consumer_group(self, topic: str, group: str) -> list[broker_pb2.GroupPartition]:
         await self.describes.wait()
         if self.are_silent:
-            raise UnavailableError("nobody answers")
+            raise UnavailableError("no broker answers")
         if topic not in self.topics:
             raise UnknownTopicError(f"there is no topic {topic!r}", topic=topic)
         if (topic, group) not in self.groups:

@@ -247,7 +247,7 @@ async def test_a_rewind_whose_end_was_not_written_is_asked_for_under_the_same_id
     world.topic()
     world.consumer_group()
     await world.settle()
-    world.brokers.refuse_moves = UnavailableError("nobody said what became of it")
+    world.brokers.refuse_moves = UnavailableError("no answer says what became of it")
     world.api.change("ConsumerGroup", "billing", rewind={"to": "Latest", "requestId": "r"})
     await world.settle(60)
     assert world.the_group().status.rewind is None
