@@ -53,11 +53,11 @@ FULL_US_MAX = 3_000_000
 _NO_BATCH = (0, -1)
 
 PERSON = "person"
-"""Who rebuilds a coordinator that lost decisions, in a world of whole brokers."""
+"""The name under which a person rebuilds a coordinator that lost decisions, in a world of whole brokers."""
 
 
 class Fate:
-    """What is known of one message."""
+    """What the judge knows of one message."""
 
     __slots__ = ("acked_us", "final_offset", "level", "offset", "outcome", "partition", "producer", "sent_us")
 
@@ -75,7 +75,7 @@ class Fate:
 class GroupView:
     """What a consumer group has seen and acknowledged of one partition, since it began or was rewound or skipped.
 
-    `start` is where that was, and `group_epoch` the epoch that began there.
+    `start` is the offset at which that was, and `group_epoch` the group epoch that began there.
     """
 
     __slots__ = ("acked", "confirmed", "drained_below", "dropped", "first_at", "firsts", "group_epoch", "seen", "start")
@@ -91,7 +91,7 @@ class GroupView:
         self.first_at: dict[int, int] = {}  # message -> the offset at which it was first given to the group
         # segment -> index below which the application acknowledged
         self.acked: dict[int, int] = dict([split_offset(start)]) if start else {}
-        self.dropped: list[tuple[int, int]] = []  # it was told that retention dropped what lies between these offsets
+        self.dropped: list[tuple[int, int]] = []  # between these offsets it was told of a drop by retention
 
     def need_not_have(self, offset: int) -> bool:
         """Whether the group was told that a message is gone, or begins behind it."""
@@ -105,15 +105,15 @@ def messages_of(batch: Batch) -> list[int]:
 
 
 class Judge:
-    """See the module.
+    """Sees everything that happens in one run, and fails the run when a promise is broken.
 
     Args:
         schedule: The time, and the story.
         brokers: All slots.
         flush: Whether the topic flushes before it commits.
         levels: The ack levels that producers ask for.
-        limits: When producers may be forgotten.
-        ahead_ms_max: How far append time may be ahead of the wall clock of who appends.
+        limits: The limits at which brokers may forget producers.
+        ahead_ms_max: How far append time may be ahead of the wall clock of the master that appends.
     """
 
     def __init__(
@@ -134,12 +134,12 @@ class Judge:
         self.groups: dict[tuple[str, PartitionId], GroupView] = {}
         self.gaps_asked: set[Place] = set()
         self.certified_falsely: dict[RunId, None] = {}  # by a fault
-        self.contradicted: dict[Place, int] = {}  # an older copy may decide there; below what another disk must keep
+        self.contradicted: dict[Place, int] = {}  # an older copy may decide there; another disk keeps all below
         self.graveyard: list[tuple[MemberId, DiskImage]] = []
         self.displaced: list[tuple[MemberId, DiskImage]] = []  # of processes that were copied, and may run on
         self.gone: set[PartitionId] = set()  # their topics were deleted
         self.seen_states: set[str] = set()
-        self.publications: PublicationJudge | None = None  # where there are writers
+        self.publications: PublicationJudge | None = None  # only if the world has writers
         self.accepted_count = 0
         self.folded_count = 0  # empty segments that left their record
         self._schedule = schedule
@@ -166,11 +166,11 @@ class Judge:
         self._ahead_ms_max = ahead_ms_max
         self._limits = limits
         self._latest_ms: dict[PartitionId, int] = {}  # newest append time
-        self._heard: dict[PartitionId, dict[bytes, list[Batch]]] = {}  # what each producer sent that was placed
-        self._newest_ms: dict[Place, int] = {}  # append time in a segment, also of what was cut
+        self._heard: dict[PartitionId, dict[bytes, list[Batch]]] = {}  # the batches of each producer that were placed
+        self._newest_ms: dict[Place, int] = {}  # newest append time in a segment, also of batches that were cut
         self._opened_over: set[Place] = set()
         self._left: dict[PartitionId, list[Segment]] = {}  # by retention, as they were last
-        self._set_back: set[tuple[PartitionId, int, int]] = set()  # who appended them did not believe the time before
+        self._set_back: set[tuple[PartitionId, int, int]] = set()  # their master did not believe the append time before
         self._replay_lengths: dict[PartitionId, tuple[tuple[int, int, int], int]] = {}
 
     def fail(self, rule: str, text: str) -> NoReturn:
@@ -190,7 +190,7 @@ class Judge:
     # ---- disks --------------------------------------------------------------------------------------
 
     def writes(self, who: str, writes: tuple[Write, ...], wall_ms: int | None = None) -> None:
-        """I5: at one place of a segment there is one batch, on whatever disk; a seal is known only from the chain."""
+        """I5: at one place of a segment all disks have the same batch; a member knows a seal only from the chain."""
         self.losses.wrote(who, writes)
         for write in writes:
             if isinstance(write, PutBatch):
@@ -210,14 +210,14 @@ class Judge:
                     self.fail("I5", f"{what}: {write.segment}, and the chain says {known}")
 
     def found(self, partition: PartitionId, batch: Batch) -> None:
-        """A batch stands on a disk, of which this judge did not see the write."""
+        """A batch is on a disk, and this judge did not see the write."""
         header = batch.header
         self.placed.setdefault((partition, header.segment, header.base_index), batch)
         place = (partition, header.segment)
         self._newest_ms[place] = max(self._newest_ms.get(place, 0), header.append_time_ms)
 
     def _check_time(self, who: str, partition: PartitionId, batch: Batch, wall_ms: int) -> None:
-        """TIME: append time is not far ahead of the clock of who appends."""
+        """TIME: append time is not far ahead of the clock of the master that appends."""
         header = batch.header
         key = (partition, header.segment, header.base_index)
         if key in self.placed:
@@ -272,16 +272,17 @@ class Judge:
             self.fail("I5", f"two batches at {header.segment}:{header.base_index} ({who}): {known} and {batch}")
 
     def _images(self) -> Iterator[tuple[MemberId, DiskImage]]:
-        """What is durably on each disk, on those that were lost too."""
+        """What is durable on each disk, also on lost disks."""
         for broker in self._brokers.values():
             yield broker.member, broker.real_disk.durable
         yield from self.graveyard
         yield from self.displaced
 
     def _two_hold(self, batch: Batch, why: str) -> None:
-        """I12 for what consumers get and segments are sealed with.
+        """I12 for messages that consumers get, and for the length at which a segment is sealed.
 
-        Two disks, unless the topic does not flush before it commits and the segment is open still: then two memories.
+        Two disks hold the message. If the topic does not flush before it commits and the segment is still open, two
+        memories are enough.
         """
         header = batch.header
         if self._flush or (PartitionId(header.partition), header.segment) in self.sealed:
@@ -348,7 +349,7 @@ class Judge:
                 self.fail("CERT", f"{old.no} was opened over with the certificate of {certificate}, which runs")
 
     def _folded(self, before: Chain, after: Chain, old: Segment) -> None:
-        """A segment leaves the record only if it is empty for ever, and no other one needs what its members keep."""
+        """A segment leaves the record only if it is empty for ever, and no other segment needs its members."""
         what = f"segment {old.no} of partition {after.partition} is folded"
         self.seen_states.add("folded")
         self.folded_count += 1
@@ -364,7 +365,7 @@ class Judge:
             self.fail("COPY", f"{what}, and its members have the tail of {nearest.no}, which is whole on {whole} only")
 
     def _left_record(self, after: Chain, old: Segment) -> None:
-        """RETAIN: a segment leaves the record at the old end, when no group stands in or before it."""
+        """RETAIN: a segment leaves the record at the old end, when no consumer group is in it or before it."""
         self.seen_states.add("left the record")
         what = f"segment {old.no} of partition {after.partition} leaves the record"
         if old.state not in _SETTLED:
@@ -380,7 +381,7 @@ class Judge:
         self._left.setdefault(after.partition, []).append(old)
 
     def _trimmed(self, partition: PartitionId, old: Segment, new: Segment) -> None:
-        """RETAIN: what is dropped was on every member, and the record says truly where the segment begins."""
+        """RETAIN: every member had the dropped messages, and the record has the right start of the segment."""
         what = f"segment {new.no} of partition {partition} begins at {new.begin}"
         self.seen_states.add("trimmed open" if new.state is SegmentState.OPEN else "trimmed sealed")
         if new.start <= old.start or new.state not in (SegmentState.OPEN, SegmentState.SEALED):
@@ -396,7 +397,7 @@ class Judge:
                 self.fail("RETAIN", f"{what}, and {member} has not all of it on its disk")
 
     def dropped_told(self, group: str, partition: PartitionId, first: int, end: int) -> None:
-        """A consumer of the group is told that retention dropped what lies between two offsets: it did."""
+        """A consumer of the group is told that retention dropped the messages between two offsets: it did."""
         chain = self.history[partition][-1]
         what = f"{group} is told that {format_offset(first)} to {format_offset(end)} is gone"
         self.seen_states.add("told of dropped messages")
@@ -412,7 +413,7 @@ class Judge:
         self.view(group, partition).dropped.append((first, end))
 
     def _used_once(self, who: str, after: Chain) -> None:
-        """TWICE: a segment in which something was stored has one attempt for ever, whatever the coordinator forgot."""
+        """TWICE: a segment with stored messages keeps its one switch attempt, even if the coordinator forgot it."""
         for segment in after.segments:
             first = self._attempts.setdefault((after.partition, segment.no), segment.attempt)
             if first != segment.attempt:
@@ -488,7 +489,7 @@ class Judge:
             self._declared_lost(chain.partition, old)
 
     def _check_leaving(self, chain: Chain, old: Segment, new: Segment, what: str) -> None:
-        """LEAVE: a copy of a member that runs leaves a record only where two whole ones stay."""
+        """LEAVE: a copy of a member that runs leaves a record only if two whole copies stay."""
         left = {*old.members, *old.tail_copies} - {*new.members, *new.tail_copies}
         there = [member for member in left if self._is_present(member) and self._brokers[member.broker].process]
         if not there or new.state is not SegmentState.SEALED:
@@ -523,7 +524,7 @@ class Judge:
                     self.fail("GATE", f"{what} is not settled")
 
     def _note_change(self, partition: PartitionId, old: Segment, new: Segment) -> None:
-        """Count what is rare."""
+        """Count rare states."""
         seen = self.seen_states
         if old.state is SegmentState.OPEN and new.state is SegmentState.UNSETTLED:
             seen.add("opened over")
@@ -560,7 +561,7 @@ class Judge:
                 self.fail("COPY", f"{what}: {member} is listed for its tail and has none")
 
     def _declared_lost(self, partition: PartitionId, old: Segment) -> None:
-        """I1: only what is lost, and what a person said is; who had not read all of it must be told."""
+        """I1: only a segment that is lost, and that a person named. Consumer groups behind its end are told."""
         place = (partition, old.no)
         what = f"segment {old.no} of partition {partition} was declared lost"
         if place not in self.gaps_asked:
@@ -583,7 +584,7 @@ class Judge:
                 self.excuse(Excuse.CONTRADICTED)
             else:
                 self.excuse(Excuse.CUT_ABOVE_COMMIT)
-            self.contradicted[place] = promised if known > length else 0  # what is quarantined is kept as it is
+            self.contradicted[place] = promised if known > length else 0  # a quarantined log is kept as it is
             self.losses.cut[place] = length
             self._forget_deliveries(partition, no, length)
             return
@@ -600,7 +601,7 @@ class Judge:
         self._forget_deliveries(partition, no, length)
 
     def _forget_deliveries(self, partition: PartitionId, no: int, length: int) -> None:
-        """What groups were given at and above a length is gone; they may be given it again, where it is resent to."""
+        """Messages at and above a length are gone. Consumer groups that had them may get them again, after a resend."""
         for view in self._views(partition):
             first, behind = make_offset(no, length), make_offset(no + 1, 0)
             for offset, message in view.firsts:
@@ -685,7 +686,7 @@ class Judge:
         return False
 
     def _is_cut(self, partition: PartitionId, header: BatchHeader) -> bool:
-        """Whether the batch stands above the length of its segment."""
+        """Whether the batch is above the length of its segment."""
         sealed = self.sealed.get((partition, header.segment))
         return sealed is not None and header.base_index >= sealed[0]
 
@@ -765,9 +766,10 @@ class Judge:
         offset: int,
         level: int = AckLevel.REPLICATED_FLUSHED,
     ) -> None:
-        """A broker says that a batch stands at `offset`, and the level what that promises.
+        """A broker says that a batch is at `offset`; the ack level says what that promises.
 
-        With a promise the segment is not sealed below; flushed, two disks have it, else two members.
+        If the level carries the promise, the segment is not sealed below the batch. With `replicated_flushed` two disks
+        have it, else two members.
         """
         segment_no, index = split_offset(offset)
         batch = self.placed.get((partition, segment_no, index))
@@ -792,7 +794,7 @@ class Judge:
             self._two_hold(batch, what)
 
     def _is_dropped(self, partition: PartitionId, no: int, index: int) -> bool:
-        """Whether the record says that retention dropped what stood there."""
+        """Whether the record says that retention dropped the messages there."""
         known = self.history.get(partition)  # an explored world may begin with a record that was never written
         segment = known[-1].segment(no) if known else None
         has_left = any(left.no == no for left in self._left.get(partition, ()))
@@ -803,7 +805,7 @@ class Judge:
         self._appended[request] = batch
 
     def check_room(self, batch: Batch) -> None:
-        """FULL: a master that takes a batch has no member whose disk has been full for long."""
+        """FULL: a master that takes a batch has no member whose disk has been full for more than 3 s."""
         header = batch.header
         chains = self.history.get(PartitionId(header.partition))
         segment = chains[-1].segment(header.segment) if chains else None
@@ -816,7 +818,7 @@ class Judge:
                 self.fail("FULL", f"{what} has been full for {full_us / 1e6:.1f} s")
 
     def denied(self, who: str, request: int, error: SeriatimError) -> None:
-        """I10: an attempt that is answered as not stored stands nowhere, now or later. GAP: none breaks a sequence."""
+        """I10: a send attempt answered as not stored is on no disk, now or later. GAP: no attempt breaks a sequence."""
         if isinstance(error, SequenceGapError | SequenceTooOldError | BatchMismatchError):
             self._broken_sequence(who, error)
         batch = self._appended.get(request)
@@ -896,11 +898,11 @@ class Judge:
                 self._two_hold(batch, what)
 
     def heads(self, partition: PartitionId) -> list[int]:
-        """The segments in which groups stand, as their cursors say; the first one, before there is any."""
+        """The cursor segments of all consumer groups; the first segment, if there is no cursor yet."""
         return [no for (_, of), no in self._cursors.items() if of == partition] or [1]
 
     def view(self, group: str, partition: PartitionId, group_epoch: int | None = None) -> GroupView:
-        """What a group has seen since it was moved last; with an epoch, what it saw in that one."""
+        """What a consumer group has seen since it was last moved; with `group_epoch`, what it saw in that epoch."""
         found = self.groups.get((group, partition))
         if found is None:
             found = self.groups[group, partition] = GroupView()
@@ -910,19 +912,19 @@ class Judge:
         return next(view for view in reversed(past) if view.group_epoch <= group_epoch)
 
     def _views(self, partition: PartitionId) -> list[GroupView]:
-        """Of all groups, also what they saw before they were moved."""
+        """The views of all consumer groups, also from before they were moved."""
         past = (view for (_, of), views in self._past_views.items() if of == partition for view in views)
         return [*past, *(view for (_, of), view in self.groups.items() if of == partition)]
 
     def wanted(self, group: str, partition: PartitionId, chain: Chain, open_length: int) -> int:
-        """How many messages the group must be given, from where it began or was sent last."""
+        """How many messages the consumer group must get, from the place at which it began or was last moved to."""
         view = self.view(group, partition)
         if not view.start and not view.dropped:
             return self.replay_length(chain, open_length)
         return len(self._due(view, self.replay(chain, open_length)))
 
     def _due(self, view: GroupView, order: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """What of the replay a group must be given: what lies behind its beginning, and was not dropped unread."""
+        """The part of the replay that a consumer group must get: all behind its beginning, unless dropped unread."""
         due = [pair for pair in order if pair[0] >= view.start]
         return (
             [pair for pair in due if pair[1] in view.seen or not view.need_not_have(pair[0])] if view.dropped else due
@@ -991,7 +993,7 @@ class Judge:
         end: int,
         group_epoch: int | None = None,
     ) -> None:
-        """A consumer is told to pass over [start, end): each message there stands earlier in the order."""
+        """A consumer is told to pass over [start, end): each message there is also earlier in the order."""
         view = self.view(group, partition, group_epoch)
         index = start
         if start == split_offset(view.start)[1]:  # the group was sent into the middle of a batch
@@ -1030,8 +1032,8 @@ class Judge:
     def _stood_in_a_gap(self, partition: PartitionId, messages: list[int]) -> bool:
         """Whether the first place of these messages was declared lost.
 
-        The tables of later segments may name them still, for a table travels with the switch; then the repeat, though
-        it stands in a segment that is there, is passed over by every group alike.
+        The producer tables of later segments may still name them, because a table travels with the switch. Then every
+        consumer group passes over the repeat, although its segment is there.
         """
         lost = [no for of, no in self.losses.declared if of == partition]
         stood: set[int] = set()
@@ -1048,7 +1050,7 @@ class Judge:
         self._told.add((group, partition, segment_no))
 
     def _stands_before(self, partition: PartitionId, message: int, start: int) -> bool:
-        """Whether a message stands before the place to which the group was sent: it is not to be given it."""
+        """Whether a message is before the place to which the consumer group was moved: it must not get the message."""
         return bool(start) and any(
             of == partition and make_offset(no, index) < start and message in messages_of(batch)
             for (of, no, index), batch in self.placed.items()
@@ -1065,7 +1067,7 @@ class Judge:
         self._cursors[group, partition] = segment_no
 
     def is_gone(self, partition: PartitionId, messages: list[int]) -> bool:
-        """Whether these acknowledged messages may all be missing: what they promised was lost with its disks."""
+        """Whether these acknowledged messages may all be missing, because they were lost with their disks."""
         return all(
             message in self._lost_repeats.get(partition, ()) or self._may_be_gone(self.fates[message])
             for message in messages
@@ -1080,12 +1082,12 @@ class Judge:
             self.seen_states.add("cursor of a deleted partition written")
         self._cursors[group, partition] = new.segment_no
         if old is None and who == PERSON and (group, partition) in self.groups:
-            # the group has not begun anew: it goes on, and what the cursor passes must be drained
+            # the group epoch is the same, so all that the cursor passes must be drained
             begun_in = split_offset(self.groups[group, partition].start)[0] or 1
             old = replace(new, segment_no=min(begun_in, new.segment_no), start_index=0)
         if old is None:
             begins = make_offset(new.segment_no, new.start_index)
-            if begins > make_offset(1, 0):  # retention dropped what lies before
+            if begins > make_offset(1, 0):  # retention dropped all before
                 self.groups[group, partition] = GroupView(new.group_epoch, begins)
             return
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
@@ -1143,7 +1145,7 @@ class Judge:
         self.groups[group, partition] = GroupView(new.group_epoch, make_offset(*place))
 
     def operated(self, group: str, operation: GroupOperation, id_: bytes, *, was_done: bool) -> None:
-        """DONE: what a person is told is done was carried out, or there was nothing to do."""
+        """DONE: if a person is told that an operation is done, it was carried out, or there was nothing to do."""
         if id_ not in self._carried_out and not (was_done and not operation.moves):
             self.fail("DONE", f"a person is told that {group} is done with {operation.name}, and nothing was written")
 
@@ -1180,7 +1182,7 @@ class Judge:
     # ---- the end ------------------------------------------------------------------------------------
 
     def replay(self, chain: Chain, open_length: int) -> list[tuple[int, int]]:
-        """Every message once, in the one order: (offset, message), computed from the chain and what was written."""
+        """Every message once, in the one order: (offset, message), computed from the chain and the writes."""
         order: list[tuple[int, int]] = []
         seen: set[int] = set(self._lost_repeats.get(chain.partition, ()))
         for segment in (*self._left.get(chain.partition, ()), *chain.segments):
@@ -1249,9 +1251,9 @@ class Judge:
             self.seen_states.add("topic deleted under traffic")
 
     def final_of_gone(self) -> None:
-        """GONE, I2, I10: every send to a deleted topic has an outcome, none that failed was given to a group.
+        """GONE, I2, I10: every send to a deleted topic has an outcome, and no consumer group got a failed one.
 
-        What groups were given was in the order of sending.
+        Consumer groups got the messages in the order of sending.
         """
         for message, fate in self.fates.items():
             if fate.partition in self.gone and not fate.outcome:
@@ -1265,7 +1267,7 @@ class Judge:
                     self.fail("I10", f"{message} failed with its topic, and {group} was given it")
 
     def _check_quarantine(self, partition: PartitionId) -> None:
-        """KEPT: what an older copy of a disk made the chain leave out is on another disk still, marked for a person."""
+        """KEPT: messages that the chain lacks because of an older copy are on another disk, marked for a person."""
         for place, promised in self.contradicted.items():
             if place[0] != partition or not promised:
                 continue
@@ -1285,11 +1287,11 @@ class Judge:
             for (of, no), passed in self._passed.items()
             for group in groups
             if of == partition and group not in passed and (group, partition, no) not in self._told
-            if self.view(group, partition).start < make_offset(no + 1, 0)  # else it was sent past it
+            if self.view(group, partition).start < make_offset(no + 1, 0)  # else the consumer group was moved past it
         ]
 
     def _may_be_gone(self, fate: Fate) -> bool:
-        """Whether an acknowledged message may be missing: its level promised less, or what it promised was lost."""
+        """Whether an acknowledged message may be missing: its level promised less, or it was lost with its disks."""
         if fate.level < AckLevel.REPLICATED:
             self.excuse(Excuse.WEAK_LEVEL)
             return True
@@ -1331,6 +1333,6 @@ def _proves(certificate: RunId | None, segment: Segment) -> bool:
 
 
 def _says_dropped(segment: Segment, cursor: CursorRecord, view: GroupView) -> bool:
-    """Whether a cursor that leaves a segment which retention emptied says from where on its readers are to be told."""
+    """Whether a cursor that leaves an emptied segment says from which offset on its readers are told of the drop."""
     first = max(make_offset(segment.no, view.acked.get(segment.no, 0)), view.start)
     return segment.is_stub and 0 < cursor.dropped_from <= first

@@ -83,32 +83,42 @@ SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "serve
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")
-"""Those of a world in which an operator changes what is wanted of groups; methods of `e2e.sim.groups_world`."""
+"""Faults of a world in which an operator changes what it wants of broker groups; methods of `e2e.sim.groups_world`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The mix of one run.
 
-    `kinds` maps a fault to its weight; `fault_count` faults happen at random times of the first `fault_span_us`, after
-    which everything heals and the run must drain within `drain_us`. `flush`: whether the topic flushes before it
-    commits. `levels`: the ack levels that producers ask for, one each;
-    with `mixed_levels` each batch asks for its own. `disk_loss_max`: how many disks may be lost one
-    at a time, the next one when all that the last one held has two copies again. `may_lose_groups`: also both disks of
-    a group at once, for good; then a person declares a gap. `record_segments_max`: how many segments a chain's record
-    holds before older ones go to pages, where that is not what it is in production (whole brokers only).
-    `credit_bytes` and `take_us`: what consumers take at once, and how long that keeps them. `balanced`: the controller
-    moves heads all the time, by traffic (whole brokers only). `producers_idle`: brokers forget producers that are idle
-    for a second or two. `part_bytes`: messages with producer tables travel in parts of this size; 0: whole (bare cores
-    only). `old_segments`: so many empty segments are in each chain from the beginning, and every broker has to take
-    them up (bare cores only). `range_readers`: a reader without a group reads each partition (bare cores only).
-    `producers_start_us`: within which time producers begin to send.
-    `copy_bytes`: of one answer to a member that copies. `readers_after_us`: consumers
-    come so late. `deleted_kept_s`: how long deleted cursors and tombstones stay, where that is not days, with a
-    controller that looks ten times a second (whole brokers only). `one_version`: all brokers read everything that this
-    version reads; else some may be older. `retention_ms`: how long the topic keeps messages, where brokers drop them by
-    themselves (whole brokers only); 0: for ever. `writers`: so many programs publish `publications` each (bare cores
-    only).
+    A run draws `fault_count` faults at random times of the first `fault_span_us`. Then everything heals, and consumers
+    must drain all segments within `drain_us`.
+
+    Attributes:
+        kinds: Each kind of fault with its weight.
+        flush: Whether the topic flushes before it commits.
+        levels: The ack levels that producers ask for, one each; with `mixed_levels` each batch asks for its own.
+        disk_loss_max: How many disks may be lost, one at a time. The next one may go when all data of the last one has
+            two copies again.
+        may_lose_groups: Also both disks of a broker group may be lost at once, for ever. Then a person declares a gap.
+        record_segments_max: How many segments a chain's record holds before older ones go to pages; 0: as in
+            production (whole brokers only).
+        credit_bytes: How many bytes a consumer takes at once.
+        take_us: How long that keeps a consumer busy.
+        balanced: The controller moves open segments all the time, by traffic (whole brokers only).
+        producers_idle: Brokers forget producers that are idle for a second or two.
+        part_bytes: Messages with producer tables travel in parts of this size; 0: whole (bare cores only).
+        old_segments: How many empty segments are in each chain from the beginning. Every broker has to take them up
+            (bare cores only).
+        range_readers: A reader without a consumer group reads each partition (bare cores only).
+        producers_start_us: The time within which producers begin to send.
+        copy_bytes: The size of one answer to a member that copies.
+        readers_after_us: How long after the beginning consumers come.
+        deleted_kept_s: How long deleted cursors and tombstones stay; None: days, as in production. Otherwise the
+            controller looks ten times a second (whole brokers only).
+        one_version: All brokers read everything that this version reads; otherwise some may be older.
+        retention_ms: How long the topic keeps messages, if brokers drop them by themselves (whole brokers only); 0: for
+            ever.
+        writers: How many programs publish `publications` each (bare cores only).
     """
 
     group_count: int = 2
@@ -191,10 +201,10 @@ THREE_MEMBERS_SHARE = 0.2
 
 
 def draw(rng: random.Random, profile: str = "", more: random.Random | None = None) -> Options:
-    """A mix for one seed: half of them of everything, the others made for what is rare otherwise.
+    """A mix for one seed: half of the seeds have everything, the others are made for what is rare otherwise.
 
-    With `profile` (a name of `PROFILES`) it is of that kind. `more` is the chance by which a world of no profile gets
-    something more: one of its own, so that the others are what they would be without it.
+    With `profile` (a name of `PROFILES`) the mix is of that kind. `more` is a source of chance of its own, by which a
+    world without a profile gets something more. So the other draws are the same as without it.
     """
     chosen = profile or rng.choices(list(PROFILES), [profile.weight for profile in PROFILES.values()])[0]
     options = PROFILES[chosen].draw(rng, _anything(rng))
@@ -276,7 +286,7 @@ def _disks_are_lost(rng: random.Random, options: Options) -> Options:
 
 
 def _groups_die(rng: random.Random, options: Options) -> Options:
-    """Whole groups end and are certified soon: segments are opened over, tables are incomplete, settlers meet."""
+    """Whole broker groups end and are certified: segments are opened over, tables are incomplete, settlers meet."""
     return replace(
         options,
         kinds={"crash_group": 2, "crash_torn": 3, "crash": 2, "cut": 1, "complaint": 1, "consumer_crash": 1},
@@ -388,7 +398,7 @@ def _gaps(rng: random.Random, options: Options) -> Options:
 
 
 def _long_chains(rng: random.Random, options: Options) -> Options:
-    """One switch after another, and records that hold few segments: most of a chain lies in pages."""
+    """One switch after another, and records that hold few segments: most of a chain is in pages."""
     return replace(
         options,
         kinds={"plan": 8, "crash": 2, "crash_group": 1, "isolate": 1, "complaint": 2, "consumer_crash": 1},
@@ -479,7 +489,7 @@ def _refusing(rng: random.Random, options: Options) -> Options:
 
 
 def _idle_producers(rng: random.Random, options: Options) -> Options:
-    """Many producers that send a few batches each, some of them with long pauses, and are forgotten after a while."""
+    """Many producers that send a few batches each, some of them with long pauses, so that brokers forget them."""
     span_us = rng.choice((2_500_000, 4_000_000))
     return replace(
         options,
@@ -541,7 +551,7 @@ def _three_members(rng: random.Random, options: Options) -> Options:
 
 
 def _suspects(rng: random.Random, options: Options) -> Options:
-    """The topic does not flush before it commits: what a member held in memory is gone when it ends badly."""
+    """The topic does not flush before it commits: a member that crashes loses what it held in memory."""
     return replace(
         options,
         flush=False,
@@ -568,7 +578,7 @@ def _mixed_levels(rng: random.Random, options: Options) -> Options:
 
 
 def _impatient(rng: random.Random, options: Options) -> Options:
-    """Producers give up soon: brokers are away, or refuse, for longer than a send may take."""
+    """Producers give up: brokers are away, or refuse, for longer than a send may take."""
     return replace(
         options,
         kinds={"client_break": 3, "crash": 2, "crash_group": 1, "cut": 1, "isolate": 1, "complaint": 2},
@@ -683,7 +693,7 @@ def _topics_again(rng: random.Random, options: Options) -> Options:
 
 
 def _groups_again(rng: random.Random, options: Options) -> Options:
-    """Consumer groups are deleted and made again under traffic and crashes; what was deleted expires soon, or stays."""
+    """Consumer groups are deleted and made again under traffic and crashes; deleted cursors expire soon, or stay."""
     return replace(
         options,
         deleted_kept_s=rng.choice((None, 0.0, 0.0, 0.3)),
@@ -707,7 +717,7 @@ def _groups_again(rng: random.Random, options: Options) -> Options:
 
 
 def _damage(rng: random.Random, options: Options) -> Options:
-    """Bits flip in what is stored, under switches and restarts."""
+    """Bits flip in stored batches, during switches and restarts."""
     return replace(
         options,
         kinds={"bit_flip": 6, "complaint": 2, "crash": 1, "consumer_crash": 2, "lonely": 1},
@@ -801,7 +811,7 @@ def _held_frames(rng: random.Random, options: Options) -> Options:
 
 
 def _broken_links(rng: random.Random, options: Options) -> Options:
-    """Connections break under slow disks, and processes end that keep nothing of what was not flushed."""
+    """Connections break while disks are slow, and processes end and lose all that was not flushed."""
     return replace(
         options,
         kinds={"break": 8, "slow_disk": 5, "crash": 1},
@@ -848,7 +858,7 @@ def _serving(rng: random.Random, options: Options, kinds: dict[str, int], fault_
 
 
 def _slow_links(rng: random.Random, options: Options) -> Options:
-    """What servers are sent takes long, while others take over."""
+    """Messages to servers take long, while others take over."""
     return replace(
         _serving(rng, options, {}, 4), kinds={"slow_link": 1}, fault_span_us=3_000_000, reservation_messages=1_000
     )
@@ -877,7 +887,7 @@ def _servers_fall(rng: random.Random, options: Options) -> Options:
 
 
 def _half_copies(rng: random.Random, options: Options) -> Options:
-    """Disks are lost one after another, copies take many steps, and those who are whole end meanwhile."""
+    """Disks are lost one after another, copies take many steps, and members with whole copies end meanwhile."""
     return replace(
         _disks_are_lost(rng, options),
         kinds={"crash": 6, "consumer_crash": 3, "client_break": 3, "complaint": 1},
@@ -921,7 +931,7 @@ def _any_serving(rng: random.Random, options: Options) -> Options:
 
 
 def _balanced(rng: random.Random, options: Options) -> Options:
-    """The controller spreads heads and masters all the time, while everything else happens; so there are several."""
+    """The controller spreads open segments and masters all the time, so there are several partitions."""
     return replace(
         options,
         balanced=True,
@@ -952,7 +962,7 @@ def _false_certificates(rng: random.Random, options: Options) -> Options:
 
 
 def _groups_change(rng: random.Random, options: Options) -> Options:
-    """Groups are cordoned, drained, taken back and added, disks are replaced, under faults of everything else."""
+    """Broker groups are cordoned, drained, taken back and added, disks are replaced, during all other faults."""
     return replace(
         options,
         kinds={
@@ -1067,7 +1077,7 @@ def _lost_publications(rng: random.Random, options: Options) -> Options:
 def _unflushed_publications(rng: random.Random, options: Options) -> Options:
     """Publications on topics that commit before they flush.
 
-    No disk hangs here: where a group fell and is suspect, its segment waits for the disks of both members.
+    No disk hangs here: if a broker group fell and its members are suspects, its segment waits for both disks.
     """
     options = _publications(rng, options)
     return replace(options, flush=False, kinds=options.kinds | {"hung_disk": 0})
@@ -1162,7 +1172,7 @@ def _moved_and_dropped(rng: random.Random, options: Options) -> Options:
 
 
 def _unread(rng: random.Random, options: Options) -> Options:
-    """Slow readers come and go, and are far behind when what they have not read is dropped."""
+    """Slow readers come and go, and are far behind when retention drops messages that they have not read."""
     return replace(
         _retention(rng, options),
         kinds={"trim": 6, "consumer_crash": 9, "complaint": 4},

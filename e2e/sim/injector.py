@@ -37,12 +37,12 @@ CONTRADICTED_US_MORE = 600_000
 
 
 OWN_FLUSH_US = 300_000
-"""After this a run has flushed, or never will, what another member acknowledged to it before that one cut the link.
-A directory that is deleted earlier takes away the one copy of it; nothing that a broker does can prevent that."""
+"""After this time a run has flushed what another member acknowledged to it before that member cut the link, or it never
+will. If the directory is deleted earlier, the only copy is lost, and no broker can prevent that."""
 
 
 WALL_JUMP_MS_MAX = 10_000
-"""Some times what a member believes (`append_time_ahead_ms_max` of `world.SIM_CONFIG`)."""
+"""A few times the limit that a member believes (`append_time_ahead_ms_max` of `world.SIM_CONFIG`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ SERVER_LOOK_US = 1_000
 
 
 class Injector(ServingFaults):
-    """Draws faults over the fault span and undoes them, at the latest when `heal` is called.
+    """Draws faults over the fault span, and undoes each of them when `heal` is called or earlier.
 
     Args:
-        left_out: Numbers of the plan's faults that do not strike: what made no difference is left out when a failing
-            seed is shrunk.
+        left_out: Numbers of the plan's faults that do not strike. Shrinking a failing seed leaves out faults that made no
+            difference.
     """
 
     def __init__(self, world: World, left_out: frozenset[int] = frozenset()) -> None:
@@ -190,7 +190,7 @@ class Injector(ServingFaults):
             self._schedule.after(self._rng.randint(5_000, 60_000), self.crash, self._world.brokers[name])
 
     def inject_lonely(self) -> None:
-        """A server is cut off from all brokers, not from its consumers, some of whom look for another one."""
+        """A server is cut off from all brokers, but not from its consumers. Some of these look for another server."""
         chain, _ = self._world.coordinator.records.chain(self._partition())
         if chain is None:
             return
@@ -233,7 +233,7 @@ class Injector(ServingFaults):
         self._schedule.after(self._rng.randint(*HELD_US), heal)
 
     def inject_lose_group(self) -> None:
-        """All members of a group end, and none of their disks will be seen again."""
+        """All members of a broker group end, and their disks are lost for ever."""
         group = self._victim().group
         members = [broker for broker in self._world.brokers.values() if broker.group == group]
         if all(broker.process is not None for broker in members) and self._world.may_lose_a_group():
@@ -242,7 +242,7 @@ class Injector(ServingFaults):
                 self.crash(broker, wipes=True)
 
     def inject_lose_server(self) -> None:
-        """The disk of a sealed segment's server is lost, soon after the seal if it is the only eligible member."""
+        """The server of a sealed segment loses its disk; shortly after the seal, if it is the only eligible member."""
         self._lose_server(self._schedule.now_us + SERVER_AWAITED_US)
 
     def _lose_server(self, until_us: int) -> None:
@@ -285,7 +285,7 @@ class Injector(ServingFaults):
                 self._schedule.after(after_us, world.clients.break_some, 0.7)
 
     def crash(self, broker: Broker, *, wipes: bool = False) -> None:
-        """End a process; what its disk had not synced may be lost from some point on, or the whole disk."""
+        """End a process. Its disk may lose its unflushed writes from some point on, or be lost as a whole."""
         process = broker.process
         if process is None or self._healing:
             return
@@ -371,7 +371,7 @@ class Injector(ServingFaults):
         self._schedule.after(self._outage_us(), thaw)
 
     def inject_clock_jump(self) -> None:
-        """A wall clock is set: most often by what two machines may differ, now and then by far more."""
+        """A wall clock is set: mostly by as much as two machines may differ, sometimes by far more."""
         process = self._victim().process
         if process is None:
             return
@@ -382,13 +382,13 @@ class Injector(ServingFaults):
         process.jump_wall(jump_ms)
 
     def inject_slow_disk(self) -> None:
-        """A disk takes long for each flush."""
+        """Each flush of a disk takes longer."""
         broker = self._victim()
         self._tell(f"the disk of {broker.name} is slow")
         broker.slow_until_us = self._schedule.now_us + self._outage_us()
 
     def inject_hung_disk(self) -> None:
-        """A disk completes no write: for a moment, or until long after everything else has healed. One at a time."""
+        """A disk completes no write: for a moment, or until long after all else has healed. One disk at a time."""
         world, broker = self._world, self._victim()
         if world.hung_brokers():
             return
@@ -406,7 +406,7 @@ class Injector(ServingFaults):
         return True
 
     def inject_full_disk(self) -> None:
-        """A disk has reached its reserve, or all of a group have, until long after everything else has healed."""
+        """A disk has reached its reserve, or all disks of a broker group have, until long after all else has healed."""
         world, victim = self._world, self._victim()
         if world.full_brokers():
             return
@@ -544,8 +544,8 @@ class Injector(ServingFaults):
     def inject_stalled_lane(self) -> None:
         """One lane of a link carries nothing more, one way or both ways, until the link ends; the other goes on.
 
-        Never the data lane to a broker of an older version: it does not say what it received there, so the sender
-        cannot notice (ADR 0035).
+        Never the data lane to a broker of an older version. Such a broker does not say what it received on that lane,
+        so the sender cannot notice (ADR 0035).
         """
         first, second = self._pair()
         lane = self._rng.choice((CONTROL_LANE, DATA_LANE, DATA_LANE))
@@ -646,13 +646,13 @@ class Injector(ServingFaults):
     def inject_restore(self) -> None:
         """The coordinator is restored as it was some time ago, or comes back empty; then a person rebuilds it.
 
-        Everybody is there, and nothing else goes wrong meanwhile: what no broker that runs knows cannot be rebuilt.
+        All brokers run, and nothing else goes wrong meanwhile. A record that no running broker knows cannot be rebuilt.
         """
         self._is_restoring = True
         self._restore_when_quiet(self._schedule.now_us)
 
     def take_snapshots(self) -> None:
-        """Of the coordinator, now and then."""
+        """Take a copy of the coordinator every 20 to 200 ms."""
         self._snapshots.append(self._world.coordinator.records.snapshot())
         if not self._healing:
             self._schedule.after(self._rng.randint(20_000, 200_000), self.take_snapshots)
@@ -776,7 +776,9 @@ class Injector(ServingFaults):
         self._schedule.after(after_us, self.crash, fenced)
 
     def inject_prepared_restart(self) -> None:
-        """Who is prepared to be the next master restarts before it is; later it is alone with its slave and clients."""
+        """A member that is prepared to be the next master restarts before it is master. Later it reaches only its slave
+        and clients.
+        """
         partition = self._partition()
         chain, _ = self._world.coordinator.records.chain(partition)
         if chain is None:
@@ -833,7 +835,7 @@ class Injector(ServingFaults):
     # ---- retention ----------------------------------------------------------------------------------
 
     def inject_trim(self) -> None:
-        """The master of the open segment decides to drop what lies before some place, however young it is."""
+        """The master of the open segment decides to drop all messages before some place, however young they are."""
         world, rng = self._world, self._rng
         partition = self._partition()
         known, _ = world.coordinator.records.chain(partition)
