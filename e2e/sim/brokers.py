@@ -25,7 +25,7 @@ WALL_MS_START = 1_700_000_000_000
 
 
 def checksum(seed: int, data: bytes) -> int:
-    """A cheap stand-in for CRC-32C: the simulation only needs that different bytes differ."""
+    """A cheap replacement for CRC-32C: the simulation only needs that different bytes differ."""
     return zlib.crc32(data, seed)
 
 
@@ -73,11 +73,11 @@ class Broker:
         self.full_since_us = 0
         self.full_until_us = 0
         self._lost_memory = False
-        self.forms = FORMS  # what its version reads beyond 0.2.0
+        self.forms = FORMS  # the forms that its version reads beyond 0.2.0
 
     @property
     def real_disk(self) -> MemoryDisk:
-        """What the judge looks at: what is written to a directory that was deleted is on no disk."""
+        """The disk at which the judge looks. Writes to a directory that was deleted are on no disk."""
         return self.given_up if self.given_up is not None else self.disk
 
     def give_up(self) -> None:
@@ -85,7 +85,7 @@ class Broker:
         self.given_up = self.disk.twin()
 
     def ended_badly(self, *, machine: bool) -> None:
-        """The run was ended by a fault; what it had not flushed may be gone, and the next run knows that."""
+        """A fault ended the run. Its unflushed writes may be gone, and the next run knows that."""
         self._lost_memory = True
 
     def another_disk(self, incarnation: str) -> None:

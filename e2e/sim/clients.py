@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from .network import Network
 
 RESOLVE_DEADLINE_US = 300_000
-SILENCE_US = 250_000  # after this without a path a client takes its stream for dead
+SILENCE_US = 250_000  # after this without a path a client treats its stream as dead
 WINDOW_BYTES = 1 << 20
 LOOK_US = 400_000
-"""How often a client looks whether its topic is there, where topics are deleted."""
+"""How often a client looks whether its topic is there, in worlds in which topics are deleted."""
 
 
 class Served(Protocol):
@@ -69,7 +69,7 @@ class Stream:
         self.is_open = True  # until it breaks; nothing is delivered after that
         self.seen_by_client = True  # until the client has noticed
         self.arrivals = [0, 0]  # to the broker, to the client
-        self.held: list[Callable[[], None]] | None = None  # what a silent cut holds back, in its order
+        self.held: list[Callable[[], None]] | None = None  # messages that a silent cut holds back, in their order
 
 
 class Clients:
@@ -108,7 +108,7 @@ class Clients:
         on_reply: Callable[[Any], None],
         on_closed: Callable[[Stream], None],
     ) -> None:
-        """Connect; `on_open` is given the stream, or None if that could not be."""
+        """Connect; `on_open` gets the stream, or None if the broker cannot be reached."""
         self.schedule.after(self.network.latency_us(), self._connect, address, on_open, on_reply, on_closed)
 
     def _connect(self, address: str, on_open: Any, on_reply: Any, on_closed: Any) -> None:
@@ -130,17 +130,17 @@ class Clients:
         self.schedule.at(arrival, self._arrive, stream, event)
 
     def hold(self, stream: Stream) -> None:
-        """Cut a stream in silence: what is sent on it, either way, arrives when `let_go` is called."""
+        """Cut a stream without an error: messages in both directions arrive only when `let_go` is called."""
         stream.held = []
 
     def let_go(self, stream: Stream) -> None:
-        """The cut heals: what it held arrives, in its order, and last the end of the stream if it has ended."""
+        """The cut heals: held messages arrive in their order, and then the end of the stream if it has ended."""
         held, stream.held = stream.held or [], None
         for arrive in held:
             arrive()
 
     def drop_held(self, stream: Stream) -> None:
-        """The connection is found to be broken: what was held is lost."""
+        """The client finds the connection broken: the held messages are lost."""
         stream.held = None
         if stream.is_open:
             self.break_stream(stream)
@@ -176,7 +176,7 @@ class Clients:
         stream.on_reply(what)
 
     def _bring(self, stream: Stream, what: Any) -> None:
-        """What was under way before the stream ended comes before its end."""
+        """Messages that were under way before the stream ended arrive before its end."""
         if stream.seen_by_client:
             stream.on_reply(what)
 
@@ -221,7 +221,7 @@ class Clients:
     # ---- requests -----------------------------------------------------------------------------------
 
     def ask(self, stream: Stream | None, on_answer: Callable[[Any], None]) -> int:
-        """A request number; what the broker answers under it comes back by the stream, or alone."""
+        """A new request number. The broker's answer to it comes back on the stream, or alone."""
         request = self.number()
         self._asked[request] = (stream, on_answer)
         return request
@@ -312,7 +312,7 @@ class SimProducer:
         self._clients = clients
         self._schedule = clients.schedule
         self.level = clients.draw_level()
-        self._levels: dict[int, int] = {}  # batch -> its ack level, where each batch has its own
+        self._levels: dict[int, int] = {}  # batch -> its ack level, if each batch has its own
         self._core = core.PartitionProducer(config)
         self._bodies: dict[int, bytes] = {}
         self._messages: dict[int, list[int]] = {}
@@ -344,7 +344,7 @@ class SimProducer:
             self._look_later(self._clients.look)
 
     def _look_later(self, look: Callable[[PartitionId, Callable[[], None]], None]) -> None:
-        """Look now and then whether the topic is there, as long as there is anything to send."""
+        """Look from time to time whether the topic is there, while messages are left to send."""
 
         def again() -> None:
             if self.alive and not self.is_done and self._core.ended is None:
@@ -354,7 +354,7 @@ class SimProducer:
         self._schedule.after(LOOK_US, again)
 
     def _topic_gone(self) -> None:
-        """The topic was deleted: the application sends nothing more, and what is not settled is settled."""
+        """The topic was deleted: the application sends nothing more, and all open outcomes are settled."""
         if self.alive and self._core.ended is None:
             self._tell("the topic was deleted")
             self.left = 0
@@ -522,7 +522,7 @@ def _route(route: fx.RouteInfo | None) -> core.Route | None:
 def ask_consumer_route(
     partition: PartitionId, group: str, failed_server_epoch: int | None, start: Any
 ) -> Callable[[int, int], Event]:
-    """A maker of the question where a group's head is served."""
+    """Make the question which broker serves a consumer group's cursor segment."""
 
     def make(request: int, deadline_us: int) -> Event:
         return ResolveConsumer(request, partition, group, failed_server_epoch, start, deadline_us)

@@ -28,7 +28,7 @@ CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, session_ms=10
 
 
 def name_of(label: str) -> str:
-    """The name of a group, of which each that was made again has a label of its own."""
+    """The name of a consumer group. Each group that was made again under it has a label of its own."""
     return label.partition("#")[0]
 
 
@@ -98,21 +98,21 @@ class SimConsumer:
             self._clients.hold(stream)
 
     def forget_what_is_held(self) -> None:
-        """The cut heals, and its connections are found to be broken: what it held is lost."""
+        """The cut heals, and the consumer finds its connections broken: held messages are lost."""
         if self._is_cut:
             for stream in list(self._streams.values()):
                 self._clients.drop_held(stream)
             self._is_cut = False
 
     def reach_again(self) -> None:
-        """The cut heals, and what it held comes at once."""
+        """The cut heals, and held messages arrive at once."""
         self._is_cut = False
         for stream in list(self._streams.values()):
             self._clients.let_go(stream)
 
     @property
     def server(self) -> str:
-        """The broker that serves it, as far as it knows; empty: none."""
+        """The broker that serves it, as far as the consumer knows; empty if it knows none."""
         place = self._core.place
         return place.address if place is not None and self.is_active else ""
 
@@ -303,7 +303,7 @@ class SimConsumer:
         return self._streams.get(place.address) if place is not None else None
 
     def _take_more(self, stream: Stream, size_bytes: int) -> None:
-        """A slow application is through with what it was given."""
+        """A slow application has finished the messages that it got."""
         if self.alive:
             self._clients.send(stream, ConsumerCredit(stream.number, size_bytes))
 
@@ -347,7 +347,7 @@ _BEGINNINGS: dict[GroupOperation | None, Literal["rewind", "skip"]] = {
 
 
 def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
-    """What the frame layer makes of a delivery."""
+    """The messages that the frame layer reads from a delivery."""
     if isinstance(event, fx.Joined):
         return ct.Joined(
             subscription, event.active, event.segment_no, event.index, event.token, event.group_epoch,

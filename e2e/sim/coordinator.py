@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .checkers import Judge
 
 LATE_HINT_US = 1_500_000
-"""When a broker hears of a certificate whose first notice was lost: its watch goes on where it was."""
+"""When a broker hears of a certificate whose first notice was lost: its watch goes on from its last place."""
 
 FIRST_LISTING_US = 100_000
 
@@ -108,7 +108,7 @@ class SimCoordinator:
     # ---- an older copy of it comes back ----
 
     def rebuild(self, processes: list[Process]) -> None:
-        """A person has the records made again from what all brokers know."""
+        """A person rebuilds the records from what all brokers know."""
         cores = {process.name: process.core.partitions for process in processes}
         for partition in sorted({partition for known in cores.values() for partition in known}):
             parts = {name: known[partition] for name, known in cores.items() if partition in known}
@@ -185,8 +185,7 @@ class SimCoordinator:
     def certify_falsely(self, run: RunId, own_us: int) -> None:
         """Write a certificate of a run that lives. All others read it before anything else, the run itself late.
 
-        That the others read it at once is a rule of the world and not of the product: what may happen if they do not is
-        in ADR 0024.
+        The world makes the others read it at once; the product does not. ADR 0024 says what may happen if they do not.
         """
         self.records.write_certificate(run)
         self._judge.seen_states.add("certified falsely")
@@ -197,7 +196,7 @@ class SimCoordinator:
         self._schedule.after(own_us, self._hint, run.member.broker, run)
 
     def tell_certificates(self, name: str) -> None:
-        """A broker that starts is told what there is, as the first listing of its watch would."""
+        """Tell a broker that starts all certificates, as the first listing of its watch does."""
         for run in self.records.certificates():
             self._schedule.after(FIRST_LISTING_US, self._hint, name, run)
 

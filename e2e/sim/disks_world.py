@@ -23,7 +23,7 @@ from .runtime_world import RuntimeWorld
 
 
 class JudgedStorage(AdapterStorage):
-    """What a start finds is compared with what was durable."""
+    """Compares what a start finds with what was durable."""
 
     judge: Judge
     name: str
@@ -42,7 +42,7 @@ def _is_empty(partition: RecoveredPartition) -> bool:
 
 
 class DisksInjector(RuntimeInjector):
-    """Also what a disk does to the one who writes on it."""
+    """Adds faults of the disk: a failed flush, and a flipped bit."""
 
     _damaged: Any = None
 
@@ -52,7 +52,7 @@ class DisksInjector(RuntimeInjector):
         return broker is self._damaged
 
     def inject_fsync_error(self) -> None:
-        """A flush fails, and what it should have made durable is gone."""
+        """A flush fails, and the writes that it should have made durable are gone."""
         broker: Any = self._victim()
         if broker.process is not None:
             self._tell(f"the next flush of {broker.name} fails")

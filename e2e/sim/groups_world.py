@@ -45,12 +45,12 @@ NEEDED_SHARE = 0.8
 
 
 class GroupsCoordinator(RuntimeCoordinator):
-    """Also knows which operator wrote last what is wanted of groups."""
+    """Also knows which operator was the last to write what it wants of broker groups."""
 
     operator_epoch = 0
 
     def intents(self) -> dict[str, Intent]:
-        """What is wanted of groups, where anything was said."""
+        """What an operator wants of each broker group, if it said anything."""
         prefix = self.keys.group_specs
         items = [item for key, item in self.store.items.items() if key.startswith(prefix)]
         return {item.key.rpartition("/")[2]: spec_from_value(item.value).intent for item in items}
@@ -70,12 +70,12 @@ class GroupsCoordinator(RuntimeCoordinator):
 
 
 class GroupsInjector(RuntimeInjector):
-    """Also what an operator does to groups."""
+    """Adds what an operator does to broker groups."""
 
     _world: GroupsWorld
 
     def inject_cordon(self) -> None:
-        """No heads on a group any more."""
+        """Want no open segments on a broker group any more."""
         self._want("cordon")
 
     def inject_drain(self) -> None:
@@ -111,7 +111,7 @@ class GroupsInjector(RuntimeInjector):
         self._world.ask_gate(self._rng.choice(serving), victim.name, lambda: self.roll(victim, process))
 
     def heal(self) -> None:
-        """Also everybody is there, and at least one group takes heads."""
+        """Also bring all brokers back, and let at least one broker group take open segments."""
         for broker in self._world.brokers.values():
             broker.is_awaited = False
         super().heal()
@@ -177,7 +177,7 @@ class GroupsWorld(RuntimeWorld):
         self._do(self._operators, say, f"{group} to {what}")
 
     def settle_intents(self, rng: Any) -> None:
-        """What is wanted from now on: some groups as they are, at least one of them active."""
+        """Say the last wishes: some broker groups stay as they are, and at least one is active."""
         groups = sorted({broker.group for broker in self.brokers.values()})
         intents = self.coordinator.intents()
         closed = [group for group in groups if intents.get(group, Intent.ACTIVE) is not Intent.ACTIVE]
@@ -188,7 +188,7 @@ class GroupsWorld(RuntimeWorld):
         self.schedule.after(SETTLE_US, self._keep_one_active, groups)
 
     def _keep_one_active(self, groups: list[str]) -> None:
-        """What was said before may come late, and close the last group."""
+        """Keep one broker group active, because an earlier wish may arrive late and close the last one."""
         intents = self.coordinator.intents()
         if all(intents.get(group, Intent.ACTIVE) is not Intent.ACTIVE for group in groups):
             self.want(groups[0], "activate")
@@ -204,7 +204,7 @@ class GroupsWorld(RuntimeWorld):
                 self._start_again(broker)
 
     def needed(self) -> list[Any]:
-        """Brokers that hold something alone, or may be needed to settle something: who must not be stopped."""
+        """Brokers that must not be stopped: they hold something alone, or may be needed to settle a segment."""
         members: list[MemberId] = []
         for partition in self.partitions:
             for segment in self._chain(partition).segments:
@@ -217,7 +217,7 @@ class GroupsWorld(RuntimeWorld):
         return [self.brokers[name] for name in brokers if _serves(self.brokers[name].process)]
 
     def ask_gate(self, asked: RuntimeProcess, broker: str, go_on: Callable[[], None]) -> None:
-        """Ask a broker whether another one may be stopped; if so, check that with what the judge knows."""
+        """Ask a broker whether another one may be stopped. If it says yes, the judge checks that."""
         runtime = asked.simulated.runtime
         assert runtime is not None
         gate = runtime.gate
@@ -246,11 +246,11 @@ class GroupsWorld(RuntimeWorld):
     # ---- the end ------------------------------------------------------------------------------------
 
     def _is_drained(self) -> bool:
-        """Also what is wanted of groups has come true."""
+        """Also whether the brokers have done what the operator wants of broker groups."""
         return super()._is_drained() and not self._left_on_groups()
 
     def _left_on_groups(self) -> list[str]:
-        """Heads on cordoned groups, copies on drained ones."""
+        """Open segments on cordoned broker groups, and copies on drained ones."""
         intents = self.coordinator.intents()
         closed = {group for group, intent in intents.items() if intent is not Intent.ACTIVE}
         drained = {group for group, intent in intents.items() if intent is Intent.DRAINING}
@@ -282,7 +282,7 @@ class AwaitedBroker(RuntimeBroker):
     is_awaited = False
 
     def start(self, world: RuntimeWorld) -> RuntimeProcess:
-        """Start the next run on this disk; who is awaited does not."""
+        """Start the next run on this disk; a violation if the broker is not there yet."""
         if self.is_awaited:
             raise Violation("WORLD", f"{self.name} is not there yet")
         return super().start(world)

@@ -71,8 +71,8 @@ class Injector(ServingFaults):
     """Draws faults over the fault span, and undoes each of them when `heal` is called or earlier.
 
     Args:
-        left_out: Numbers of the plan's faults that do not strike. Shrinking a failing seed leaves out faults that made no
-            difference.
+        left_out: Numbers of the plan's faults that do not strike. Shrinking a failing seed leaves out faults that made
+            no difference.
     """
 
     def __init__(self, world: World, left_out: frozenset[int] = frozenset()) -> None:

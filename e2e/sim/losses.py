@@ -25,14 +25,14 @@ Place = tuple[PartitionId, int]
 
 
 class Losses:
-    """See the module.
+    """Knows which promised messages are gone, and why.
 
     Args:
         brokers: All slots.
-        watches_memory: Whether it matters what is in a process and not on its disk yet.
+        watches_memory: Whether messages count that are in a process and not on its disk yet.
 
     Attributes:
-        cut: Places where something was promised and is gone, with the index from which on it is.
+        cut: Segments with promised messages that are gone, each with the first index that is gone.
         declared: Segments that a person declared lost.
     """
 
@@ -50,7 +50,7 @@ class Losses:
         return bool(self.cut or self.declared)
 
     def covers(self, place: Place, index: int) -> bool:
-        """Whether what stood there is known to be gone."""
+        """Whether the message at this place is known to be gone."""
         return place in self.declared or index >= self.cut.get(place, index + 1)
 
     # ---- memories -----------------------------------------------------------------------------------

@@ -57,9 +57,9 @@ class End:
         self.session = session
         self.is_open = False  # from LinkUp to LinkDown, as the process sees it
         self.peer: End = self
-        self.arrivals = [0, 0]  # of what this end sent, by lane
+        self.arrivals = [0, 0]  # arrival time of the last message that this end sent, by lane
         self.held: tuple[list[Message | Part], list[Message | Part]] = ([], [])
-        self.reader = peer_frames.ControlReader()  # of what arrives at this end
+        self.reader = peer_frames.ControlReader()  # reads the parts that arrive at this end
         self.stalled: set[int] = set()  # lanes on which nothing of this end arrives any more
 
 
@@ -74,7 +74,7 @@ class Network(Paths):
         self._options = options
         self._brokers = brokers
         self._session = 0
-        self.slow_us: dict[tuple[str, str], int] = {}  # what takes so much longer from one broker to another
+        self.slow_us: dict[tuple[str, str], int] = {}  # extra delay from one broker to another
         self._seen_states = seen_states if seen_states is not None else set()  # rare ones that a run reached
         self._dialling: dict[tuple[str, str], Process] = {}
 
@@ -83,14 +83,14 @@ class Network(Paths):
         return draw_latency_us(self._schedule.rng, self._options)
 
     def heal_all(self) -> None:
-        """Undo all cuts, and what is slow."""
+        """Undo all cuts and delays."""
         super().heal_all()
         self.slow_us.clear()
 
     # ---- cuts ---------------------------------------------------------------------------------------
 
     def opened(self, source: str, target: str) -> None:
-        """What was held arrives now."""
+        """Held messages arrive now."""
         process = self._brokers[source].process
         end = process.links.get(target) if process is not None else None
         if end is not None:
@@ -132,7 +132,7 @@ class Network(Paths):
             self._schedule.at(arrival, self._arrive, end, piece)
 
     def _take_part(self, end: End, part: Part) -> None:
-        """A part arrived; what is complete with it is handed over. One that does not follow ends the link."""
+        """Take a part, and hand over the message that it completes. A part out of order ends the link."""
         receiver, source = end.peer.process, end.process.name
         if not end.is_open or not end.peer.is_open:
             self._seen_states.add("part lost")
@@ -162,7 +162,7 @@ class Network(Paths):
                 self._take_part(end, message)
                 return
         elif receiver.alive:
-            # On an end that is closed it is handed over, too, as what waited in the receiver's own queue: under a
+            # A closed end gets it, too, like a message that waited in the receiver's own queue: under a
             # session that is over.
             receiver.deliver(Received(source, end.peer.session, message))
             return
@@ -215,7 +215,7 @@ class Network(Paths):
         self._replace(callee, caller.name, far)
         self._replace(caller, callee.name, near)
         when = self._schedule.now_us + self.latency_us()
-        far.arrivals = [when, when]  # what the acceptor says at once comes behind the news that it accepted
+        far.arrivals = [when, when]  # messages that the acceptor sends at once arrive after the news that it accepted
         self._schedule.at(when, self._up, near)
         self._up(far)
 
@@ -270,7 +270,7 @@ class Network(Paths):
         return True
 
     def stall_lane(self, source: str, target: str, lane: int) -> bool:
-        """Let nothing more through on one lane (0: control, 1: data) of the link that stands; whether there was one."""
+        """Let nothing more through on one lane (0: control, 1: data) of the open link; return whether there was one."""
         process = self._brokers[source].process
         end = process.links.get(target) if process is not None else None
         if end is None or not end.is_open:
@@ -288,7 +288,7 @@ class Network(Paths):
                 self._notice(end.peer, True)
 
     def _notice(self, end: End, refused: bool) -> None:
-        """An end learns that its link is gone, when the path to it allows, after what was on its way."""
+        """An end learns that its link is gone, when the path allows, and after all messages on their way."""
         source = end.peer.process.name
         if self.is_cut(source, end.process.name):
             self._schedule.after(RECONNECT_US_MAX, self._notice, end, refused)

@@ -36,13 +36,13 @@ STEP_BYTES = (1, 400, 4_000)
 """Of one step of a read: one batch, a few, many."""
 
 AGAIN_SHARE = 0.2
-"""So often what was read is read again."""
+"""The share of reads after which the reader reads from an earlier offset again."""
 
 _FIRST = make_offset(1, 0)
 
 
 class SimRangeReader:
-    """Reads one partition, under a label of its own that the judge knows it by."""
+    """Reads one partition, under a label by which the judge knows it."""
 
     def __init__(self, world: World, clients: Clients, judge: Judge, partition: PartitionId, label: str) -> None:
         self.label = label
@@ -65,7 +65,7 @@ class SimRangeReader:
         self.schedule.after(self.rng.randint(*PAUSE_US), call, *arguments)
 
     def begin_at(self, offset: int) -> None:
-        """What lay behind was cut off: go on from there."""
+        """The messages behind this place were cut off: go on from there."""
         self._read_below = min(self._read_below, offset)
         self._later(self._ask)
 
@@ -207,7 +207,7 @@ class _Reading:
         reader.schedule.after(reader.rng.randint(RETRY_US // 10, RETRY_US), self.go_on, reader.rng.choice(names))
 
     def _cut_short(self, error: OffsetOutOfRangeError) -> None:
-        """The segment ends before: only where the memory of all members was lost, or another disk contradicts."""
+        """The segment ends before: only if all members lost their memory, or another disk contradicts."""
         reader = self._reader
         end = int(error.details["end"])
         no = split_offset(end)[0]

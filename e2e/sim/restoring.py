@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .runtime_world import RuntimeWorld
 
 NOTICED_US = int((LOOK_S + LOOK_DEADLINE_S + 0.2) * 1_000_000)
-"""So long after the coordinator is back a broker has looked at it, whatever its clock is like."""
+"""So long after the coordinator is back, a broker has looked at it, with any clock."""
 
 REBUILDS_MAX = 20
 """So often at most a rebuild is repeated until all that it plans is written."""
@@ -44,7 +44,7 @@ ASK_US = (200, 20_000)
 
 
 class Person:
-    """Rebuilds the coordinator, from what all brokers that run say."""
+    """Rebuilds the coordinator from the answers of all running brokers."""
 
     def __init__(self, world: RuntimeWorld) -> None:
         time = world.schedule.time
@@ -53,7 +53,7 @@ class Person:
         self._seen: dict[RuntimeProcess, int] = {}
 
     def close(self) -> None:
-        """End what is under way."""
+        """End the rebuild that is under way."""
         self._loop.kill()
 
     # ---- what brokers have to say -------------------------------------------------------------------
@@ -83,20 +83,20 @@ class Person:
     # ---- the rebuild --------------------------------------------------------------------------------
 
     def rebuild(self, done: Callable[[], None]) -> None:
-        """Ask all brokers that serve, and write what was lost; then `done`."""
+        """Ask all brokers that serve, write the lost records, then call `done`."""
         self._loop.call_soon(lambda: self._loop.create_task(self._guarded(done), name="rebuild"))
 
     async def _guarded(self, done: Callable[[], None]) -> None:
         schedule = self._world.schedule
         try:
             await self._rebuild()
-        except Exception as error:  # a violation, or whatever the rebuild should not have raised: it ends the world
+        except Exception as error:  # a violation, or an error that the rebuild must not raise: it ends the world
             schedule.time.fail(error)
             return
         schedule.after(0, done)
 
     async def _rebuild(self) -> None:
-        """Until all that a plan names is written: what changes meanwhile, or is not answered, is planned again."""
+        """Plan and write until nothing is left to write. A changed or unanswered record is planned again."""
         for _ in range(REBUILDS_MAX):
             try:
                 if await self._rebuild_once():
@@ -147,5 +147,5 @@ def _ask(broker: RuntimeBroker) -> Told:
 
 
 def _says(process: RuntimeProcess) -> bool:
-    """Whether it says that the coordinator has lost decisions: in its readiness, in status, and to who rebuilds."""
+    """Whether it says that the coordinator has lost decisions: in its readiness, in its status, and to the rebuild."""
     return process.watched is not None and bool(behind.reason(process.watched.core.state))

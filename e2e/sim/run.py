@@ -47,7 +47,7 @@ WORLDS: dict[str, type[World]] = {"cores": World, "brokers": RuntimeWorld, "disk
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to run.
+    """One run of the simulation.
 
     Attributes:
         world: A name of `WORLDS`.
@@ -98,7 +98,7 @@ class Task:
 
 
 def silence() -> None:
-    """What brokers log is part of the story already; formatting it would cost more than the rest."""
+    """What brokers log is part of the story already; formatting it would cost more than all else in a run."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
         logger_factory=structlog.ReturnLoggerFactory(),

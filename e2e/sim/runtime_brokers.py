@@ -48,7 +48,7 @@ MEASURE_US = (200, 5_000)
 BALANCING = BalancerSettings(
     interval_s=0.06, moves_per_s=30, threshold=0.1, floor_bytes_per_s=0, steady_s=0.05, move_again_s=0.15
 )
-"""So eager that heads are always on their way somewhere: only order and liveness are judged here, not the balance."""
+"""So eager that open segments always move: the judge checks only order and liveness here, not the balance."""
 
 NO_BALANCING = BalancerSettings(interval_s=0)
 START_AGAIN_US = 100_000
@@ -61,7 +61,7 @@ class ProcessStorage(Storage, Protocol):
     look_full: Callable[[], bool]
 
     def end(self) -> None:
-        """Nothing more of what was submitted becomes durable by itself."""
+        """From now on no submitted write becomes durable by itself."""
 
 
 class RuntimeBroker:
@@ -103,9 +103,9 @@ class RuntimeBroker:
 
     @property
     def real_disk(self) -> MemoryDisk:
-        """What the judge looks at: the newest disk, also while an older copy is in its place.
+        """The disk at which the judge looks: the newest one, also while an older copy is in its place.
 
-        What is written to a directory that was deleted is on no disk.
+        Writes to a directory that was deleted are on no disk.
         """
         if self.given_up is not None:
             return self.given_up
@@ -121,7 +121,7 @@ class RuntimeBroker:
             self.directory.boot_now += 1
 
     def copied(self, address: str) -> RuntimeBroker:
-        """Another machine, with a copy of what is on this disk now, and of the directory."""
+        """Make another machine, with a copy of this disk and of the directory."""
         copy = RuntimeBroker(self.name, self.group, self.directory.incarnation)
         copy.disk, copy.directory = self.disk.twin(), self.directory.twin()
         copy.disk.crash(0)
@@ -265,7 +265,7 @@ class RuntimeProcess:
         return self.watched
 
     def _die(self, error: BaseException) -> None:
-        """The broker's own code ended it: as it must if its run is certified falsely, and else never does."""
+        """The broker's own code ended the process. It must if its run is certified falsely, and never otherwise."""
         if not self.alive:
             return
         if isinstance(error, RunOverError) and RunId(self.member, self.run) in self._world.judge.certified_falsely:
@@ -335,7 +335,7 @@ class RuntimeProcess:
         self.loop.kill()
 
     async def _measure_traffic(self, broker: str, deadline_s: float) -> Measured:
-        """What another broker took, if it answers in time. What it says may be on its way while it dies."""
+        """What another broker took, if it answers in time. Its answer may be on its way while it dies."""
         rng = self._schedule.rng
         await asyncio.sleep(rng.randint(*MEASURE_US) / 1e6)
         asked = self._world.brokers[broker].process
@@ -351,7 +351,7 @@ class RuntimeProcess:
     # ---- clients ------------------------------------------------------------------------------------
 
     def asked_as(self, request: int) -> int:
-        """The number that the client gave to what the core knows as `request`; 0 for what the runtime asked."""
+        """The client's number of the request that the core knows as `request`; 0 if the runtime asked."""
         return self._requests.get(request, 0)
 
     def deliver(self, event: Event) -> None:
@@ -394,7 +394,7 @@ class RuntimeProcess:
         self._world.clients.delivery(self, fx.Deliver(stream, subscription, event))
 
     def _overload(self) -> SeriatimError | None:
-        """What the servicer asks the storage before it hands a batch in."""
+        """The servicer's question to the storage before it hands a batch in."""
         assert self._storage is not None
         if self._storage.is_saturated:
             return OverloadedError("the disk is behind", retry_after_ms=20)
@@ -406,7 +406,7 @@ class RuntimeProcess:
 
 
 def _controlled(options: Options) -> CaretakerSettings:
-    """Times of the controller; where things expire soon, it looks often."""
+    """Times of the controller; if deleted records expire early, it looks often."""
     if options.deleted_kept_s is None:
         return CaretakerSettings(heal_after_s=HEAL_AFTER_S)
     return CaretakerSettings(

@@ -32,7 +32,7 @@ Snapshot = tuple[StoreCopy, dict[PartitionId, tuple[Chain, int]], dict[str, Curs
 
 
 class RuntimeCoordinator(CoordinatorServer):
-    """See the module. `records` is what the injector and the world look chains up in.
+    """A coordinator whose records the judge reads. The injector and the world look chains up in `records`.
 
     Attributes:
         registrations: Of each disk the run that was registered last, and the one that its record had before.
@@ -80,7 +80,7 @@ class RuntimeCoordinator(CoordinatorServer):
     # ---- an older copy of it ------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """A copy of all, for `restore`."""
+        """A copy of all records, for `restore`."""
         return self.store.copy(), dict(self._chains), dict(self._cursors), dict(self._member_runs)
 
     def restore_snapshot(self, snapshot: Snapshot | None) -> None:
@@ -97,7 +97,7 @@ class RuntimeCoordinator(CoordinatorServer):
         self._runner.create_task(self._writer.run(), name="certificates")
 
     def certify(self, run: RunId) -> None:
-        """A run is known to have ended; that is written as soon as the coordinator can be reached."""
+        """The runner knows that a run has ended. It writes the certificate as soon as it reaches the coordinator."""
         if run in self._certified:
             return
         self._certified.add(run)

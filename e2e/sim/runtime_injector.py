@@ -25,7 +25,7 @@ EARLY_SHARE = 0.4
 """So often the person comes before all brokers have noticed."""
 
 STOP_US_MAX = 4_000_000
-"""What an orderly stop may take before its supervisor kills the process."""
+"""How long an orderly stop may take before its supervisor kills the process."""
 
 ONE_ENDS_US = 3_000_000
 """So long after everything has healed, of two processes with one directory only one may run."""
@@ -39,7 +39,7 @@ class RuntimeInjector(Injector):
         self._flipped: set[tuple[PartitionId, int]] = set()
 
     def heal(self) -> None:
-        """Undo everything; also what only whole brokers meet."""
+        """Undo all faults, also those of whole brokers only."""
         brokers: Iterable[Any] = self._world.brokers.values()
         for broker in brokers:
             if broker.process is not None:
@@ -66,8 +66,8 @@ class RuntimeInjector(Injector):
     def _go_back(self) -> None:
         """As with bare cores. If it comes back empty, no broker starts before the rebuild: it would be refused.
 
-        Else at most one member of each group restarts. If all who know a lost decision restart, a switcher that does
-        not may open its number again before it hears from them: ADR 0026 says so.
+        Otherwise at most one member of each broker group restarts. If all members that know a lost decision restart,
+        a switcher that does not know it may open its number again before it hears from them (ADR 0026).
         """
         coordinator: Any = self._world.coordinator
         coordinator.is_down = True
@@ -195,7 +195,7 @@ class RuntimeInjector(Injector):
         return not self._flipped
 
     def _may_be_damaged(self, broker: Any) -> bool:
-        """Whether the other copies of what this disk holds are whole, and stay."""
+        """Whether all other copies of the segments on this disk are whole, and stay."""
         return True
 
     def inject_started_copy(self) -> None:

@@ -131,14 +131,14 @@ class RuntimeWorld(World):
                 self.judge.fail("TWO", f"{broker.name} runs on, and so does a later run of {broker.member}")
 
     def run_over(self, process: Any) -> None:
-        """As in a world of bare cores; where a copy has taken the slot, nothing is started again."""
+        """As in a world of bare cores. If a copy has taken the slot, nothing is started again."""
         broker = process.broker
         if broker.copy is not None:
             self._displace(broker, broker.copy)
         super().run_over(process)
 
     def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
-        """A process could not join: its supervisor reaps it, certifies what ended, and starts it again."""
+        """A process could not join: its supervisor reaps it, certifies the end of its run, and starts it again."""
         process = broker.process
         if process is None:
             return
@@ -189,7 +189,7 @@ class RuntimeWorld(World):
         return super()._is_drained() and all(_serves(broker.process) for broker in self.brokers.values())
 
     def _stuck(self) -> str:
-        """Also who is not back."""
+        """Also the brokers that are not back."""
         away = [name for name, broker in self.brokers.items() if not _serves(broker.process)]
         return super()._stuck() + (f"; not serving: {away}" if away else "")
 

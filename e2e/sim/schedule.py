@@ -26,7 +26,7 @@ class Schedule:
     """Events by virtual time, ties in the order in which they were made.
 
     Attributes:
-        witness: If set, is shown each step of a core: whose, the event (None: its start), and the effects.
+        witness: If set, is shown each step of a core: the broker, the event (None: its start), and the effects.
     """
 
     def __init__(self, seed: int, *, trace: bool = False, detailed: bool = False) -> None:
@@ -65,6 +65,6 @@ class Schedule:
         self.digest = zlib.crc32(f"{self.time.now_us} {who} {what}".encode(), self.digest)
 
     def tell(self, who: str, text: str) -> None:
-        """A line of the story; callers test `trace` first where making the text costs anything."""
+        """A line of the story; callers test `trace` first if making the text costs anything."""
         if self.trace:
             self.lines.append(f"{self.now_us / 1000:10.3f} {who:<10} {text}")

@@ -55,7 +55,7 @@ class ServingFaults:
         return [other for other in sorted(self._world.brokers) if other != name]
 
     def inject_slow_link(self) -> None:
-        """What others send to a server takes long; what it sends gets through. Some of its consumers look elsewhere."""
+        """Messages to a server take long; its own messages get through. Some of its consumers look for another one."""
         self._with_server(self._slow_link)
 
     def _slow_link(self, server: str, _others: list[str]) -> None:
@@ -69,7 +69,7 @@ class ServingFaults:
             if not self._healing:
                 slow_us.update(dict.fromkeys(paths, by_us))
 
-        for step in range(1, 12):  # by and by, for a link on which nothing comes is taken for dead
+        for step in range(1, 12):  # in steps, because a link on which nothing comes counts as dead
             self._schedule.after(step * 100_000, slower, step * 80_000)
         self._isolate(server, 1_800_000)
         for after_us in range(500_000, 1_200_000, 100_000):
@@ -125,7 +125,7 @@ class ServingFaults:
         self._tell(f"{server} does not reach {last}, and ends; then {next_} the same")
         self._one_way(server, last, 400_000)
         ends_us = self._rng.randint(5_000, 60_000)
-        self._isolate(last, ends_us + 150_000)  # else it may be the one that takes over
+        self._isolate(last, ends_us + 150_000)  # otherwise it may take over itself
         self._schedule.after(ends_us, self._crash_named, server)
         self._schedule.after(ends_us, self._one_way, next_, last, 400_000)
         self._schedule.after(ends_us + self._rng.randint(40_000, 150_000), self._crash_named, next_)

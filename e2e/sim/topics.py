@@ -50,7 +50,7 @@ class TopicMaker:
         self._step()
 
     def record(self) -> records_pb2.TopicRecord | None:
-        """What the coordinator has."""
+        """The topic record in the coordinator."""
         coordinator = self._world.coordinator
         item = coordinator.store.items.get(coordinator.keys.topic(TOPIC))
         return records_pb2.TopicRecord.FromString(item.value) if item is not None else None

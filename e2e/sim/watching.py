@@ -25,7 +25,7 @@ class Watched(Protocol):
     alive: bool
 
     def asked_as(self, request: int) -> int:
-        """The number that the client gave to what the core knows as `request`."""
+        """The client's number of the request that the core knows as `request`."""
         ...
 
 
@@ -61,7 +61,7 @@ class WatchedCore:
         was_behind = bool(self._core.state.coordinator.behind)
         try:
             effects = self._core.start(now) if event is None else self._core.step(event, now)
-        except Exception as error:  # whatever it is, a core must not raise it
+        except Exception as error:  # a core must not raise any error
             raise Violation("CORE", f"{name} on {event}: {error!r}") from error
         if isinstance(event, Append):
             self._waiting[event.request] = event.partition
@@ -91,7 +91,7 @@ class WatchedCore:
         return effects
 
     def _note_gone(self, event: DropPartitionData | DropDeleted) -> None:
-        """From now on nothing of these is acknowledged, but for what was decided before and waits for the disk."""
+        """From now on the broker acknowledges nothing of these, except replies that wait for the disk already."""
         ranges = event.deleted.ranges if isinstance(event, DropDeleted) else ((event.partition, event.partition + 1),)
         self._gone.update(PartitionId(number) for first, end in ranges for number in range(first, end))
         for _, what in self._core.state.out.held:
@@ -99,7 +99,7 @@ class WatchedCore:
                 self._waiting.pop(what.request, None)
 
     def _check_gone(self, effect: fx.Effect) -> None:
-        """GONE: who knows that a topic was deleted acknowledges and serves nothing of it."""
+        """GONE: a broker that knows that a topic was deleted acknowledges and serves nothing of it."""
         if isinstance(effect, fx.AppendAccepted | fx.AppendRefused):
             partition = self._waiting.pop(effect.request, None)
             if partition in self._gone and isinstance(effect, fx.AppendAccepted):
@@ -110,13 +110,13 @@ class WatchedCore:
                     self._judge.fail("GONE", f"{self._process.name} serves {batch}, whose topic was deleted")
 
     def _check_silent(self, effect: fx.Effect) -> None:
-        """ALARM: who knows that the coordinator has lost decisions acknowledges nothing, and writes nothing there."""
+        """ALARM: a broker that knows of lost decisions acknowledges nothing, and writes nothing to the coordinator."""
         if isinstance(effect, fx.AppendAccepted | fx.WriteChain | fx.WriteCursor):
             what = f"{self._process.name} knows that the coordinator is behind ({self._core.state.coordinator.behind})"
             self._judge.fail("ALARM", f"{what}, and does {effect}")
 
     def commit_of(self, partition: PartitionId, segment_no: int) -> int:
-        """What this broker knows to be committed of a segment."""
+        """The commit of a segment, as far as this broker knows it."""
         known = self._core.partitions.get(partition)
         log = known.logs.get(segment_no) if known is not None else None
         return log.commit if log is not None else 0

@@ -51,7 +51,7 @@ WHOLE_CHAIN_SEGMENTS = (1, 1, 2, 64)
 """Of how many segments a record is told whole, drawn for each world: with few, the changes of short chains are told."""
 
 BATCH_US_MAX = 100_000
-"""What a batch may take when there is no fault any more, with slow disks and nothing else in flight."""
+"""How long a batch may take when all faults are over, with slow disks and nothing else in flight."""
 
 SIM_CONFIG = BrokerConfig(
     adopted_bytes_min=0,
@@ -88,7 +88,7 @@ SIM_CONFIG = BrokerConfig(
 
 
 RANGE = "range"
-"""What the judge calls the readers of ranges: the label of a group that has no cursor."""
+"""What the judge calls the readers of ranges: the label of a consumer group without a cursor."""
 
 IDLE_LIMITS: dict[str, int] = {
     "tidy_ms": 20,
@@ -251,7 +251,7 @@ class World:
         return [broker for broker in self.brokers.values() if broker.full_until_us > self.schedule.now_us]
 
     def _go_on_without(self, injector: Injector) -> None:
-        """With a hung disk or a full group, and nothing else broken, everything is delivered within a bound."""
+        """With a hung disk or a full broker group, and no other fault, everything is delivered within a bound."""
         until_us = self.schedule.now_us + self.options.drain_us + self.backlog_us()
         while (self.hung_brokers() or self.full_brokers()) and not self._flows():
             self.judge.seen_states.add("hung at the end" if self.hung_brokers() else "full at the end")
@@ -295,13 +295,13 @@ class World:
     # ---- lost disks ---------------------------------------------------------------------------------
 
     def may_lose_a_disk(self, broker: Broker) -> bool:
-        """One disk may go, for two copies are promised, not three; in some worlds another, when there are two again."""
+        """One disk may go, because two copies are promised. In some worlds another may go when there are two again."""
         if self._lost_disks == 0:
             return True
         return self._lost_disks < self.options.disk_loss_max and self._is_repaired()
 
     def lost_a_disk(self) -> None:
-        """A disk will be missing, or what it held last."""
+        """A disk will be missing, or its last writes."""
         self._lost_disks += 1
 
     def may_lose_a_group(self) -> bool:
@@ -342,7 +342,7 @@ class World:
         return all(broker.given_up is None for broker in self.brokers.values())
 
     def disturbed(self) -> None:
-        """Something happened that takes a while to be over; see `is_calm`."""
+        """Note that something happened that takes time to be over; see `is_calm`."""
         self._calm_from_us = self.schedule.now_us + self.linked_us
 
     def others_dismiss(self, run: RunId) -> bool:
@@ -484,11 +484,11 @@ class World:
             self.publishing.judge.final(partition, chain, length)
 
     def backlog_us(self) -> int:
-        """What the batches that are not settled may take, when there is no fault any more."""
+        """How long the batches without an outcome may take when all faults are over."""
         return BATCH_US_MAX * sum(producer.unsettled_count for producer in self.producers)
 
     def _first_brokers(self) -> list[Broker]:
-        """Who is there from the beginning."""
+        """The producers and consumers that are there from the beginning."""
         return list(self.brokers.values())
 
     def _run_until(self, until_us: int) -> None:
@@ -634,7 +634,7 @@ class World:
 
     @property
     def readers(self) -> list[str]:
-        """Who must be given everything: the groups, and the readers of ranges."""
+        """All that must get every message: the consumer groups, and the readers of ranges."""
         return [*self.groups, RANGE] if self.range_readers else self.groups
 
     def known_chain(self, partition: PartitionId) -> Chain | None:
@@ -682,7 +682,7 @@ class World:
                 return False
             tails.add(own_tail(broker.disk.durable, chain.partition, segment.no))
         if not self.options.flush:
-            tails.add(self.judge.losses.longest((chain.partition, segment.no)))  # what waits in memory will come
+            tails.add(self.judge.losses.longest((chain.partition, segment.no)))  # messages in memory will come
         return len(tails) == 1
 
     def _has_two_copies(self, chain: Chain) -> bool:
@@ -702,7 +702,7 @@ class World:
         return True
 
     def _stuck(self) -> str:
-        """What keeps the run from being drained."""
+        """The reasons why the run is not drained yet."""
         parts = [f"{producer.name} waits" for producer in self.producers if not producer.is_done]
         parts += ["an operation on a group is not done"] if self.people.is_busy else []
         parts += [] if self.publishing.is_done else [self.publishing.stuck]

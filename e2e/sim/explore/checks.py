@@ -92,7 +92,7 @@ class Checks:
         draft.seen.add("acknowledged")
 
     def refused(self, model: Steps, draft: Draft, broker: int, sent: Any, effect: AppendRefused) -> None:
-        """I10: what was refused as not stored stands nowhere. GAP: a producer that keeps the rules is not stuck."""
+        """I10: a batch that was refused as not stored is on no disk. GAP: a producer that keeps the rules goes on."""
         judge = self._judge(model, draft)
         for place in draft.places:
             if place.request == effect.request:

@@ -26,7 +26,7 @@ _BEATS = (Heartbeat, HeartbeatAnswer)
 
 
 class Steps:
-    """See the module. What must hold at a transaction or a reply is the judge's (`checks`)."""
+    """Takes and remembers steps. The judge (`checks`) says what must hold at a transaction or a reply."""
 
     def __init__(self, limits: Limits, judge: Any) -> None:
         self.limits = limits
@@ -148,7 +148,7 @@ class Steps:
                 event = ev.Persisted(core.state.out.token)
             try:
                 effects = core.step(event, ev.Moment(now, WALL_MS))
-            except Exception as error:  # whatever it is, a core must not raise it
+            except Exception as error:  # a core must not raise any error
                 raise Violation("CORE", f"{NAMES[broker]} on {event}: {error!r}") from error
             known = self._steps[full] = self._stepped(broker, core, effects, event)
         return known
