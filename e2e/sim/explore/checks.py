@@ -1,7 +1,7 @@
 """What must hold in every state of the small world, and at every step that the judge of the big simulation knows.
 
-The judge (`e2e.sim.checkers`) remembers a history; here each state has its own. So for a transaction or a reply one is
-made on the spot, which knows what the disks hold, what the chain says, and nothing else.
+The judge (`e2e.sim.checkers`) remembers one history, but here each state has a history of its own. So each transaction
+and each reply gets a new judge, which knows only the disks and the chain.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Running:
 
 
 class Checks:
-    """See the module; it remembers nothing but results of comparisons of what cannot change."""
+    """Checks states and steps. It remembers only results of comparisons that cannot change."""
 
     def __init__(self) -> None:
         self._schedule = Schedule(0)
@@ -104,7 +104,7 @@ class Checks:
     # ---- states -------------------------------------------------------------------------------------
 
     def state(self, model: Steps, state: State) -> None:
-        """I1, I5, I6 and the order of what is sealed, in one state."""
+        """I1, I5, I6 and the order in sealed segments, in one state."""
         chain: Chain = model.chains.values[state.chain]
         for first in range(len(NAMES)):
             for second in range(first + 1, len(NAMES)):
@@ -151,7 +151,7 @@ class Checks:
             raise Violation("I5", problem)
 
     def _in_order(self, model: Steps, state: State, chain: Chain) -> None:
-        """What is sealed with nothing unsettled before it: each message once, in the order of sending."""
+        """Sealed segments with nothing unsettled before them have each message once, in the order of sending."""
         key = (state.chain, state.images)
         problem = self._orders.get(key)
         if problem is None:

@@ -77,7 +77,7 @@ class QuietState(BrokerState):
 
 
 class FrozenState(QuietState):
-    """When no timer will fire any more: what is set for later is not even written down."""
+    """For cores whose timers will not fire any more: timers for later are not even written down."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class FrozenState(QuietState):
         broker.__class__ = cls
 
     def wake(self, at_us: int, kind: TimerKind, partition: PartitionId | None = None, detail: str | int = 0) -> None:
-        """Only what is due at once, and so fires in this step."""
+        """Only timers that are due at once, and so fire in this step."""
         if at_us <= self.now.mono_us:
             super().wake(at_us, kind, partition, detail)
 
@@ -117,7 +117,7 @@ class QuietCore(BrokerCore):
 
 
 def core_key(core: BrokerCore) -> Hashable:
-    """Equal for two cores of one broker that will do the same, but for what the package says is left out."""
+    """Equal for two cores of one broker that will do the same, except what the package says is left out."""
     return _key(core, core.state.now.mono_us, core.state.out.durable_token)
 
 

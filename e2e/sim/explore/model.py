@@ -175,7 +175,7 @@ class Model(Steps):
                 yield ("producer timer",)
 
     def _links(self, state: State) -> list[Action]:
-        """What may happen to links: it is seen in their ends."""
+        """The actions on links, as their ends see them."""
         key = (state.ends, *[core == DOWN for core in state.cores])
         known = self._link_actions.get(key)
         if known is None:
@@ -184,7 +184,7 @@ class Model(Steps):
         return known
 
     def _links_of(self, state: State, broker: int) -> Iterator[Action]:
-        """What may happen to the links of a broker that is up."""
+        """The actions on the links of a broker that is up."""
         others = [peer for peer in range(len(NAMES)) if peer != broker and state.cores[peer] != DOWN]
         if self.limits.apart:
             for peer, session in enumerate(state.ends[broker]):
@@ -215,7 +215,7 @@ class Model(Steps):
             yield ("untold", broker)
 
     def take(self, draft: Draft, action: Action) -> None:
-        """Carry out one action, and what changes nothing behind it."""
+        """Carry out one action, and then all steps that change nothing."""
         getattr(self, "_do_" + action[0].replace(" ", "_"))(draft, *action[1:])
         if self.reducing:
             self._reductions.forget(draft)
@@ -223,7 +223,7 @@ class Model(Steps):
             self._drop_old_news(draft)
 
     def reduced(self, state: State) -> State:
-        """The state that stands for this one if states are reduced."""
+        """The reduced form of this state, if states are reduced."""
         draft = Draft(state)
         self._reductions.forget(draft, everywhere=True)
         if not self.limits.old_news:

@@ -1,7 +1,8 @@
-"""Which rules of the protocol this floor misses when they are taken away: for each mutant a narrow world, and a trace.
+"""Rules of the protocol whose removal the exploration finds: for each mutant a narrow world, and a trace.
 
-The worlds are as narrow as the story of the rule allows, so that the shortest trace in them is found in seconds. Rules
-about consumers, serving, copies of lost disks and producers' runs cannot be missed here: that is not explored.
+The worlds are as narrow as the story of the rule allows, so that the search finds the shortest trace in seconds. Rules
+about consumers, serving, copies of lost disks and producer runs are not here, because the exploration has none of
+these.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RESTART = replace(QUIET, crashes=1, restarts=1, victims="A1")
 """The first master crashes and starts again."""
 
 LOST_WRITE = replace(QUIET, crashes=1, victims="A1", slow_disks="A1")
-"""The first master crashes before its write is durable: what its slave has is the only copy."""
+"""The first master crashes before its write is durable: the slave has the only copy."""
 
 RACE = replace(QUIET, crashes=1, complaints=1, victims="A1")
 """Two switches at once: of the slave whose master crashed, and of one in the other group that heard a complaint."""

@@ -1,8 +1,8 @@
 """Reductions: states that differ only in what can never matter again are made one.
 
-After each action `forget` takes such things out of a state. Each rule says why what it takes away can neither change a
-later step of a core or of the producer, nor a check; with `reduced=0` none of them is applied, and the tests compare
-the two. Nothing here is a choice between actions: in the states that are left, all that may happen is explored.
+After each action `forget` takes such things out of a state. Each rule says why they can change neither a later step of
+a core or of the producer, nor a check. With `reduced=0` no rule is applied, and the tests compare the two. No rule
+chooses between actions: in the states that are left, every possible action is explored.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _LATE: dict[type, Callable[[BrokerCore, Any, Any], bool]] = {
     ReplicaTail: _of_a_log_at_rest,
     CursorSynced: _late_cursor_synced,
 }
-"""Whether a message changes nothing at this core, now and whenever else it arrives in this run."""
+"""Whether a message changes nothing at this core, whenever it arrives in this run."""
 
 
 class Reductions:
@@ -123,7 +123,7 @@ class Reductions:
         draft.late = tuple(number for number in draft.late if writes[number].revision == draft.revision)
 
     def _timers(self, draft: Draft) -> None:
-        """When no timer will fire any more, clocks stand still, and what was set for later is never looked at."""
+        """When no timer will fire any more, clocks stand still, and no core looks at timers for later."""
         cores = self._steps.cores
         for broker, number in enumerate(draft.cores):
             if number == DOWN:
@@ -139,9 +139,9 @@ class Reductions:
             draft.cores[broker] = frozen
 
     def _producer(self, draft: Draft) -> None:
-        """A producer that was told of all its batches does nothing any more, nor does one whom nothing can move.
+        """A producer that was told of all its batches does nothing any more, nor does one to which nothing can happen.
 
-        What it sent stays on its way, and so does a question that it asked: they may still do something to a broker.
+        Its batches and its question stay on their way, because they may still change a broker.
         """
         if draft.producer != self._nobody:
             idle = self._idle.get(draft.producer)
@@ -158,7 +158,7 @@ class Reductions:
         draft.streams = tuple(s._replace(back=()) for s in draft.streams if s.out)
 
     def _ends_in_silence(self, producer: int, streams: tuple[Stream, ...], draft: Draft) -> bool:
-        """Whether all streams are dead, and whatever still comes from them, the producer sends and opens nothing.
+        """Whether all streams are dead, and no message from them makes the producer send or open anything.
 
         Its question does not count, because the budget has no `questions` left and no action carries it.
         """

@@ -47,7 +47,7 @@ class Found:
 
 
 class _Search:
-    """One exploration: what is known, and how it was reached."""
+    """One exploration: the known states, and how each was reached."""
 
     def __init__(self, limits: Limits, found: Found) -> None:
         self.checks = Checks()
@@ -126,7 +126,7 @@ def explore(limits: Limits, states_max: int = STATES_DEFAULT) -> Found:
 
 
 def outcome(model: Model, state: State) -> Outcome:
-    """What is left when nothing more can happen: the record, what the disks hold of it, what was promised."""
+    """The end of a state in which nothing more can happen: the record, its messages on disks, the promises."""
     return Outcome(
         describe_chain(model.chains.values[state.chain]),
         tuple(describe_disk(model.images.values[image]) for image in state.images),

@@ -52,7 +52,7 @@ class Limits:
 
 
 class Budget(NamedTuple):
-    """What may still happen."""
+    """How often each kind of misfortune may still happen."""
 
     crashes: int
     restarts: int
@@ -81,7 +81,7 @@ class Place(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """The producer's stream to a broker: what is on its way on it, and whether the broker is still there."""
+    """The producer's stream to a broker: the messages on their way, and whether the broker is still there."""
 
     number: int
     broker: int
@@ -97,7 +97,7 @@ class State(NamedTuple):
     runs: tuple[int, ...]
     images: tuple[int, ...]
     pending: tuple[tuple[int, ...], ...]
-    ends: tuple[tuple[int, ...], ...]  # of each broker, by peer: the session it knows, 0 for none
+    ends: tuple[tuple[int, ...], ...]  # of each broker, by peer: the session it knows, 0 if it knows none
     lanes: tuple[tuple[tuple[int, int, int], tuple[int, ...]], ...]  # (from, to, lane): messages
     requests: tuple[tuple[int, ...], ...]
     late: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Rules of moving a head to a chosen place, removed one at a time: worlds that are balanced must find each of them."""
+"""Rules of moving an open segment to a chosen place, removed one at a time: balanced worlds must find each of them."""
 
 from __future__ import annotations
 

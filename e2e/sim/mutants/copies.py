@@ -1,4 +1,4 @@
-"""Rules of the core about copies of sealed segments: where they come from, and who lists them."""
+"""Rules of the core about copies of sealed segments: where they come from, and which member lists them."""
 
 from __future__ import annotations
 

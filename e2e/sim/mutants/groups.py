@@ -1,7 +1,7 @@
-"""Rules about groups that are cordoned, drained and rolled, removed one at a time.
+"""Rules about broker groups that are cordoned, drained and rolled, removed one at a time.
 
-Who leaves a record is decided twice, by the controller and by the server that carries it out: a mutant that must be
-seen removes the rule at both.
+Two brokers decide which member leaves a record: the controller, and the server that carries it out. So a mutant removes
+the rule at both.
 """
 
 from __future__ import annotations

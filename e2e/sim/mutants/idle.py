@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
-"""Rules of producer tables: what is kept of idle producers and for how long, and how a large table travels."""
+"""Rules of producer tables: what they keep of idle producers and how long, and how a large table travels."""
 
 from __future__ import annotations
 

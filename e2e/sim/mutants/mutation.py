@@ -1,4 +1,4 @@
-"""What a planted bug is, and how it is switched on."""
+"""A planted bug, and how it is switched on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about groups that people rewind, skip, pause and resume, removed one at a time."""
+"""Rules about consumer groups that people rewind, skip, pause and resume, removed one at a time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
-"""Rules of the core about reading ranges: what is read, from whom, and where the end is."""
+"""Rules of the core about reading ranges: what is read, from which member, and where the end is."""
 
 from __future__ import annotations
 

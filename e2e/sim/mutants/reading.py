@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
-"""Rules of the core about reading: what is served, by whom, to which group, and which copies there are."""
+"""Rules of the core about reading: what is served, by which member, to which consumer group, and which copies exist."""
 
 from __future__ import annotations
 

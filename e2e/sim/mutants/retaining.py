@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
-"""Rules of retention: what may be dropped, in which order, and who has to be told."""
+"""Rules of retention: what may be dropped, in which order, and which readers must be told."""
 
 from __future__ import annotations
 

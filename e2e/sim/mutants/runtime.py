@@ -1,9 +1,9 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the runtime, removed one at a time: worlds of whole brokers must find each of these mutants.
 
-The core takes the runtime's word for what it cannot see: that a write is durable, that a message belongs to the session
-it names, that a transaction compared what it had to, that a run is new and an earlier one over. Each mutant lies to it
-in one of these.
+The core believes the runtime in things that it cannot see: that a write is durable, that a message belongs to the
+session that it names, that a transaction made its comparisons, that a member run is new and an earlier one has ended.
+Each mutant lies to the core in one of these.
 
 Two lies that no world noticed, because the core does not depend on them: messages of a broken connection are treated as
 those of the next session (what a living member says of its disk stays true), and no answer is treated as a conflict

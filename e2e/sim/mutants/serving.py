@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
-"""Rules of serving: who may deliver at a moment, what a new server may take for common, and who may become one.
+"""Rules of serving: which member may deliver at a moment or become the server, and what a new server may rely on.
 
 Most of these show with three members, with a link that is slow in one direction, or with a connection that breaks while
 a disk is slow.

@@ -1,8 +1,8 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
 """Rules of the storage adapter, removed one at a time: worlds whose disks it writes must find each of these mutants.
 
-A broker takes the adapter's word for what is durable, and for what a start finds. `DISK` is the rule that a start finds
-what was durable, no more and no less.
+A broker believes the adapter about what is durable, and about what a start finds. Rule `DISK`: a start finds all
+that was durable, and nothing else.
 """
 
 from __future__ import annotations

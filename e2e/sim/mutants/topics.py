@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
-"""Rules about what was deleted, removed one at a time: worlds in which it is made again must find each."""
+"""Rules about deleted topics and consumer groups, removed one at a time: worlds that make them again must find each."""
 
 from __future__ import annotations
 

@@ -1,19 +1,21 @@
 """Writers in the simulation: programs that publish, tasks that stage, publishers, what is staged, and their judge.
 
 A program opens its writer, has tasks stage rows for some partitions, and asks some broker to publish them. That broker
-is the publisher: it does what `rpc.publishing` does, by the same decisions of the core, with a coordinator that loses
-requests and answers. Masters carry out, as everywhere. Programs are killed, wake up as zombies, and run again with
-other rows; two use one writer; the topic grows; a person deletes a writer; a client sends what only a master may write;
-staged data is away and comes back, is dropped by its own retention, or is lost for good.
+is the publisher. It does what `rpc.publishing` does, with the same decisions of the core, and with a coordinator that
+loses requests and answers. Masters carry out publications, as everywhere.
 
-What is staged is not in simulated segments: the stage topic is a topic like any other. Here it is a store from which a
-batch can be had, or not now, or not any more.
+Programs are killed, wake up as zombies, and run again with other rows. Two programs use one writer. The topic grows. A
+person deletes a writer. A client sends batches that only a master may write. Staged data is away and comes back, is
+dropped by its own retention, or is lost for ever.
+
+Staged batches are not in simulated segments, because the stage topic is a topic like any other. Here a store holds
+them, and a read of a batch succeeds, or fails for now, or fails for ever.
 
     PUB         P1: a row is appended only for a manifest that is decided
     ONE         P2: one manifest for (writer, sequence)
     NEXT        P3: the next is decided when all of the one before is committed
     DONE        P4: ok follows from commits
-    CUTS        P5: same numbers, cuts and bytes from whichever master
+    CUTS        P5: same numbers, cuts and bytes from every master
     KEPT-STAGE  P6: what is decided is not dropped
     FENCE       P7: once opened, nothing of an earlier opening is decided
     OWNER       nothing is decided for an owner while the writer is another one's

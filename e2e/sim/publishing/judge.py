@@ -1,4 +1,4 @@
-"""The judge of publications: sees decisions, appends and answers, and says which promise was broken."""
+"""The judge of publications: it sees decisions, appends and answers, and says which promise was broken."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Plan:
     manifest: Manifest
 
     def batches_of(self, partition: int) -> Iterator[StagedBatch]:
-        """Those for a partition, in the order in which they are to stand there."""
+        """The batches for a partition, in the order that they must have there."""
         for chunk in self.chunks:
             for part in chunk.parts:
                 if part.partition == partition:
@@ -88,7 +88,7 @@ class PublicationJudge:
         self._opened_by[writer] = run
 
     def deleted(self, writer: str) -> None:
-        """A writer's record is deleted: all is forgotten, but for who may not publish any more."""
+        """A writer's record is deleted: all is forgotten, except which openings may not publish any more."""
         self._owners.pop(writer, None)
         self.saw("writer deleted")
 
@@ -165,7 +165,7 @@ class PublicationJudge:
                 self.fail("CUTS", f"{what}:{header.base_index}, and the chunks have no such batch there")
 
     def carried(self, who: str, partition: PartitionId, producer: bytes, sequence: int) -> None:
-        """DONE: what a master says is committed is."""
+        """DONE: if a master says that rows are committed, they are."""
         known = self.find(producer, sequence)
         if known is None:
             self.fail("PUB", f"{who} has carried out {sequence}, which was never decided")
@@ -187,13 +187,13 @@ class PublicationJudge:
             is_lost = (batch.partition, batch.offset) in self._stage.lost
             if row not in placed and not is_lost:
                 self.fail("DONE", f"{why}, and row {row} of {known.what} is not committed in partition {partition}")
-            # What was lost may stand in a segment that is not settled; the master has passed over it all the same.
+            # Lost rows may be in a segment that is not settled. The master has passed over them all the same.
             if row in placed and not is_lost:
                 self._check_copies([each for each in placed[row] if not self._was_lost(partition, each)], why)
             row += batch.rows
 
     def _check_copies(self, places: list[Batch], why: str) -> None:
-        """Behind a segment that is not settled a batch can stand twice: it was committed at one of the places."""
+        """Behind a segment that is not settled a batch can be stored twice: one of the two was committed."""
         judge = self._world.judge
         for number, batch in enumerate(places, 1):
             try:
@@ -205,7 +205,7 @@ class PublicationJudge:
                 return
 
     def _was_lost(self, partition: PartitionId, batch: Batch) -> bool:
-        """Whether the segment in which it stands was declared lost."""
+        """Whether its segment was declared lost."""
         place = (partition, batch.header.segment)
         return self._world.judge.losses.covers(place, batch.header.base_index)
 
@@ -273,7 +273,7 @@ class PublicationJudge:
                 self.fail("WHOLE", f"partition {partition} has {found} of {writer}, and {wanted} was decided")
 
     def _messages_lost(self, partition: PartitionId) -> set[int]:
-        """What was appended to a segment that was declared lost."""
+        """The rows that were appended to a segment that was declared lost."""
         return {
             message
             for (of, _, _), batch in self._world.judge.placed.items()

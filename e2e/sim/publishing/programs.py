@@ -27,11 +27,11 @@ PATIENCE_US = (20_000, 200_000, PUBLISH_US)
 """How long a program may wait for an answer to `Publish` before it asks another broker, or is killed."""
 
 TASK_US_MAX = (20_000, 300_000)
-"""Between two tasks that stage; the second where the topic grows."""
+"""The pause between two tasks that stage; the second value if the topic grows."""
 
 KILLED_SHARE = 0.3
 MORTAL_SHARE = 0.15
-"""Of the programs, so many do not run again once they are killed: what they decided is finished without them."""
+"""The share of programs that do not run again after a kill: others finish what they decided."""
 
 GOES_BACK_SHARE = 0.2
 FORGETS_SHARE = 0.3
@@ -53,9 +53,9 @@ class Program:
     """Publishes a number of publications, one after another.
 
     Args:
-        name: Of the writer.
+        name: The name of the writer.
         owner: What the program calls itself; empty: nothing.
-        count: Of publications.
+        count: How many publications.
         opens: Whether it opens its writer. One that does not shares it with another program, by mistake.
     """
 
@@ -76,12 +76,12 @@ class Program:
         return self._done >= self._count
 
     def start(self) -> None:
-        """A new run opens the writer, and goes on behind what was published."""
+        """A new run opens the writer, and goes on behind the last publication."""
         self._newest += 1
         self._open(self._newest)
 
     def _may_act(self, run: Run) -> bool:
-        """Whether this run is the newest; an older one is a zombie, which acts a while longer."""
+        """Whether this run is the newest. An older one is a zombie, which still acts for some time."""
         return run.number == self._newest or self._publishing.rng.random() < ZOMBIE_SHARE
 
     def _called(self, number: int) -> str:
@@ -219,7 +219,7 @@ class Program:
         elif isinstance(error, errors.SequencePassedError):
             if wanted.sequence == self._done and self._opens:
                 self._publishing.judge.fail("ONE", f"{self.name} is told that {wanted.sequence} was passed")
-            # Else it had gone back, as with a restored checkpoint.
+            # Otherwise it had gone back, as with a restored checkpoint.
             self._done = max(self._done, following)
             self._stage(run, self._done)
         elif isinstance(error, errors.WriterOwnedError):
@@ -237,7 +237,7 @@ class Program:
             self._publishing.later(self._publish, run, plan, wanted)
 
     def _settle(self, plan: Plan, wanted: Publication) -> None:
-        """ok: its rows are acknowledged, so what is sent from now on stands behind them."""
+        """ok: its rows are acknowledged, so all rows that are sent from now on come after them."""
         judge = self._publishing.judge
         known = judge.told_ok(self.name, plan, wanted)
         now_us = self._world.schedule.now_us

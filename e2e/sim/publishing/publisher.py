@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 TOPIC = "topic"
 PUBLISH_US = 1_500_000
 FINISH_US = 400_000
-"""For one try to finish. Then all partitions are asked again, those that are done too, and none forgets the writer."""
+"""The time for one try to finish. Then the publisher asks all partitions again, so that none forgets the writer."""
 
 LOOKS_US_MAX = (30_000, 30_000, 250_000)
 """How long a publisher may take between a look at what is staged and its transaction."""
 
 
 class Steps:
-    """Something that a process does step by step: it ends with the process, and stands still while that is frozen."""
+    """Work that a process does step by step. It ends with the process, and pauses while the process is frozen."""
 
     def __init__(self, publishing: Publishing, world: World, process: Process) -> None:
         self.publishing = publishing

@@ -31,12 +31,12 @@ STAGE_PARTITIONS = (PartitionId(901), PartitionId(902))
 
 
 class Stage:
-    """Staged batches by place, and what became of them.
+    """Staged batches by place, and their fates.
 
     Attributes:
-        gone: Places that cannot be had any more, and since when.
-        dropped: Of these, by retention.
-        lost: The others, with their disks.
+        gone: Places that cannot be read any more, and since when.
+        dropped: The places of these that retention dropped.
+        lost: The others, whose disks were lost.
     """
 
     def __init__(self, world: World, rng: random.Random) -> None:
@@ -50,7 +50,7 @@ class Stage:
         self.away_until_us = dict.fromkeys(STAGE_PARTITIONS, 0)
 
     def place(self) -> PartitionId:
-        """Where a task stages what is for one partition."""
+        """The place at which a task stages the rows for one partition."""
         return self._rng.choice(STAGE_PARTITIONS)
 
     def put(self, partition: PartitionId, chunk: bytes, first_message: int, rows: int) -> StagedBatch:

@@ -1,4 +1,4 @@
-"""All that has to do with publications in one world: who publishes, and what goes wrong."""
+"""All that has to do with publications in one world: the programs that publish, and the faults."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ class Publishing:
         if partitions > 1 and self.rng.random() < GROWING_SHARE:
             self.partition_count = self.rng.randint(1, partitions - 1)
             self._world.schedule.after(self.rng.randint(*GROWS_US), self._grow)
-        for _ in range(self.rng.choice((0, 0, 3)) * (not is_shared)):  # who opens nothing is not refused after it
+        # A shared writer is not deleted: a program that opens nothing is not refused after that.
+        for _ in range(self.rng.choice((0, 0, 3)) * (not is_shared)):
             self._world.schedule.after(self.rng.randint(20_000, 1_500_000), self._delete)
         for program in self.programs:
             self.later(program.start)
@@ -96,7 +97,7 @@ class Publishing:
 
     @property
     def stuck(self) -> str:
-        """What is not."""
+        """The programs and the records that are not done."""
         names = [program.name for program in self.programs if not program.is_done]
         records = [(record.state.name, record.sequence) for record, _ in self.records.writers.values()]
         return f"writers {names} wait, records are {records}"
@@ -190,7 +191,7 @@ class Publishing:
             self.judge.saw("staged data lost")
             self._world.schedule.tell("FAULT", f"what is staged on {partition} is lost")
             self.stage.lose(partition)
-        elif not self._is_slow or what > 0.9:  # else what is done would be gone before its writer is forgotten
+        elif not self._is_slow or what > 0.9:  # otherwise a DONE record would be gone before its writer is forgotten
             self._trim(partition)
         if self.judge.decisions and not self._is_slow and self.rng.random() < 0.5:
             self._ask_late(self.rng.choice(self.judge.decisions))
@@ -202,7 +203,7 @@ class Publishing:
         self.stage.away_until_us[partition] = self._world.schedule.now_us + self.rng.randint(*for_us)
 
     def on_decided(self) -> None:
-        """Where producers are forgotten, many publications wait for longer than that for a part of what is staged.
+        """If brokers forget producers, many publications wait longer than that for a part of their staged batches.
 
         Of others a question comes when they may have been forgotten; earlier ones would keep them in the tables.
         """
@@ -234,7 +235,7 @@ class Publishing:
             self._world.clients.ask_at(master, self.question(known.writer, known.record, partition), lambda _: None)
 
     def _forge(self) -> None:
-        """A client sends what looks as if a master had appended it: the next rows of some writer."""
+        """A client sends the next rows of some writer, as if a master had appended them."""
         partition = self.rng.choice(self._world.partitions)
         master = self._master_of(partition)
         if master is None or not self.judge.decisions:
