@@ -1,4 +1,4 @@
-"""Manifests: what is written is read again, and whatever else comes is refused before anything is made of it."""
+"""Manifests: a written manifest can be read again, and other bytes are refused before anything is built from them."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _start(stack: ExitStack, command: Sequence[str], log: Path, url: str) -> Non
 
 @contextmanager
 def _process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block, within seconds, whatever it waits for."""
+    """A process that ends with the block, within seconds, even if it waits for something."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
     try:

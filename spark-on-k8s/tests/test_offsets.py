@@ -11,7 +11,7 @@ from seriatim_spark.offsets import TopicPlaces, UserPlaces, from_json, parse_use
 
 
 def test_the_same_offsets_are_the_same_string() -> None:
-    """Whatever order they were found in: Spark compares strings."""
+    """The order in which they were found does not matter, because Spark compares strings."""
     one = {"b": TopicPlaces("x", {10: 5, 9: 7}), "a": TopicPlaces("y", {0: make_offset(3, 1200)})}
     other = {"a": TopicPlaces("y", {0: make_offset(3, 1200)}), "b": TopicPlaces("x", {9: 7, 10: 5})}
     text = json.dumps(to_json(one))

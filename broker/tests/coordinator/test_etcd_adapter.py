@@ -136,7 +136,7 @@ async def test_dead_endpoint_is_passed_over(tmp_path: Path) -> None:
 
 
 async def test_read_and_watch_leave_an_endpoint_that_fails(tmp_path: Path) -> None:
-    """Two coordinators that know nothing of each other stand for two members with the same data."""
+    """Two coordinators that know nothing of each other play two members with the same data."""
     first, second = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     frozen = start_child(tmp_path / "first", first)
     server = await serve(tmp_path / "second", second)

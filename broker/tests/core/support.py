@@ -1,7 +1,7 @@
-"""A bench for one core: events by hand, effects to look at, a clock that stands still unless told otherwise.
+"""A bench for one core: events by hand, effects to look at, a clock that moves only when told.
 
-Nothing here decides anything: disk, coordinator and other brokers are whatever the test says they answered. Writes are
-not durable before `persist()`, so a test sees what the core lets go before its disk has it.
+Nothing here decides anything: the test says what disk, coordinator and other brokers answered. Writes are not durable
+before `persist()`, so a test sees which effects the core releases before its disk has the writes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _M = TypeVar("_M")
 
 
 def checksum(seed: int, data: bytes) -> int:
-    """A stand-in for CRC-32C that needs no native library."""
+    """A replacement for CRC-32C that needs no native library."""
     return zlib.crc32(data, seed)
 
 
@@ -191,7 +191,7 @@ def log_of(
 
 
 def batches_of(no: int, counts: Iterable[int], **options: Any) -> tuple[Batch, ...]:
-    """Batches that stand in segment `no` one after another."""
+    """Batches that follow each other in segment `no`."""
     return tuple(log_of(no, counts, **options).uncertain)
 
 

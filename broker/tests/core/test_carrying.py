@@ -53,7 +53,7 @@ STAGE = 90
 
 
 def staged_batch(number: int, rows: int = 2, *, chunk: bytes = CHUNK, flags: int = FLAG_STAGED) -> Batch:
-    """A batch as it stands in the stage topic."""
+    """A batch as it is in the stage topic."""
     body = b"rows %d" % number
     raw = make_header(
         partition=STAGE,

@@ -64,7 +64,7 @@ def healing(replaces: MemberId | None = None) -> Bench:
 
 
 def asked(bench: Bench) -> tuple[MemberId, msg.CopyRequest]:
-    """Whom it asked last, and for what."""
+    """The member that it asked last, and the request."""
     effect = [effect for effect in bench.all(fx.Send) if isinstance(effect.message, msg.CopyRequest)][-1]
     by_broker = {member.broker: member for member in (M00, M01, M10, M11, M20, M21)}
     assert isinstance(effect.message, msg.CopyRequest)

@@ -1,4 +1,4 @@
-"""Where a group stands, as its server tells it: never less than before, and an error instead of a guess."""
+"""The place of a consumer group, as its server tells it: never less than before, and an error instead of a guess."""
 
 from __future__ import annotations
 

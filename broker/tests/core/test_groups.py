@@ -564,7 +564,7 @@ def test_who_asks_again_for_a_table_waits_once() -> None:
 
 
 def test_a_question_for_a_table_leads_to_one_question_at_the_most() -> None:
-    """Servers that stand behind each other in turn asked each other anew for all who waited: without end."""
+    """Two servers, each behind the other in turn, asked each other again for every waiting consumer: without end."""
     from .support import M11, M20, M21, Bench, sealed_chain
 
     chain = first_chain((M10, M11))

@@ -306,7 +306,7 @@ def test_a_restarted_member_names_the_blocks_that_it_named_before() -> None:
 
 
 def test_what_a_restarted_member_knows_of_a_producer_is_what_it_knew() -> None:
-    """Whatever blocks are on its disk, old ones too, and in whatever order producers come back and fall silent."""
+    """It holds for any blocks on its disk, also old ones, and in any order of producers that return and fall silent."""
     chance = random.Random(7)
     named = 0
     for run in range(12):

@@ -1,8 +1,8 @@
-"""Two members of one segment, joined by links that break: what must hold whatever happens in which order.
+"""Two members of one segment, joined by links that break: what must hold in any order of events.
 
 Hypothesis plays the producers, both disks, both links, crashes, the switcher and the coordinator. The switcher's rule
 for the sealed length is written here once more, from the protocol and not from the code: the commit of an unbroken
-master, else an answered tail.
+master, otherwise an answered tail.
 """
 
 from __future__ import annotations

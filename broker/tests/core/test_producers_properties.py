@@ -27,7 +27,7 @@ PRODUCERS = [bytes([letter]) * 16 for letter in range(3)]
 
 @dataclass(frozen=True)
 class Appended:
-    """A batch where it stands."""
+    """A batch and its place."""
 
     header: BatchHeader
     offset: int

@@ -1,4 +1,4 @@
-"""Attempts of a switcher: which id stands for which content, and what a member does with words that come late."""
+"""Switch attempts: which id belongs to which content, and what a member does with messages that come late."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def asked_in_a_try(bench: Bench, member: MemberId, table: Table, *, unbroken: bo
 
 
 def test_an_attempt_that_members_may_forget_is_not_used_again() -> None:
-    """Else a word about its first use, which comes late, would be taken for one about its second."""
+    """Otherwise a late message about its first use would count as one about its second use."""
     bench = Bench(M20)
     link(bench, *OTHERS)
     bench.do(ev.SwitchAwayFrom(P, 1))

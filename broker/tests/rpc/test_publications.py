@@ -74,7 +74,7 @@ class Inside:
 
 
 def question(**changed: Any) -> publications_pb2.CarryOutRequest:
-    """A question to a master, right but for what is changed."""
+    """A question to a master, right except for the changes."""
     right: dict[str, Any] = {
         "incarnation": "ab" * 16, "writer": "nightly", "producer": PRODUCER, "sequence": 1, "manifest": PLACE,
         "partition_ids": [3],
@@ -83,7 +83,7 @@ def question(**changed: Any) -> publications_pb2.CarryOutRequest:
 
 
 def place(**changed: Any) -> records_pb2.ManifestReference:
-    """A manifest's place, right but for what is changed."""
+    """A manifest's place, right except for the changes."""
     found = records_pb2.ManifestReference()
     found.CopyFrom(PLACE)
     for name, value in changed.items():

@@ -266,7 +266,7 @@ async def test_an_earlier_decision_is_finished_first() -> None:
 
 
 async def test_another_publisher_was_quicker() -> None:
-    """Both looked at a record that says nothing; one decision stands."""
+    """Both looked at a record without a decision; only one decision is kept."""
     cluster = await begun()
     other = cluster.wanted(1, rows=5)
 

@@ -33,7 +33,7 @@ STAGED = StagedBatch(STAGE, 1, make_offset(2, 7), CHUNK)
 
 
 def batch_of(body: bytes, flags: int = FLAG_STAGED, stage: bytes = CHUNK, index: int = 7) -> Batch:
-    """A batch as it stands in the stage topic."""
+    """A batch as it is in the stage topic."""
     raw = make_header(
         partition=STAGE, message_count=1, producer=b"t" * 16, producer_epoch=0, base_sequence=0, first_timestamp_ms=5,
         last_timestamp_ms=5, body_length=len(body), body_crc=crc32c(0, body), flags=flags, stage=stage,

@@ -1,4 +1,4 @@
-"""Brokers of the version before stand beside new ones, or come back after a decision: they know no publications."""
+"""Brokers of the previous version run beside new ones, or return after a decision: they know no publications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller's balance: whom it asks, what it leaves alone, and how it carries a plan out."""
+"""The controller's balance: which brokers it asks, what it leaves alone, and how it carries a plan out."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class World:
     # what tests do
 
     def put(self, partition: int, group: str, slot: int = 0, load: int | None = None) -> None:
-        """A head stands there from now on."""
+        """The open segment is there from now on."""
         self.heads[partition] = (group, slot)
         if load is not None:
             self.load[partition] = load

@@ -1,4 +1,4 @@
-"""Who stands for election, and when."""
+"""Which brokers take part in the election, and when."""
 
 from __future__ import annotations
 

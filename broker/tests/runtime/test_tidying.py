@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class Elected:
-    """An election that stands until it is lost."""
+    """An election that is won until the test loses it."""
 
     def __init__(self, coordinator: Any) -> None:
         self._coordinator = coordinator

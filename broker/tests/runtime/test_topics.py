@@ -1,4 +1,4 @@
-"""Topics are made, grow and go, whatever controller dies in the middle of it."""
+"""Topics are made, grow and go, even if any controller dies in the middle of it."""
 
 from __future__ import annotations
 

@@ -2,21 +2,21 @@
 
     python flat_out_process.py DIRECTORY SECONDS [FAULT FOUND_MS]
 
-`ready` is printed when the storage is open: the time to make the disk slow; a line on standard input begins the
-writing. Everything happens at once: memtables fill, small column families are compacted, segments are dropped,
-extents are copied forward, emptied and used again, and what is behind the head is read. The last line is JSON:
-`write_ms` is the longest write of the engine, `pause_ms` the longest time between two beats of the loop, of the whole
-run, and beside them is how often what should happen did.
+The process prints `ready` when the storage is open: then is the time to make the disk slow. A line on standard input
+begins the writing. Everything happens at once: memtables fill, small column families are compacted, segments are
+dropped, extents are copied forward, emptied and used again, and older messages are read. The last line is JSON:
+`write_ms` is the longest write of the engine in the whole run, and `pause_ms` the longest time between two beats of the
+loop. The other numbers say how often each expected thing happened.
 
-Both times leave out what is the machine's doing and not the storage's:
+Both times leave out what the machine causes, and not the storage:
 
 * the time for which threads of this process were ready to run and waited for a processor (others are at work on it),
 * the time that the hypervisor took from the machine. It tells, in steps of 10 ms, but not all. So if the thread did
   not once go to sleep, it waited for nothing, and only its processor time counts.
 
 FAULT makes the storage do what it must not, to see that it is seen: see `FAULTS`. The writing ends then as soon as a
-pause of FOUND_MS was seen (of a write as well, if the fault is in writes): how soon a memtable is full, and a write
-waits, is a matter of how busy the machine is.
+pause of FOUND_MS was seen (of a write as well, if the fault is in writes): it depends on the load of the
+machine how soon a memtable is full and a write waits.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ FAULTS: dict[str, Callable[[TimedEngine], None]] = {
 
 
 class Work:
-    """Twenty partitions that are written to in turn; each drops its segment now and then and begins the next."""
+    """Twenty partitions that are written to in turn; each drops its segment from time to time and begins the next."""
 
     def __init__(self, storage: RocksStorage, is_over: Callable[[], bool]) -> None:
         self._storage = storage

@@ -35,7 +35,7 @@ class _Reports:
 
 
 class RocksHarness:
-    """A storage in a directory. A crash is a copy of the directory as it stands, opened in the original's place."""
+    """A storage in a directory. A crash is a copy of the directory at that moment, opened in the original's place."""
 
     def __init__(self, directory: Path, settings: RocksSettings) -> None:
         self._parent = directory

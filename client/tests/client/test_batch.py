@@ -1,4 +1,4 @@
-"""Bodies: what goes in comes out, whatever is missing, and damage is noticed."""
+"""Bodies: the same rows come out that went in, with any field missing, and damage is noticed."""
 
 from __future__ import annotations
 

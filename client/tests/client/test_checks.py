@@ -210,7 +210,7 @@ async def test_a_table_that_is_cut_short_by_close_settles_all_its_rows() -> None
 
 
 async def test_cancelling_a_send_takes_nothing() -> None:
-    """Also in the turn of the loop that a sender gives to others now and then."""
+    """Also in the turn of the loop that a sender gives to others from time to time."""
     async with producing() as (cluster, producer):
         taken = 0
         for _n in range(3000):

@@ -1,8 +1,8 @@
 """An exception at each call of the client's own code in turn: nothing hangs, nothing settles falsely, all is settled.
 
-What must hold, wherever the exception came: a delivery is ok only with the place at which its message stands; failed
-only if its message is nowhere; and all are settled once the producer is closed. A consumer acknowledges only what the
-application was given, and what it passes over comes again to the next consumer.
+What must hold after an exception at any place: an outcome is ok only with the offset at which its message is stored,
+and failed only if its message is stored nowhere. All outcomes are settled when the producer is closed. A consumer
+acknowledges only messages that the application got, and the next consumer gets the messages that it passed over.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def stored(partition: FakePartition) -> dict[int, bytes]:
 
 
 class _Application:
-    """Sends through a producer whatever it can, and looks at what became of it."""
+    """Send as much as possible through a producer, and check the outcomes."""
 
     def __init__(self, place: InProcess) -> None:
         self.place = place

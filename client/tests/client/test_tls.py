@@ -1,4 +1,4 @@
-"""A client with TLS: whom it believes, what it says when that fails, and certificates that change under it."""
+"""A client with TLS: which brokers it believes, what it says when that fails, and certificates that change under it."""
 
 from __future__ import annotations
 

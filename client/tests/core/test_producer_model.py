@@ -1,7 +1,7 @@
 """The producer's core against the model of a log, under random losses, refusals, moves and waits.
 
-Whatever happens: order is kept, nothing stands twice, what was told is true, and once the faults end all is settled.
-Each seed draws its own weights of what happens how often (some things never), so that rare mixes come up as well.
+In every run order is kept, nothing is stored twice, each outcome is true, and all is settled when the faults end. Each
+seed draws its own weights of events (some never happen), so that rare mixes come up as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cluster of its own, up and down: the machine is afterwards what it was before, whatever `up` got to."""
+"""A cluster of its own, up and down: afterwards the machine is as before, no matter how far `up` came."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_every_fault_of_order_changes_the_bytes(events: Events, fault: str) -> N
 
 
 def test_every_pair_of_neighbours_counts(events: Events) -> None:
-    """Whatever two successive events of an aircraft are, their order shows."""
+    """Any two successive events of an aircraft show their order."""
     keys, values = events.keys.to_pylist(), events.values.to_pylist()
     busiest = max(set(keys), key=keys.count)
     story = [value for key, value in zip(keys, values, strict=True) if key == busiest]

@@ -1,4 +1,4 @@
-"""A flipped bit lies in a message of the case, where a start cannot take it for a torn end."""
+"""A flipped bit is in a message of the case, at a place that a start cannot read as a torn end."""
 
 from __future__ import annotations
 

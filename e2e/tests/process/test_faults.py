@@ -103,7 +103,7 @@ async def test_a_graceful_stop_loses_no_outcome(cluster: LocalCluster, tmp_path:
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_a_standby_takes_over_from_a_consumer(cluster: LocalCluster, tmp_path: Path, how: str) -> None:
-    """Thawed, a consumer finds old deliveries in its buffers: it must not take them for new ones."""
+    """Thawed, a consumer finds old deliveries in its buffers: it must not treat them as new ones."""
     topic = f"takeover-{how}"
 
     def arguments(name: str) -> list[str]:

@@ -147,7 +147,7 @@ async def test_a_program_killed_before_the_decision_leaves_nothing(cluster: Loca
 
 
 async def test_a_program_killed_at_any_moment_leaves_all_rows_or_none(cluster: LocalCluster) -> None:
-    """Killed before, during and after the decision; the same run again finds out, and says how it stands."""
+    """Killed before, during and after the decision; the same run, started again, finds out and reports the state."""
     async with Client.connect(cluster.bootstrap) as client:
         admin = client.admin()
         await admin.create_topic("pub-moments", PARTITIONS)

@@ -168,7 +168,7 @@ async def test_the_authority_is_replaced_under_traffic_and_nothing_that_stands_b
 async def test_a_client_certificate_that_has_expired_is_refused_and_one_in_time_is_not(
     secure: LocalCluster, tmp_path: Path
 ) -> None:
-    """With an authority of our own, for the cluster's forgets its key."""
+    """With an authority of our own, because the cluster's forgets its key."""
     trustme = pytest.importorskip("trustme")
     from datetime import UTC, datetime
 

@@ -65,7 +65,7 @@ class Traffic:
         await self._until(lambda: self.acknowledged >= acknowledged and self.delivered >= delivered)
 
     async def accepts(self, count: int = 100) -> None:
-        """Wait until so many more messages are acknowledged, whatever consumers see of them."""
+        """Wait until so many more messages are acknowledged, whether consumers see them or not."""
         wanted = self.acknowledged + count
         await self._until(lambda: self.acknowledged >= wanted)
 
@@ -122,10 +122,10 @@ async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: 
     """Traffic on a new topic for as long as the block lasts; then everything must be there, once and in order.
 
     Args:
-        cluster: Where.
-        topic: Made here.
-        directory: For the histories; all that lie in it at the end are judged together.
-        reads: Whether a consumer reads here; else the caller sees to it that the group is read.
+        cluster: The cluster that gets the traffic.
+        topic: Its name; this function makes it.
+        directory: For the histories; all histories in it are judged together at the end.
+        reads: Whether a consumer reads here; otherwise the caller reads for the consumer group.
     """
     with HistoryWriter(directory / "traffic.jsonl", "traffic") as history:
         client_tls = tls_of(cluster)

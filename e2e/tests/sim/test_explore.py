@@ -1,4 +1,4 @@
-"""The exhaustive small model: it finds rules that are taken away, by a shortest trace, and nothing while they stand."""
+"""The exhaustive small model: it finds each removed rule by a shortest trace, and nothing if no rule is removed."""
 
 from __future__ import annotations
 

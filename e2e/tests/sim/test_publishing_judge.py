@@ -21,7 +21,7 @@ STAGED_AT = STAGE_PARTITIONS[0]
 
 
 def done_without_rows() -> tuple[PublicationJudge, Stage]:
-    """A publication that is DONE, and nothing of it stands in the log of its partition."""
+    """A publication that is DONE, and nothing of it is in the log of its partition."""
     rows = SimpleNamespace(
         replay=lambda _chain, _length: [], placed={}, seen_states=set(), sealed={},
         losses=SimpleNamespace(covers=lambda *_: False),

@@ -14,7 +14,7 @@ EVERY = 23
 
 
 class Watched(BrokerCore):
-    """A core that checks itself against a copy now and then."""
+    """A core that checks itself against a copy from time to time."""
 
     __slots__ = ("steps", "twins")
 

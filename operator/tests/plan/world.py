@@ -69,7 +69,7 @@ class World:
     brokers_answer: bool = True
     done: list[Action] = field(default_factory=list)
     processes: dict[tuple[str, str, int], str] = field(default_factory=dict)
-    """Broker, incarnation and run of each process that lives -> its node, whatever the API says of its pod."""
+    """Broker, incarnation and run of each process that lives -> its node, whatever state the API shows for its pod."""
     falsely_certified: list[DeclareDead] = field(default_factory=list)
     deleted_under_process: list[str] = field(default_factory=list)
     numbers: int = 0

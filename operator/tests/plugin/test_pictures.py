@@ -1,4 +1,4 @@
-"""What is drawn: the facts that a person looks for stand where they are expected."""
+"""What is drawn: the facts that a person looks for are at their expected places."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An API server, its controllers and the brokers in one process, for passes of the real reconciler.
 
 It keeps what the operator relies on: UIDs and preconditions, server-side apply by which a manager owns what it names,
-status apart from spec, claims bound where their first pod stands, and pods that come up by themselves. Each write that
+status apart from spec, claims bound on the node of their first pod, and pods that start by themselves. Each write that
 changes something is counted, and the operator can be made to die right after any of them.
 """
 

@@ -1,4 +1,4 @@
-"""What a NetworkPolicy means, in a few lines: who may connect to whom, by the rules of networking.k8s.io/v1.
+"""What a NetworkPolicy means, in a few lines: which pod may connect to which, by the rules of networking.k8s.io/v1.
 
 The test cluster's network does not enforce policies. This says what one that does would do, so that a policy is tested
 by what it lets through and not by how it is written.
@@ -25,7 +25,7 @@ class Place:
 
 
 def pod(namespace: str, address: str = "10.1.0.1", **labels: str) -> Place:
-    """A pod; `app__x` stands for the label `app.kubernetes.io/x`."""
+    """A pod; `app__x` means the label `app.kubernetes.io/x`."""
     named = {
         name.replace("app__", "app.kubernetes.io/").replace("own__", "seriatim.dev/"): v for name, v in labels.items()
     }

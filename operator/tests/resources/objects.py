@@ -13,7 +13,7 @@ UID = "6f1c9c1e-0000-4000-8000-000000000001"
 
 
 def cluster(namespace: str = "shop", **spec: Any) -> BrokerCluster:
-    """The cluster `orders`; keywords are fields of its spec as they stand in a manifest."""
+    """The cluster `orders`; keywords are fields of its spec as they are in a manifest."""
     return BrokerCluster.from_manifest(
         {
             "metadata": {"name": "orders", "namespace": namespace, "uid": UID},

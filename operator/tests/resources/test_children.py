@@ -1,4 +1,4 @@
-"""The other children: who owns them, whom they let in, and that a real API server takes each as it is."""
+"""The other children: which object owns them, which clients they let in, and that a real API server takes each."""
 
 from __future__ import annotations
 

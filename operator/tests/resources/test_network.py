@@ -1,4 +1,4 @@
-"""Who may reach the brokers, and whom they may reach, as a network that enforces policies would have it."""
+"""Which pods may reach the brokers, and which the brokers may reach, in a network that enforces policies."""
 
 from __future__ import annotations
 

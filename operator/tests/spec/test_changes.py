@@ -143,7 +143,7 @@ def test_defaults_appear_in_what_is_stored(kept: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.KIND)
 def test_what_is_stored_is_what_the_model_reads(kind: type[Resource], kept: Any) -> None:
-    """Defaults stand in the model and in the definition, made from it: they are the same."""
+    """Defaults are in the model and in the definition, made from it: they are the same."""
     stored = kept(FULL[kind.KIND])
     assert kind.from_manifest(stored).spec == kind.from_manifest(FULL[kind.KIND]).spec  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Definitions of another version are noticed, on a real API server, and only now and then looked for."""
+"""Definitions of another version are noticed, on a real API server, and looked for only from time to time."""
 
 from __future__ import annotations
 

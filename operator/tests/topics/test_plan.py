@@ -1,4 +1,4 @@
-"""The plan alone: whatever the world looks like, it comes to rest, and never takes away what is not the object's."""
+"""The plan alone: it comes to rest in every world, and never takes away what the object does not own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking the operator away, against a real API server: refused while clusters stand, and nothing is left held."""
+"""Taking the operator away, against a real API server: refused while clusters exist, and no finalizer is left."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def table(spark: SparkSession, tmp_path: Path) -> Iterator[Table]:
 
 
 def test_a_driver_that_was_replaced_changes_nothing_in_a_table(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands still while its tasks run; the one that replaces it writes that micro-batch and others."""
+    """It is frozen while its tasks run; the one that replaces it writes that micro-batch and others."""
     zombie, new = table.driver(), table.driver()
     zombie(table.rows((1, b"a", b"a0"), (2, b"b", b"b0")), 0)
     merged = _Applying._merged
