@@ -178,7 +178,7 @@ class Judge:
         raise Violation(rule, text)
 
     def excuse(self, what: Excuse) -> None:
-        """Something is forgiven that would break a promise; docs/internals/excuses.md says why."""
+        """Forgive something that would break a promise; docs/internals/excuses.md says why."""
         self.seen_states.add(f"excused: {what.value}")
 
     def note(self, effect: Note) -> None:
@@ -561,7 +561,10 @@ class Judge:
                 self.fail("COPY", f"{what}: {member} is listed for its tail and has none")
 
     def _declared_lost(self, partition: PartitionId, old: Segment) -> None:
-        """I1: only a segment that is lost, and that a person named. Consumer groups behind its end are told."""
+        """I1: only a segment that is lost, and that a person named, is declared lost.
+
+        Consumer groups that had not read all of it must be told.
+        """
         place = (partition, old.no)
         what = f"segment {old.no} of partition {partition} was declared lost"
         if place not in self.gaps_asked:
@@ -1063,7 +1066,7 @@ class Judge:
         view.acked[segment_no] = max(view.acked.get(segment_no, 0), index + 1)
 
     def moved(self, group: str, partition: PartitionId, segment_no: int) -> None:
-        """A reader of ranges, which has no cursor, is through with all before that segment."""
+        """A reader of ranges, which has no cursor, has finished all before that segment."""
         self._cursors[group, partition] = segment_no
 
     def is_gone(self, partition: PartitionId, messages: list[int]) -> bool:
@@ -1119,7 +1122,7 @@ class Judge:
     # ---- what people do to groups -----------------------------------------------------------------------
 
     def _operated(self, who: str, partition: PartitionId, group: str, old: CursorRecord, new: CursorRecord) -> None:
-        """ONCE, I11: an operation is carried out once; a move takes the next epoch, and a pause changes no place."""
+        """ONCE, I11: an operation is carried out once; a move raises the group epoch, and a pause changes no place."""
         what = f"{who} writes {new} over {old}"
         if not new.requests or old.requests[-len(new.requests) + 1 :] != new.requests[:-1]:
             self.fail("ONCE", f"{what}, and forgets what was done")

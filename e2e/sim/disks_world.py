@@ -29,7 +29,7 @@ class JudgedStorage(AdapterStorage):
     name: str
 
     def recover(self) -> Iterator[RecoveredPartition]:
-        """What is on the disk."""
+        """What is on this disk now."""
         found = sorted(super().recover(), key=lambda partition: partition.partition)
         held = [partition for partition in self._disk.recover() if not _is_empty(partition)]
         if [partition for partition in found if not _is_empty(partition)] != held:

@@ -29,7 +29,7 @@ TRIES_MAX = 5
 
 @dataclass
 class Wish:
-    """What a person wants."""
+    """One operation on a consumer group, as a person asks for it."""
 
     partition: PartitionId
     group: str
@@ -114,7 +114,7 @@ class People:
         return found
 
     def _length(self, chain: Chain, segment: Segment) -> int:
-        """Below which index a segment can be read, as its master says."""
+        """The index below which a segment can be read, as its master says."""
         if segment.sealed_len is not None:
             return segment.sealed_len
         process = self._world.brokers[segment.master.broker].process

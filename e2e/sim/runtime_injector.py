@@ -97,7 +97,7 @@ class RuntimeInjector(Injector):
             self._schedule.after(NOTICED_US + self._rng.randint(1, 1_000_000), self._rebuild, True)
 
     def _rebuild(self, have_looked: bool = False) -> None:
-        """A person comes: soon, or when all brokers have had the time to look."""
+        """A person rebuilds; with `have_looked` only after all brokers have had the time to look."""
         world: Any = self._world
         if have_looked:
             world.person.check_alarm()

@@ -11,7 +11,7 @@ from seriatim_broker.testing.virtual_time import Handle, VirtualTime
 
 
 class Violation(AssertionError):  # noqa: N818 - a finding, named as in the protocol
-    """A promise of PROTOCOL's section 8 was broken.
+    """A promise of docs/internals/protocol.md was broken.
 
     Attributes:
         rule: `I1` to `I14`, `RT` (real time) or `CORE` (the core itself failed).
@@ -57,7 +57,7 @@ class Schedule:
         self.time.add(when_us, Handle(None, call, arguments))
 
     def run_until(self, until_us: int, event_count_max: int) -> bool:
-        """Let everything happen up to a time; False if that were more events than there may be."""
+        """Let everything happen up to a time; False if that needs more events than the limit."""
         return self.time.run_until(until_us, event_count_max)
 
     def mark(self, who: str, what: str) -> None:

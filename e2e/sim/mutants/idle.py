@@ -27,7 +27,7 @@ def _forgotten_early() -> list[Patch]:
 
 
 def _row_hides_window() -> list[Patch]:
-    """Of a producer that came back, what the block says is believed."""
+    """The block is believed about a producer that came back."""
 
     def window(self: Any, producer: bytes) -> bytes | None:
         for block in reversed(self.blocks):
@@ -42,7 +42,7 @@ def _row_hides_window() -> list[Patch]:
 
 
 def _missing_is_empty() -> list[Patch]:
-    """A preparation does not wait for blocks that it names: those that are missing are taken for empty."""
+    """A preparation does not wait for blocks that it names: missing blocks count as empty."""
     init: Any = producers.ProducerTable.__init__
 
     def without_missing(self: Any, table: Any = producers.NO_TABLE, newer: Any = (), known: Any = NOTHING) -> None:
@@ -55,7 +55,7 @@ def _missing_is_empty() -> list[Patch]:
 
 
 def _unread_is_unknown() -> list[Patch]:
-    """A producer whose window a new master has not made yet is taken for a new one."""
+    """A producer whose window a new master has not built yet counts as a new producer."""
 
     def find(self: producers.Unread, producer: bytes) -> bytes | None:
         return self.read.get(producer)
@@ -74,7 +74,7 @@ def _part_missing() -> list[Patch]:
 
 
 def _parts_mixed() -> list[Patch]:
-    """Parts are kept for all links in one place, and not looked at: those of two preparations become one."""
+    """Parts of all links are kept in one place and not checked: those of two preparations become one."""
     together: list[bytes] = []
 
     def take_part(self: Any, part: bytes, parts_left: int) -> list[Any]:

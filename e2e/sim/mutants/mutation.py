@@ -21,8 +21,8 @@ class Mutation:
     """A removed rule.
 
     Attributes:
-        rule: What holds without it.
-        patches: Makes what is replaced, anew for each run.
+        rule: The rule that holds without the mutant.
+        patches: Makes the replacements, anew for each run.
         breaks: The promises that may be reported first.
         layer: Where the bug is: `core`, `client`, `runtime` or `storage`.
         profile: In which worlds it shows soon: a name of `faults.PROFILES`, or empty for any.
@@ -41,7 +41,7 @@ class Mutation:
 
 @contextmanager
 def applied(mutation: Mutation | None) -> Iterator[None]:
-    """Run with one rule removed; with None with all of them."""
+    """Run with one rule removed; with None, no rule is removed."""
     patches = mutation.patches() if mutation is not None else []
     before = [(owner, attribute, vars(owner)[attribute]) for owner, attribute, _ in patches]
     for owner, attribute, value in patches:
