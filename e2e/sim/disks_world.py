@@ -60,7 +60,7 @@ class DisksInjector(RuntimeInjector):
 
 
 class DisksWorld(RuntimeWorld):
-    """See the module."""
+    """A world whose brokers write their disks with the real storage adapter."""
 
     injector_kind = DisksInjector
 

@@ -119,7 +119,7 @@ class GroupsInjector(RuntimeInjector):
 
 
 class GroupsWorld(RuntimeWorld):
-    """See the module."""
+    """A world in which an operator changes what it wants of broker groups."""
 
     injector_kind = GroupsInjector
     event_count_max = 6_000_000

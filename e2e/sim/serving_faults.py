@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ServingFaults:
-    """See the module."""
+    """The faults that hit servers, for `Injector` to inherit."""
 
     _world: World
     _rng: random.Random

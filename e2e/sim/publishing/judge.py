@@ -59,7 +59,7 @@ def messages_of(batch: Batch) -> list[int]:
 
 
 class PublicationJudge:
-    """See the module."""
+    """Remembers decisions, appends and answers, and fails the run when a promise is broken."""
 
     def __init__(self, world: World, stage: Stage) -> None:
         self._world = world
