@@ -1,0 +1,42 @@
+"""The rules that code names, the planted bugs, and the page about them are one set of names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from e2e.sim.mutations import MUTATIONS, OVERLAPPING
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "internals" / "planted-bugs.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"[Rr]ules? ((?:`[a-z0-9-]+`(?: \([^)]*\))?(?:,| and|\s|#)*)+)")
+PLANTED = {*MUTATIONS, *OVERLAPPING}
+
+
+def _named_in_code() -> set[str]:
+    """The names behind the word rule in the sources of all packages."""
+    sources = [
+        path for package in ("api", "broker", "client", "operator") for path in (ROOT / package / "src").rglob("*.py")
+    ]
+    texts = [path.read_text(encoding="utf-8") for path in sources]
+    return {
+        name for text in texts for found in NAMED.finditer(text) for name in re.findall(r"`([a-z0-9-]+)`", found[1])
+    }
+
+
+def _without_a_bug() -> set[str]:
+    """The names in the page's table of rules that no planted bug leaves out."""
+    table = PAGE.split("## Rules that no planted bug leaves out")[1].split("\n## ")[0]
+    return set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE))
+
+
+def test_each_planted_bug_is_named_at_the_line_that_keeps_its_rule() -> None:
+    assert not set(MUTATIONS) - _named_in_code()
+
+
+def test_each_rule_in_code_has_a_planted_bug_or_is_on_the_page() -> None:
+    assert _named_in_code() - PLANTED == _without_a_bug()
+
+
+def test_each_planted_bug_is_on_the_page() -> None:
+    assert not [name for name in MUTATIONS if f"`{name}`" not in PAGE]
