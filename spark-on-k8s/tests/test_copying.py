@@ -23,7 +23,7 @@ TOPIC = ["--bootstrap", "h:1", "--topic", "orders"]
         ([*REPLAY[:3], "--id", "a/b", "--checkpoint", "/c", *TOPIC], "--id is a name"),
         ([*REPLAY, *TOPIC, "-o", "failOnDataLoss=false"], "chooses failOnDataLoss itself"),
         ([*REPLAY, *TOPIC, "-o", "startingOfsets=earliest"], "did you mean startingOffsets"),
-        ([*REPLAY, *TOPIC, "--to-option", "sequence=1"], "--to-option is NAME=VALUE, and 'sequence' is none"),
+        ([*REPLAY, *TOPIC, "--to-option", "sequence=1"], "and there is no option 'sequence'"),
         ([*REPLAY, *TOPIC, "--to-option", "writeTimeout"], "there is no = in it"),
         ([*REPLAY, *TOPIC, "--to-option", "writeTimeout=soon"], "writeTimeout is a time"),
         (["replay", *TOPIC, "--to-topic", "a/b", "--id", "r", "--checkpoint", "/c"], "one topic"),

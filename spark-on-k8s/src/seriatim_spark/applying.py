@@ -89,11 +89,11 @@ def state_of(link: Link) -> TableState:
 
 
 def read_state(directory: str) -> TableState | None:
-    """The table as it is now; None: there is none yet.
+    """The table as it is now; None if no table was written yet.
 
     Raises:
-        ApplyError: It is no table.
-        ChainError: It cannot be read, or is of a newer version.
+        ApplyError: The directory holds something that is not a table.
+        ChainError: The table cannot be read, or a newer version of this package wrote it.
     """
     link = batch_chain.newest(directory)
     return None if link is None else state_of(link)
@@ -202,7 +202,7 @@ def read_table(directory: str) -> pa.Table:
     """The whole table, without tombstones.
 
     Raises:
-        ApplyError: There is none.
+        ApplyError: The directory has no table.
     """
     state = read_state(directory)
     if state is None:

@@ -91,7 +91,7 @@ class Checksums:
         if data is not None and not column.null_count:
             self._add(name, memoryview(data)[bounds[0] : bounds[-1]])
             self.size_bytes += int(bounds[-1] - bounds[0])
-        elif data is not None:  # bytes below a null are nobody's
+        elif data is not None:  # bytes below a null belong to no row
             taken = pa.concat_arrays([column.drop_null()])
             if len(taken):
                 begin = np.frombuffer(taken.buffers()[1], np.int32)[taken.offset : taken.offset + len(taken) + 1]
@@ -241,7 +241,7 @@ class ArchiveWriter:
 
     def _take_rows(self, rows: pa.RecordBatch, day: int) -> None:
         offsets = rows.column("offset").to_numpy(zero_copy_only=False)
-        if offsets[0] < self._start:  # what stands before is in files
+        if offsets[0] < self._start:  # the rows before are in files already
             rows = rows.slice(int(np.count_nonzero(offsets < self._start)))
         while rows.num_rows:
             first = rows.column("offset")[0].as_py()

@@ -68,24 +68,24 @@ def resolve(
     brokers: Brokers,
     incarnations: Mapping[str, str],
 ) -> dict[Key, int]:
-    """The offsets that a user means, for each partition that is read.
+    """Find for each partition that is read the offset that the user's option means.
 
     Args:
-        where: What the user said.
-        default: For what was not said.
-        earliest: The first messages that are kept.
-        ends: The ends of the partitions.
-        brokers: Asked about times.
-        incarnations: Of the topics.
+        where: The value of the option; None: the user gave none.
+        default: The places of partitions that the option does not name.
+        earliest: The first kept message of each partition.
+        ends: The end of each partition.
+        brokers: The brokers that turn a time into offsets.
+        incarnations: The incarnation of each topic, by name.
 
     Raises:
-        OffsetsError: Places in partitions that are not there, or not read.
+        OffsetsError: The option names a partition that the topic does not have, or that the query does not read.
     """
     if where is None:
         return {key: place.offset for key, place in default.items()}
     if isinstance(where, datetime):
         at_time = places_of(brokers.at(where, incarnations))
-        # What was appended since the ends were asked for is not read.
+        # The query does not read messages that were appended after it asked for the ends.
         return {key: min(at_time[key].offset, ends[key].offset) for key in ends if key in at_time}
     named = {"earliest": earliest, "latest": ends}
     if isinstance(where, str):

@@ -64,10 +64,10 @@ class Link:
 
 
 def newest(directory: str) -> Link | None:
-    """The link that counts; None: there is none yet.
+    """The newest link of the chain, which says what the output is now; None if no link was written yet.
 
     Raises:
-        ChainError: It cannot be read, or is of a newer version.
+        ChainError: The link cannot be read, or a newer version of this package wrote it.
     """
     files, root = file_system(directory)
     serials = _serials(files, root)

@@ -72,7 +72,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a range that can be read apart. `size_bytes` is None if no broker could say it."""
+    """A part of a range that a task can read alone. `size_bytes` is None if no broker knew the size."""
 
     start: int
     end: int

@@ -60,8 +60,8 @@ def with_brokers(
     for key in planned.unsettled:
         one = planned.ranges[key]
         text = (
-            f"no member of the segment behind {format_offset(one.end)} answers: nobody can say what stands in it and "
-            "behind it"
+            f"no member of the segment behind {format_offset(one.end)} answers: its messages and those behind it "
+            "cannot be checked now"
         )
         found.append(Finding("unsettled", one.topic, one.incarnation, one.partition, one.end, 1, text))
     report = {one.where: one for one in put_together(covers, found)}

@@ -164,10 +164,10 @@ _lock = threading.Lock()
 
 
 def connected(target: Target) -> Connection:
-    """The connection of this process to a cluster; made if there is none.
+    """The connection of this process to a cluster. The first call makes it.
 
     Raises:
-        ClusterError: Certificates that cannot be used.
+        ClusterError: The certificates cannot be used.
     """
     with _lock:
         key = (os.getpid(), target)

@@ -1,6 +1,6 @@
-"""What goes wrong for a user of the data source, each with a text that says what to do.
+"""The errors that a user of the data source sees. The text of each says what to do.
 
-Spark shows an error of a Python data source with its traceback; the last line is one of these.
+Spark shows the traceback of an error of a Python data source. Its last line is one of these errors.
 
     SourceError
     ├── OptionError            an option that is unknown, missing, or not of its form
@@ -9,10 +9,10 @@ Spark shows an error of a Python data source with its traceback; the last line i
     ├── TopicReplacedError     the topic was deleted, or deleted and made again
     ├── DataLossError          messages that the query needs are gone
     ├── UnsettledError         messages that the query needs cannot be read before brokers are back
-    ├── ReadOrderError         rows that do not follow one another: nothing of the task is used
+    ├── ReadOrderError         rows that do not follow one another: Spark uses no row of the task
     ├── RowError               a row that cannot be a message of the topic
-    ├── WriterConflictError    the writer is another program's now, or is ahead of this one
-    ├── ReplayDiffersError     a micro-batch that was published has other rows now
+    ├── WriterConflictError    another program has opened the writer, or has published later rows with it
+    ├── ReplayDiffersError     a micro-batch was published already, and now has other rows
     ├── SinkError              rows were not published, for another reason
     └── ClusterError           no broker answers, or certificates are refused
 """
@@ -34,15 +34,15 @@ class OptionError(SourceError):
 
 
 class SchemaMismatchError(SourceError):
-    """A schema was asked for that the source does not give, or rows have columns that no message has."""
+    """The query asks for a schema that the source does not give, or writes columns that no message has."""
 
 
 class OffsetsError(SourceError):
-    """Offsets, or a checkpoint, that do not belong to this query or to these topics."""
+    """The offsets or the checkpoint do not belong to this query or to these topics."""
 
 
 class TopicReplacedError(SourceError):
-    """The topic that the query reads was deleted; maybe another one has its name."""
+    """The topic that the query reads was deleted. Perhaps another topic has its name now."""
 
 
 class DataLossError(SourceError):
@@ -50,15 +50,15 @@ class DataLossError(SourceError):
 
 
 class UnsettledError(SourceError):
-    """All members of a segment are gone: what stands in it, and behind it, cannot be read before one is back."""
+    """No member of a segment answers. The query can read its messages, and those behind, when one member is back."""
 
 
 class ReadOrderError(SourceError):
-    """Rows came that do not follow those before, or the range did not end where it was planned to."""
+    """A row does not follow the row before it, or the range did not end at its planned end."""
 
 
 class RowError(SourceError):
-    """A row that cannot be a message: no value, no key where a key is needed, too large, no such partition."""
+    """A row cannot be a message: it has no value, lacks a key that it needs, is too large, or names no partition."""
 
 
 class WriterConflictError(SourceError):
@@ -66,7 +66,7 @@ class WriterConflictError(SourceError):
 
 
 class ReplayDiffersError(SourceError):
-    """What is to be published again has other rows than the first time. Those of the first time stand."""
+    """A publication that is repeated has other rows than the first time. The topic keeps the rows of the first time."""
 
 
 class SinkError(SourceError):
@@ -79,11 +79,11 @@ class ClusterError(SourceError):
 
 @contextmanager
 def translated(topic: str, bootstrap: str) -> Iterator[None]:
-    """Turn the client's errors into those above.
+    """Turn the client's errors of reading into those above.
 
     Args:
-        topic: What is asked about.
-        bootstrap: Addresses that were tried, for the text.
+        topic: The topic that is read.
+        bootstrap: The addresses that the client tried, to name in the text.
     """
     try:
         yield
@@ -120,11 +120,11 @@ def translated(topic: str, bootstrap: str) -> Iterator[None]:
 
 @contextmanager
 def written(topic: str, bootstrap: str) -> Iterator[None]:
-    """The same for errors of writing.
+    """Turn the client's errors of writing into those above.
 
     Args:
-        topic: Which is written.
-        bootstrap: Addresses that were tried, for the text.
+        topic: The topic that is written.
+        bootstrap: The addresses that the client tried, to name in the text.
     """
     try:
         yield
@@ -182,7 +182,7 @@ def written(topic: str, bootstrap: str) -> Iterator[None]:
 
 
 def replaced(topic: str, why: str) -> TopicReplacedError:
-    """The error of a checkpoint whose topic is another one now."""
+    """The error if a checkpoint is of a topic whose name another topic has now."""
     return TopicReplacedError(
         f"topic {topic!r} is not the one that this query has read: {why}. Its offsets mean nothing in the new one. "
         "Start the query with a new checkpoint."

@@ -1,8 +1,8 @@
-"""The options of the reader: one place that knows their names, forms, limits and defaults. Pure. Those of the writer
-are in `sink_options`, which reads them with what is here.
+"""The options of the reader: their names, forms, limits and defaults. Pure. The options of the writer are in
+`sink_options`, which reads them with functions of this module.
 
-Spark gives option names in lower case, and among them some of its own. None holds a secret: certificates and keys are
-paths of files, which must be there on the driver and on each executor.
+Spark gives option names in lower case, and adds some options of its own. No option holds a secret: certificates and
+keys are paths of files, and the driver and each executor must have these files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster, and how to speak to it. Two with the same fields share a client."""
+    """The cluster, and how to connect to it. Targets with the same fields share one client."""
 
     bootstrap: str
     tls_ca: str | None = None
@@ -60,15 +60,15 @@ class ReadOptions:
         partitions: Numbers to read of each topic; None: all.
         columns: Names of the columns, in their order.
         start: Where to begin: "earliest", "latest", a time, or places by topic and partition.
-        end: Where to end, alike; None: where the partitions end when the query asks.
-        ordering: `partition`: a partition's range is in one task. `none`: ranges are cut.
-        min_partitions: Spark partitions wanted; None: chosen by the number of rows.
-        cut_bytes: With `ordering=none`: about so many bytes in a Spark partition.
-        fail_on_data_loss: Whether messages that are gone end the query.
-        read_timeout_s: For so long without an answer a task or a question keeps trying.
-        max_rows, max_bytes: Of a micro-batch; None: no limit.
-        min_rows: A micro-batch waits for so many; 0: for none.
-        trigger_delay_s: The longest that it waits for them.
+        end: Where to end, in the same forms; None: at the ends that the partitions have when the query asks.
+        ordering: `partition`: one task reads the whole range of a partition. `none`: several tasks share a range.
+        min_partitions: The least number of Spark partitions; None: the number of rows decides.
+        cut_bytes: With `ordering=none`: about how many bytes one Spark partition gets.
+        fail_on_data_loss: Whether the query fails if messages that it needs are gone.
+        read_timeout_s: Seconds for which a task or a request tries again if no broker answers.
+        max_rows, max_bytes: The most that one micro-batch reads; None: no limit.
+        min_rows: A micro-batch waits until there are so many messages; 0: it does not wait.
+        trigger_delay_s: Seconds after which it waits no longer for `min_rows`.
     """
 
     target: Target
@@ -92,7 +92,7 @@ def duration(text: str) -> float:
     """Seconds of a text such as 500ms, 30s, 15m, 12h or 7d.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text does not have this form, or the time is 0.
     """
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or float(found[1]) <= 0:
@@ -161,7 +161,10 @@ def _bootstrap(text: str) -> str:
 
 def _path(text: str) -> str:
     if "-----BEGIN" in text or "\n" in text:
-        raise ValueError("the path of a file on each node; put what you gave into a file, and treat it as known")
+        raise ValueError(
+            "the path of a file on each node; you gave the content: put it into a file, and replace a key, because "
+            "logs may show it now"
+        )
     if not text.strip():
         raise ValueError("the path of a file")
     return text
@@ -209,7 +212,7 @@ FORMS: Final[dict[str, Callable[[str], Any]]] = {
     "tlsKey": _path,
     "tlsServerName": _name,
 }
-"""Each option and what reads its text, in the order of the documentation."""
+"""Each option with the function that reads its text, in the order of the documentation."""
 
 _FIELDS: Final = {
     "topic": "topics", "partitions": "partitions", "columns": "columns", "ordering": "ordering",
@@ -221,16 +224,16 @@ _TLS: Final = {"tlsCa": "tls_ca", "tlsCert": "tls_cert", "tlsKey": "tls_key", "t
 
 NAMES: Final = tuple(FORMS)
 TARGET_NAMES: Final = ("bootstrap", *_TLS)
-"""The options that say which cluster is meant."""
+"""The options that say which cluster to use, and how to connect to it."""
 
 assert set(_FIELDS.values()) < {field.name for field in fields(ReadOptions)}
 
 
 def parse_target(given: Mapping[str, str]) -> Target:
-    """The cluster alone, for what reads no topic. Other options are refused.
+    """Check the options of a caller that needs only the cluster and reads no topic.
 
     Raises:
-        OptionError: As `parse`.
+        OptionError: An option is unknown, missing, not of its form, or does not concern the connection.
     """
     return target_of(read_options(given, {name: FORMS[name] for name in TARGET_NAMES}))
 
@@ -239,10 +242,10 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     """Check the options that Spark hands over.
 
     Args:
-        given: By name; upper and lower case do not matter.
+        given: The text of each option, by name. Upper and lower case do not matter.
 
     Raises:
-        OptionError: One is unknown, missing, not of its form, or does not go with another one.
+        OptionError: An option is unknown, missing, not of its form, or contradicts another one.
     """
     found = read_options(given, FORMS)
     target = target_of(found)
@@ -250,19 +253,19 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
         raise OptionError("the option topic is missing: give the name of a topic, or several with commas between them")
     for offsets, timestamp in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if offsets in found and timestamp in found:
-            raise OptionError(f"{offsets} and {timestamp} say the same thing: give one of them")
+            raise OptionError(f"{offsets} and {timestamp} both say where the range is cut: give only one of them")
     if found.get("endingOffsets") == "earliest":
-        raise OptionError("a range does not end at earliest: leave endingOffsets out, or give latest or offsets")
+        raise OptionError("a range cannot end at earliest: leave endingOffsets out, or give latest or offsets")
     if "maxBytesPerPartition" in found and found.get("ordering") != "none":
-        raise OptionError("maxBytesPerPartition cuts the ranges of partitions: it goes with ordering=none")
+        raise OptionError("maxBytesPerPartition cuts the ranges of partitions: give it only with ordering=none")
     start = found.get("startingOffsets", found.get("startingTimestamp", "earliest"))
     end = found.get("endingOffsets", found.get("endingTimestamp"))
     for name, places in (("startingOffsets", start), ("endingOffsets", end)):
         others = sorted(set(places) - set(found["topic"])) if isinstance(places, dict) else []
         if others:
-            raise OptionError(f"{name} speaks of {', '.join(others)}, which the option topic does not name")
+            raise OptionError(f"{name} names {', '.join(others)}, which the option topic does not name")
     if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
-        raise OptionError("startingTimestamp lies behind endingTimestamp")
+        raise OptionError("startingTimestamp is later than endingTimestamp: swap them, or leave one out")
     values = {field: found[name] for name, field in _FIELDS.items() if name in found}
     options = ReadOptions(target=target, start=start, end=None if end == "latest" else end, **values)
     if options.max_rows is not None and options.min_rows > options.max_rows:
@@ -271,33 +274,34 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
 
 
 def target_of(found: Mapping[str, Any]) -> Target:
-    """The cluster, out of options that were read.
+    """The cluster that checked options name.
 
     Raises:
-        OptionError: One is missing.
+        OptionError: `bootstrap` is missing, `tlsCa` is missing beside other TLS options, or one of `tlsCert` and
+            `tlsKey` is given alone.
     """
     if "bootstrap" not in found:
         raise OptionError("the option bootstrap is missing: give host:port of a broker")
     tls = {field: found[name] for name, field in _TLS.items() if name in found}
     if tls and "tlsCa" not in found:
-        raise OptionError("tlsCa is missing: the path of the CA's certificates turns TLS on")
+        raise OptionError("tlsCa is missing: give the path of the CA's certificates, which turns TLS on")
     if ("tlsCert" in found) != ("tlsKey" in found):
-        raise OptionError("tlsCert and tlsKey are given together")
+        raise OptionError("one of tlsCert and tlsKey is missing: give both, or neither")
     return Target(found["bootstrap"], **tls)
 
 
 def read_options(
     given: Mapping[str, str], forms: Mapping[str, Callable[[str], Any]], elsewhere: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """What was given, by the names of the documentation, as values.
+    """Read the given options into values, under the names that the documentation has.
 
     Args:
-        given: By name; upper and lower case do not matter. Spark's own are passed over.
-        forms: Each option that there is, and what reads its text.
-        elsewhere: Options that mean nothing here, and what is to be said of them.
+        given: The text of each option, by name. Upper and lower case do not matter. Spark's own options are left out.
+        forms: Each known option with the function that reads its text.
+        elsewhere: Options that are known but mean nothing here, each with the text of its error.
 
     Raises:
-        OptionError: One is unknown, or not of its form.
+        OptionError: An option is unknown, or not of its form.
     """
     by_lower = {name.lower(): name for name in forms}
     others = {name.lower(): text for name, text in (elsewhere or {}).items()}
@@ -311,7 +315,7 @@ def read_options(
         try:
             found[name] = forms[name](str(text))
         except ValueError as exc:
-            shown = "" if name in _TLS else f", not {_short(str(text))!r}"  # what stands there may be a key
+            shown = "" if name in _TLS else f", not {_short(str(text))!r}"  # the text may be a key
             raise OptionError(f"the option {name} is {exc}{shown}") from None
     return found
 

@@ -1,8 +1,8 @@
-"""Exactly once: tasks stage their rows, where nobody reads them, and the driver publishes what they staged.
+"""Exactly once: tasks stage their rows, which no consumer reads yet, and the driver publishes the staged rows.
 
-What a task staged is named by a message to the driver: a list of chunks. The driver publishes the chunks of all
-messages, in the order of the tasks, at one decision, under (writer, sequence). What was staged and is not named (by
-tasks that failed, by attempts that lost, for a driver that was killed) is dropped by the brokers after a day.
+A task tells the driver in a message which chunks it staged. The driver publishes the chunks of all messages together,
+in the order of the tasks, by one decision under (writer, sequence). Brokers drop all other staged chunks after 24
+hours. Such chunks are left by tasks that failed, by the slower of two attempts of a task, and by a killed driver.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ class OpenedWriter:
     """A writer that this program has opened.
 
     Attributes:
-        options: For `writeStream` or `write`: what was given, and `writer` and `writerEpoch`.
-        sequence: Of the last publication; None: there was none.
+        options: Options to give to `writeStream` or `write`: the given ones, with `writer` and `writerEpoch`.
+        sequence: The sequence of the writer's last publication; None if it has published nothing.
     """
 
     options: dict[str, str]

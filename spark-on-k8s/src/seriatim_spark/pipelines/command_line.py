@@ -1,4 +1,4 @@
-"""What the commands of the pipelines share: options of source and sink, and how errors are shown."""
+"""Parts that the commands of the pipelines share: the options of source and sink, and the display of errors."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 _TOPIC_OPTIONS: Final = (
-    ("--bootstrap", "HOST:PORT", "Brokers; one that answers is enough."),
-    ("--topic", "NAMES", "A topic, or several with commas between them."),
+    ("--bootstrap", "HOST:PORT", "Brokers of the cluster, with commas between them; one that answers is enough."),
+    ("--topic", "NAMES", "The topic to read, or several with commas between them."),
 )
 _TLS_OPTIONS: Final = (
     ("--tls-ca", "FILE", "The CA's certificates; turns TLS on."),
-    ("--tls-cert", "FILE", "The client's certificate."),
-    ("--tls-key", "FILE", "Its key."),
-    ("--tls-server-name", "NAME", "The name to look for in brokers' certificates."),
+    ("--tls-cert", "FILE", "The client's certificate; give --tls-key with it."),
+    ("--tls-key", "FILE", "The key of the client's certificate."),
+    ("--tls-server-name", "NAME", "The name that the brokers' certificates must have."),
 )
 
 
 def source_options(*, topic_required: bool) -> Callable[[F], F]:
-    """The options that say what is read."""
+    """Add the options that say which topic a command reads, and from which cluster."""
 
     def add(command: F) -> F:
-        more = "Any other option of the source, such as startingOffsets=latest; may be repeated."
+        more = "Any other option of the source, such as startingOffsets=latest; may be given several times."
         command = click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help=more)(command)
         for name, form, text in reversed(_TLS_OPTIONS):
             command = click.option(name, metavar=form, help=text)(command)
@@ -46,7 +46,7 @@ def source_of(given: Mapping[str, Any]) -> dict[str, str]:
     """The source's options from those of the command line, checked.
 
     Raises:
-        click.UsageError: One is not of its form.
+        click.UsageError: An option is unknown, not of its form, or the pipeline chooses it itself.
     """
     found: dict[str, str] = {}
     for pair in given["more"]:
@@ -74,7 +74,7 @@ _CLUSTER: Final = {
 
 
 def cluster_of(given: Mapping[str, Any]) -> dict[str, str]:
-    """Where --bootstrap is and what --tls-... says, as options of source and sink; not checked."""
+    """The values of --bootstrap and --tls-... as options of source and sink, not checked."""
     return {name: given[key] for key, name in _CLUSTER.items() if given[key] is not None}
 
 
@@ -84,12 +84,13 @@ SINK_NAMES: Final = tuple(
 
 
 def sink_of(given: Mapping[str, Any], source: Mapping[str, str]) -> dict[str, str]:
-    """The sink's options from those of the command line, checked: without --to-bootstrap, the source's cluster.
+    """The sink's options from those of the command line, checked.
 
-    With it, and an archive in place of a source, the certificates that are given are for that cluster.
+    Without --to-bootstrap the sink writes to the source's cluster. If an archive is read in place of a topic, the
+    certificates of the command line are for the cluster of the sink.
 
     Raises:
-        click.UsageError: One is not of its form.
+        click.UsageError: An option is unknown or not of its form, or no cluster is given.
     """
     found = {"topic": given["to_topic"]}
     if given["to_bootstrap"] is None or "topic" not in source:
@@ -99,12 +100,12 @@ def sink_of(given: Mapping[str, Any], source: Mapping[str, str]) -> dict[str, st
     for pair in given["to_more"]:
         name, separator, value = pair.partition("=")
         if not separator or name.lower() not in {known.lower() for known in SINK_NAMES}:
-            # Never what stands behind the sign: it may be a key, and this goes to a log.
-            shown = f"{name[:80]!r} is none" if separator else "there is no = in it"
+            # Never show the text behind the sign: it may be a key, and logs show this message.
+            shown = f"there is no option {name[:80]!r}" if separator else "there is no = in it"
             raise click.UsageError(f"--to-option is NAME=VALUE, and {shown}; the names are {', '.join(SINK_NAMES)}")
         found[name] = value
     if "bootstrap" not in found:
-        raise click.UsageError("--to-bootstrap is missing: a broker of the cluster to write to")
+        raise click.UsageError("--to-bootstrap is missing: give host:port of a broker of the cluster to write to")
     try:
         parse_sink(found, streaming=True)
     except OptionError as exc:
@@ -113,10 +114,10 @@ def sink_of(given: Mapping[str, Any], source: Mapping[str, str]) -> dict[str, st
 
 
 def metrics_option(command: F) -> F:
-    """The option of pipelines that go on: where their metrics are."""
+    """Add the option that says at which address a pipeline serves its metrics."""
     text = (
-        "Answer GET /metrics of Prometheus there: rows read, rows written, lag. Each pipeline on a machine needs its "
-        "own port.  [default: nothing listens]"
+        "Serve metrics for Prometheus at GET /metrics of this address: rows read, rows written, lag. Each pipeline on "
+        "a machine needs its own port.  [default: no metrics]"
     )
     return click.option("--metrics-listen", metavar="HOST:PORT", callback=_checked_address, help=text)(command)
 
@@ -131,10 +132,10 @@ def _checked_address(_context: click.Context, _option: click.Parameter, given: s
 
 
 def seconds(text: str) -> float:
-    """A time of the command line.
+    """The seconds of a time on the command line, such as 500ms, 30s or 15m.
 
     Raises:
-        click.UsageError: It is none.
+        click.UsageError: The text is not a time, or the time is 0.
     """
     try:
         return duration(text)
@@ -143,7 +144,7 @@ def seconds(text: str) -> float:
 
 
 class failures:  # noqa: N801 - used as a function
-    """Show the last line of what went wrong; the whole of it is in Spark's log."""
+    """Show the last line of an error. Spark's log has the whole error."""
 
     def __enter__(self) -> None:
         return None
@@ -154,7 +155,7 @@ class failures:  # noqa: N801 - used as a function
 
 
 def last_line(error: Exception) -> str:
-    """What a Spark error of the source says in the end: its own text, without the traceback around it."""
+    """The source's own text in an error that Spark raised, without the traceback around it."""
     text = str(error)
     if isinstance(error, SourceError):
         return text
