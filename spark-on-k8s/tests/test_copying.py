@@ -17,7 +17,7 @@ TOPIC = ["--bootstrap", "h:1", "--topic", "orders"]
     [
         (REPLAY, "--topic"),
         ([*REPLAY, *TOPIC, "--archive", "/a"], "--topic, or --archive"),
-        ([*REPLAY, "--bootstrap", "h:1", "--archive", "/a", "-o", "startingOffsets=latest"], "an archive is read"),
+        ([*REPLAY, "--bootstrap", "h:1", "--archive", "/a", "-o", "startingOffsets=latest"], "--archive reads none"),
         ([*REPLAY, "--archive", "/a"], "--to-bootstrap is missing"),
         ([*REPLAY, "--bootstrap", "h:1", "--topic", "a,b"], "one topic"),
         ([*REPLAY[:3], "--id", "a/b", "--checkpoint", "/c", *TOPIC], "--id is a name"),
@@ -29,7 +29,7 @@ TOPIC = ["--bootstrap", "h:1", "--topic", "orders"]
         (["replay", *TOPIC, "--to-topic", "a/b", "--id", "r", "--checkpoint", "/c"], "one topic"),
         (MIRROR, "--offsets DIR, or --shared"),
         ([*MIRROR, "--offsets", "/o", "--shared"], "--offsets DIR, or --shared"),
-        ([*MIRROR, "--shared", "-o", "ordering=none"], "ordering is partition"),
+        ([*MIRROR, "--shared", "-o", "ordering=none"], "give ordering=partition"),
         ([*MIRROR, "--shared", "-o", "columns=value"], "chooses the columns"),
     ],
 )

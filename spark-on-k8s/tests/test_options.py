@@ -70,7 +70,7 @@ def test_each_option_is_read() -> None:
         ({"endingOffsets": "earliest"}, "cannot end at earliest"),
         ({"startingOffsets": "latest", "startingTimestamp": "0"}, "both say where the range is cut"),
         ({"startingTimestamp": "2026-01-31T10:00"}, "with its zone"),
-        ({"startingTimestamp": "2000", "endingTimestamp": "1000"}, "lies behind"),
+        ({"startingTimestamp": "2000", "endingTimestamp": "1000"}, "is later than"),
         ({"maxBytesPerPartition": "1MiB"}, "ordering=none"),
         ({"ordering": "none", "maxBytesPerPartition": "1k"}, "at least 64KiB"),
         ({"minPartitions": "0"}, "above 0"),
@@ -78,7 +78,7 @@ def test_each_option_is_read() -> None:
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"minRowsPerTrigger": "10", "maxRowsPerTrigger": "5"}, "above maxRowsPerTrigger"),
         ({"tlsCert": "/cert", "tlsKey": "/key"}, "tlsCa is missing"),
-        ({"tlsCa": "/ca", "tlsKey": "/key"}, "together"),
+        ({"tlsCa": "/ca", "tlsKey": "/key"}, "give both"),
         ({"partitions": "3-1"}, "0-15"),
     ],
 )  # fmt: skip

@@ -31,7 +31,7 @@ def source_options(*, topic_required: bool) -> Callable[[F], F]:
     """Add the options that say which topic a command reads, and from which cluster."""
 
     def add(command: F) -> F:
-        more = "Any other option of the source, such as startingOffsets=latest; may be given several times."
+        more = "Any other option of the source, such as startingOffsets=latest; may be repeated."
         command = click.option("-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help=more)(command)
         for name, form, text in reversed(_TLS_OPTIONS):
             command = click.option(name, metavar=form, help=text)(command)

@@ -1,4 +1,4 @@
-"""The command line of the pipelines: typed options, one command for each. Those that write topics are in `copying`."""
+"""The command line of the pipelines: one command for each. The commands that write to topics are in `copying`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from seriatim_spark.pipelines.copying import mirror, replay
 from seriatim_spark.pipelines.metrics import served
 
 FINDINGS_STATUS: Final = 3
-"""Exit status of `audit` if something is not as it must be. 1 is a failure, 2 a wrong command line."""
+"""Exit status of `audit` if it has findings. 1 is a failure, 2 a wrong command line."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
-    """Pipelines on topics of Seriatim.
+    """Pipelines that read and write topics of Seriatim.
 
-    Run them here with `python -m seriatim_spark NAME ...`, or on a cluster with
+    Run a pipeline on this machine with `python -m seriatim_spark NAME ...`, or on a Spark cluster with
     `spark-submit "$(python -m seriatim_spark path)" NAME ...`.
     """
 
 
 @main.command()
 def path() -> None:
-    """Print the file to give to spark-submit."""
+    """Print the path of the file to give to spark-submit."""
     click.echo(Path(__file__).resolve().parent.parent / "__main__.py")
 
 
@@ -39,32 +39,39 @@ def path() -> None:
     "--checksums/--no-checksums",
     default=True,
     show_default=True,
-    help="Read keys and values of an archive too, and compare their checksums; without, an audit is many times faster.",
+    help="Read keys and values of an archive too, and compare their checksums. --no-checksums is many times faster.",
 )
-@click.option("--per-key", is_flag=True, help="Find keys that stand in more than one partition (shuffles all keys).")
+@click.option("--per-key", is_flag=True, help="Find keys that have messages in several partitions (shuffles all keys).")
 @click.option(
-    "--key-sequence", metavar="HEADER", help="A header with a number that must rise from message to message of a key."
-)
-@click.option(
-    "--output", metavar="DIR", help="Write a row for each range, as Parquet, to DIR/run=NAME; it is overwritten."
+    "--key-sequence", metavar="HEADER", help="A header with a number that must rise with each message of a key."
 )
 @click.option(
-    "--run", "run_name", default="latest", show_default=True, metavar="NAME", help="The run's name in --output."
+    "--output",
+    metavar="DIR",
+    help="Write a row for each range, as Parquet, to DIR/run=NAME, and overwrite what was there.",
+)
+@click.option(
+    "--run",
+    "run_name",
+    default="latest",
+    show_default=True,
+    metavar="NAME",
+    help="The name of this audit's folder below --output.",
 )
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Draw an SVG of the partitions and where they differ.",
+    help="Draw an SVG of the partitions with the places of the findings.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, not a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs in place of a table.")
 def audit(**given: Any) -> None:
-    """Check that what is read is whole, in order and without repeats.
+    """Check that the messages of a topic or an archive are complete, in order and without repeats.
 
-    Looks at all messages of a topic (or those between startingOffsets and endingOffsets), or at all files of an
-    archive: that no offset is missing or stands twice, that append times do not go back, that the sequences and epochs
-    of each producer rise, that files hold what their footers say. Exit status: 0 if all is as it must be, 3 if not,
-    1 if it could not be found out.
+    The audit reads all messages of a topic (or those between startingOffsets and endingOffsets), or all files of an
+    archive. It checks that no offset is missing or comes twice, that append times do not go back, that the sequences
+    and epochs of each producer rise, and that files hold what their footers say. Exit status: 0 without findings, 3
+    with findings, 1 if the audit could not read everything.
     """
     source = source_of(given)
     if bool(given["archive"]) == bool(source):
@@ -92,28 +99,30 @@ def audit(**given: Any) -> None:
     help="The archive's directory: a path, or a URL that pyarrow knows.",
 )
 @click.option(
-    "--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this archive for ever."
+    "--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint. Use it for no other archive or query."
 )
 @click.option(
-    "--every", default="30 seconds", show_default=True, metavar="TIME", help="How often new messages are written."
+    "--every", default="30 seconds", show_default=True, metavar="TIME", help="Time between two writes of new messages."
 )
-@click.option("--once", is_flag=True, help="Write what is there now, and end.")
+@click.option("--once", is_flag=True, help="Write the messages that are there now, and end.")
 @click.option(
-    "--file-rows", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Rows of a file at most."
+    "--file-rows", type=click.IntRange(min=1), default=2_000_000, show_default=True, help="Most rows in one file."
 )
 @click.option(
-    "--group", metavar="NAME", help="Report progress under this group's name: `seriatim group describe` shows the lag."
-)
+    "--group", metavar="NAME",
+    help="Report progress as this consumer group: `seriatim group describe` shows the lag.",
+)  # fmt: skip
 @metrics_option
 def archive(**given: Any) -> None:
-    """Write all messages of topics to Parquet files, each once.
+    """Write all messages of topics to Parquet files, each message once.
 
-    One file for each partition, micro-batch and day, named by the range of offsets that it covers. After a failure the
-    same range is written again, into the same file. `audit --archive DIR` checks the files.
+    Each partition, micro-batch and day gets a file of its own. The name of a file is the range of offsets that it
+    covers. After a failure the archive writes the same range again, into the same file. `audit --archive DIR` checks
+    the files.
     """
     source = source_of(given)
     if any(name.lower() == "ordering" and value != "partition" for name, value in source.items()):
-        raise click.UsageError("an archive's files are named by ranges: ordering is partition")
+        raise click.UsageError("the files of an archive are named by ranges, which needs ordering=partition")
     from seriatim_spark.pipelines import archive as pipeline
 
     with failures(), served(given["metrics_listen"]) as metrics:
@@ -134,42 +143,48 @@ def archive(**given: Any) -> None:
     help="The table's directory: a path, or a URL that pyarrow knows.",
 )
 @click.option(
-    "--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this table for ever."
+    "--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint. Use it for no other table or query."
 )
-@click.option("--every", default="30 seconds", show_default=True, metavar="TIME", help="How often changes are merged.")
-@click.option("--once", is_flag=True, help="Merge what is there now, and end.")
+@click.option(
+    "--every", default="30 seconds", show_default=True, metavar="TIME", help="Time between two merges of new changes."
+)
+@click.option("--once", is_flag=True, help="Merge the messages that are there now, and end.")
 @click.option(
     "--buckets",
     type=click.IntRange(1, 10_000),
-    help="Files of the table; a micro-batch rewrites those whose keys change. Stays as it is.  [a new table: 64]",
+    help="Number of files of a new table; it cannot change later. A micro-batch rewrites only the files whose keys "
+    "change.  [default for a new table: 64]",
 )
 @click.option(
     "--order-by",
     type=click.Choice(["offset", "append_time"]),
-    help="Which message of a key is the newest. append_time also works for keys that changed their partition; a table "
-    "that has it keeps it.  [a new table: offset]",
+    help="What decides which message of a key is the newest. append_time also works for keys that changed their "
+    "partition; a table cannot change back from it to offset.  [default for a new table: offset]",
 )
 @click.option(
     "--delete-header",
     metavar="NAME",
-    help="A header that says that a message deletes its key. Without it, an empty value does.",
+    help="The header by which a message deletes its key. Without this option, an empty value deletes the key.",
 )
-@click.option("--delete-value", default="d", show_default=True, metavar="TEXT", help="What --delete-header holds then.")
+@click.option(
+    "--delete-value", default="d", show_default=True, metavar="TEXT",
+    help="The value of --delete-header that deletes the key.",
+)  # fmt: skip
 @click.option(
     "--tombstones-kept",
     "kept",
     default="30d",
     show_default=True,
     metavar="TIME",
-    help="How long deleted keys stay as rows without a value.",
+    help="How long deleted keys stay in the table as rows without a value.",
 )
-@click.option("--group", metavar="NAME", help="Report progress under this group's name.")
+@click.option("--group", metavar="NAME", help="Report progress as this consumer group.")
 @metrics_option
 def apply(**given: Any) -> None:
-    """Keep a table of the newest value of each key of a topic.
+    """Keep a table with the newest value of each key of a topic.
 
-    After each micro-batch the table changes at one moment. Programs read the files that the newest file in _batches
-    names (in Python: seriatim_spark.applying.read_table).
+    All changes of a micro-batch enter the table at one moment. The newest file in _batches names the files of the
+    table for programs that read it (in Python: seriatim_spark.applying.read_table).
     """
     source = source_of(given)
     if "," in given["topic"]:
@@ -191,22 +206,22 @@ def apply(**given: Any) -> None:
 
 @main.command()
 @source_options(topic_required=True)
-@click.option("--last", default="1h", show_default=True, metavar="TIME", help="Look at what brokers took since then.")
-@click.option("--top", type=click.IntRange(0, 1000), default=20, show_default=True, help="Keys to show.")
+@click.option("--last", default="1h", show_default=True, metavar="TIME", help="Count the messages of this last time.")
+@click.option("--top", type=click.IntRange(0, 1000), default=20, show_default=True, help="Number of keys to show.")
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Draw an SVG: rate, partitions, keys, lag.",
+    help="Draw an SVG of rate, partitions, keys and lag.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, not tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs in place of tables.")
 def traffic(**given: Any) -> None:
-    """Show how much goes through a topic: rates, partitions, the hottest keys, and the lag of its groups."""
+    """Show the traffic of a topic: rates, partitions, the keys with most messages, and the lag of consumer groups."""
     source = source_of(given)
     if "," in given["topic"]:
         raise click.UsageError("traffic looks at one topic")
     if {"startingoffsets", "startingtimestamp"} & {name.lower() for name in source}:
-        raise click.UsageError("--last says where to begin")
+        raise click.UsageError("--last says where to begin: leave startingOffsets and startingTimestamp out")
     from seriatim_spark.pipelines import traffic as pipeline
 
     with failures():

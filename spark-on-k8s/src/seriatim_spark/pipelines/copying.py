@@ -26,7 +26,7 @@ _SINK_HELP: Final = "An option of the sink, such as tlsCa=FILE, compression=zstd
 def _sink_options(command: F) -> F:
     command = click.option("--to-option", "to_more", multiple=True, metavar="NAME=VALUE", help=_SINK_HELP)(command)
     command = click.option(
-        "--to-bootstrap", metavar="HOST:PORT", help="Brokers of the cluster to write to; without it, the same cluster."
+        "--to-bootstrap", metavar="HOST:PORT", help="Brokers of the cluster to write to.  [default: the same cluster]"
     )(command)
     return click.option("--to-topic", required=True, metavar="NAME", help="The topic to write to.")(command)
 
@@ -35,41 +35,49 @@ def _sink_options(command: F) -> F:
 @source_options(topic_required=False)
 @click.option(
     "--archive", metavar="DIR",
-    help="Replay the files of an archive in place of a topic; --bootstrap is then the cluster to write to.",
+    help="Replay the files of an archive in place of a topic. --bootstrap or --to-bootstrap then names the cluster to "
+    "write to.",
 )  # fmt: skip
 @_sink_options
 @click.option(
-    "--id", "replay_id", required=True, metavar="NAME", help="The replay's name: the writer, which publishes once."
+    "--id",
+    "replay_id",
+    required=True,
+    metavar="NAME",
+    help="The name of this replay. Its writer has this name, and publishes each row once.",
 )
 @click.option(
-    "--checkpoint", required=True, metavar="DIR", help="How far the replay is; it belongs to this replay for ever."
+    "--checkpoint",
+    required=True,
+    metavar="DIR",
+    help="Where the replay keeps how far it is. Use it for no other replay or query.",
 )
 @click.option(
     "--rows-per-publication", "publication_rows", type=click.IntRange(min=1), default=1_000_000, show_default=True,
-    help="Rows that become visible together; a replay that was interrupted goes on behind the last one.",
+    help="Rows that become visible together. A replay that was interrupted goes on behind its last publication.",
 )  # fmt: skip
 @click.option(
     "--to-partitions", type=click.Choice(["key", "same"]), default="key", show_default=True,
-    help="Where a row goes: to the partition of its key, or to the one that has the number it had in the source.",
+    help="Where a row goes. key: to the partition of its key. same: to the partition with the number of its old one.",
 )  # fmt: skip
 def replay(**given: Any) -> None:
-    """Send rows of a topic, or of an archive, to a topic: each once, and each key in its order.
+    """Send the rows of a topic or of an archive to a topic: each row once, and the rows of each key in their order.
 
-    Each row gets the header replay-of, which says where it stood: topic/partition/segment:index. A replay that ends in
-    the middle is run again with the same options. Missing messages stop it before anything behind them is sent.
+    Each row gets the header replay-of with its old place: topic/partition/segment:index. If a replay ends before it is
+    done, run it again with the same options. If messages are missing, it stops before it sends anything behind them.
     """
     if bool(given["archive"]) == bool(given["topic"]):
         raise click.UsageError("give --topic, or --archive")
     source = source_of(given) if given["archive"] is None else {}
     if given["archive"] is not None and given["more"]:
-        raise click.UsageError("--option is about the reading of a topic, and an archive is read")
+        raise click.UsageError("--option is for reading a topic, and --archive reads none: leave one of them out")
     if not is_legal_name(given["replay_id"]):
         raise click.UsageError(f"--id is a name of letters, digits, '.', '_' and '-', not {given['replay_id']!r}")
     if given["archive"] is None and "," in given["topic"]:
         raise click.UsageError("a replay sends the messages of one topic")
     for name, value in source.items():
         if name.lower() in ("failondataloss", "ordering", "maxrowspertrigger"):
-            raise click.UsageError(f"a replay chooses {name} itself, and not {value}")
+            raise click.UsageError(f"a replay chooses {name} itself, and does not take {value}: leave it out")
     sink = sink_of(given, source or cluster_of(given))
     from seriatim_spark.pipelines import replay as pipeline
 
@@ -89,24 +97,27 @@ def replay(**given: Any) -> None:
 @source_options(topic_required=True)
 @_sink_options
 @click.option(
-    "--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint; it belongs to this mirror for ever."
+    "--checkpoint", required=True, metavar="DIR", help="Spark's checkpoint. Use it for no other mirror or query."
 )
 @click.option(
     "--offsets", "directory", metavar="DIR",
-    help="Where it is kept which place of the source is which place of the target.",
+    help="Where the mirror keeps a map: which offset of the source is which offset of the target.",
 )  # fmt: skip
-@click.option("--shared", is_flag=True, help="Others may write to the target as well; then there is no map of offsets.")
 @click.option(
-    "--every", default="5 seconds", show_default=True, metavar="TIME", help="How often new messages are sent."
+    "--shared", is_flag=True, help="Other programs may write to the target too. Then there is no map of offsets."
 )
-@click.option("--once", is_flag=True, help="Send what is there now, and end.")
-@click.option("--group", metavar="NAME", help="Report progress under this group's name.")
+@click.option(
+    "--every", default="5 seconds", show_default=True, metavar="TIME", help="Time between two sends of new messages."
+)
+@click.option("--once", is_flag=True, help="Send the messages that are there now, and end.")
+@click.option("--group", metavar="NAME", help="Report progress as this consumer group.")
 @metrics_option
 def mirror(**given: Any) -> None:
-    """Copy a topic into a topic of another cluster: partition by partition, each row once, as it is and in order.
+    """Copy a topic into a topic of another cluster: partition by partition, each row once, unchanged and in order.
 
-    The target has as many partitions, and nothing else writes to it (unless --shared is given). After each micro-batch
-    a file in the directory of --offsets says which places of both topics are the same, so that consumers can be moved.
+    The target must have as many partitions as the source. No other program may write to it, unless --shared is given.
+    After each micro-batch a file in the directory of --offsets says which offsets of both topics are the same message,
+    so that you can move consumers to the other cluster.
     """
     source = source_of(given)
     if "," in given["topic"]:
@@ -114,7 +125,7 @@ def mirror(**given: Any) -> None:
     if (given["directory"] is None) != given["shared"]:
         raise click.UsageError("give --offsets DIR, or --shared")
     if any(name.lower() == "ordering" and value != "partition" for name, value in source.items()):
-        raise click.UsageError("a mirror keeps the order of partitions: ordering is partition")
+        raise click.UsageError("a mirror keeps the order of partitions: leave ordering out, or give ordering=partition")
     sink = sink_of(given, source)
     from seriatim_spark.pipelines import mirror as pipeline
 
