@@ -29,36 +29,36 @@ in any release, so match on the number or the class, never on the text.
 
 How to read the columns:
 
-- **retriable**: the same call may succeed later without anybody changing anything. The client retries
-  these itself until the deadline of the call. "no" means that a retry gives the same answer until a
-  person, a program or a newer version changes something.
-- **outcome**: only of interest for a send. *known* means that nothing of this attempt is stored, now or
-  later. *unknown* means that it may be. This speaks of one attempt; what the application is told about
-  the batch is settled over all its attempts (see [append](../internals/append.md#outcomes)).
+- **retriable**: the same call may succeed later although neither a person nor a program changes anything.
+  The client retries such errors itself until the deadline of the call. "no" means that a retry gives the
+  same answer until a person, a program or a newer version changes something.
+- **outcome**: only of interest for a send. *known* means that nothing of this send attempt is stored, now
+  or later. *unknown* means that it may be. This column is about one send attempt. The client settles the
+  outcome of the batch over all its send attempts (see [append](../internals/append.md#outcomes)).
 - **gRPC status**: the code that a gRPC client in any language sees. The number, the details and
   `retry_after_ms` travel beside it, in the trailing metadata entry `seriatim-error-bin` for a failed call
   and as a field of the answer where one frame carries the outcomes of many batches.
 
-An error number that a client does not know comes from a newer broker: it is treated as not retriable,
-with an unknown outcome.
+An error number that a client does not know comes from a newer broker. The client treats it as not
+retriable, with an unknown outcome.
 """
 
 _RANGES: Final = {
     1: (
         "Requests",
-        "The peer sent something that cannot be right. Nothing is stored, others go on being served.",
+        "The peer sent something that cannot be right. The broker stores nothing of it, and goes on serving others.",
     ),
     2: ("Producers", "The producer's standing with a partition."),
-    3: ("Routing", "Another broker, or the same one a little later, is the one to ask."),
+    3: ("Routing", "The client must ask another broker, or the same one a little later."),
     4: (
         "Capacity",
-        "There is no room now. `retry_after_ms` says when to come back, where the broker can tell.",
+        "There is no room now. If the broker knows when to try again, `retry_after_ms` says it.",
     ),
-    5: ("Consumers", "The consumer's standing with its group."),
-    6: ("Availability", "Somebody did not answer in time."),
+    5: ("Consumers", "The consumer's standing with its consumer group."),
+    6: ("Availability", "A broker or the coordinator did not answer in time."),
     7: (
         "Storage",
-        "The data directory cannot be used. Most refuse the start of a broker, with reason and remedy.",
+        "The broker cannot use the data directory. Most of these errors refuse its start, and say why and what to do.",
     ),
 }
 """Title and introduction of each hundred of numbers."""

@@ -68,8 +68,8 @@ class ReaderNow:
     """A consumer group on one partition.
 
     Attributes:
-        server: The broker that serves it; empty: nobody.
-        active: The consumer that is served; empty: nobody.
+        server: The broker that serves it; empty if no broker does.
+        active: The consumer that gets its messages; empty if no consumer does.
         position: Messages acknowledged.
         end_position: Messages committed in the partition; meaningless where `known` is False.
         known: Whether the server itself answered.
@@ -210,7 +210,7 @@ class Observer:
         """The cluster now.
 
         Raises:
-            SeriatimError: Nobody could tell within `deadline_s` seconds.
+            SeriatimError: No broker described the cluster within `deadline_s` seconds.
         """
         try:
             async with asyncio.timeout(deadline_s):
@@ -219,7 +219,7 @@ class Observer:
                 if self._group is not None:
                     readers = (await self.admin.describe_group(self._topic, self._group)).partitions
         except TimeoutError:
-            raise DeadlineExceededError(f"nobody described {self._topic} within {deadline_s:g} s") from None
+            raise DeadlineExceededError(f"no broker described {self._topic} within {deadline_s:g} s") from None
         self.latest = Snapshot(
             tuple(chain_now(chain) for chain in described.chains), tuple(reader_now(reader) for reader in readers)
         )
@@ -245,4 +245,4 @@ class Observer:
                             return snapshot
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            raise DeadlineExceededError(f"waited {deadline_s:g} s in vain until {what}{failure}") from None
+            raise DeadlineExceededError(f"waited {deadline_s:g} s until {what}, without success{failure}") from None

@@ -174,7 +174,7 @@ class _Terminal:
 
 @dataclass
 class Reader:
-    """Somebody who types what a page says: one shell, and more terminals where the page asks for them.
+    """A person who types the commands of a page: one shell, and more terminals if the page asks for them.
 
     As a context: at its end nothing runs any more, and a local cluster that is left is taken down.
 

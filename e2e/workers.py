@@ -77,7 +77,8 @@ class Worker:
         """The line of that kind, once there was one.
 
         Raises:
-            WorkerError: It ended without, or there was none within `deadline_s` seconds (None: however long it takes).
+            WorkerError: The worker ended without such a line, or wrote none within `deadline_s` seconds (None: no
+                limit).
         """
         try:
             async with asyncio.timeout(deadline_s), self._changed:

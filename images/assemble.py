@@ -1,8 +1,8 @@
 """Runs inside an image build: turns packages that were unpacked on the host into an environment of this image's Python.
 
-Standard library only, for the build has neither pip nor a network. It copies the packages in, writes the console
-scripts of our own packages, compiles everything (a container's root is read-only, so nothing would be compiled later),
-and adds the operating system's packages to the bill of materials.
+It uses only the standard library, because the build has neither pip nor a network. It copies the packages in and
+writes the console scripts of our own packages. It compiles everything, because a container's root is read-only and
+Python could compile nothing later. At the end it adds the operating system's packages to the bill of materials.
 """
 
 from __future__ import annotations

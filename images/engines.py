@@ -74,8 +74,8 @@ class Engine:
         return done.stdout
 
 
-# Chroot isolation and plain copies need no kernel feature that a container or a small virtual machine may lack. Whoever
-# has set something else means it.
+# Chroot isolation and plain copies need no kernel feature that a container or a small virtual machine may lack. A
+# variable that is set already stays as it is.
 _BUILDAH_DEFAULTS = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
 
 _PROBES = {"docker": ["docker", "info"], "podman": ["podman", "info"], "buildah": ["buildah", "--version"]}

@@ -27,7 +27,7 @@ VALUES = ROOT / "e2e" / "tests" / "chart" / "values"
 GOLDEN = ROOT / "e2e" / "tests" / "chart" / "golden"
 
 KUBE_VERSION = "1.33.0"
-"""Helm without a cluster asks nobody, and a chart that names versions must be told one."""
+"""The version of Kubernetes that Helm is told. Without a cluster it cannot ask for one, and the chart needs one."""
 
 
 class HelmError(Exception):

@@ -32,7 +32,7 @@ def main() -> int:
     program = java()
     wanted = f"Spark needs Java {OLDEST} or newer (Debian: apt install openjdk-{OLDEST}-jre-headless)"
     if program is None:
-        print(f"{wanted}, and there is none here: neither JAVA_HOME nor PATH leads to it.", file=sys.stderr)
+        print(f"{wanted}. This machine has no Java at JAVA_HOME or in PATH.", file=sys.stderr)
         return 1
     told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
     version = version_of(told.stderr + told.stdout)

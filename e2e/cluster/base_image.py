@@ -46,7 +46,7 @@ def ensure_base_image(cache: Path) -> None:
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="seriatim-base-", dir=archive.parent) as scratch:
-            _build(Path(scratch)).rename(archive)  # whoever looks meanwhile sees the whole archive or none
+            _build(Path(scratch)).rename(archive)  # another run sees the whole archive or none
     if not _buildah("images", "--quiet", "--filter", f"reference={BASE_IMAGE}"):
         _buildah("pull", "--quiet", f"oci-archive:{archive}")
 

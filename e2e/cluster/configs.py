@@ -210,10 +210,11 @@ state = "/run/containerd"
 def cni_config(node: NodeLayout) -> str:
     """How one node's pods are joined to the network (see `network`).
 
-    Addresses are remembered on the node's disk, so that one that comes back goes on with the next. By default they lie
-    in /var/lib/cni, which ends with the node's mounts: new pods get the addresses of those that were killed. A host
-    route that is still there passes for the new one, and goes a moment later with the interface of the old pod: the new
-    pod has an address that nobody reaches.
+    The plugin notes used addresses on the node's disk, so a node that comes back goes on with the next address. By
+    default the notes are in /var/lib/cni, which ends with the node's mounts. Then:
+    1. A new pod gets the address of a pod that was killed.
+    2. The host route of the old pod is still there, and is taken for the new one.
+    3. The route goes with the interface of the old pod: no other pod can reach the new one.
     """
     plugin = {
         "type": "ptp",

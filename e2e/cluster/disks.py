@@ -2,8 +2,8 @@
 
 A disk is a directory of one node, named by a random id that is never used again, and offered as one PersistentVolume.
 When its claim is gone and its policy is Delete, it is wiped: volume and directory go, and a new disk takes its place.
-A disk of a node that is down is left as it is, and so is a volume whose disk is lost while a claim holds it: that is
-for whoever made the claim to find out.
+A disk of a node that is down is left as it is. A volume whose disk is lost while a claim holds it stays too: the owner
+of the claim must notice that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LABEL: Final = "seriatim.dev/e2e-node"
 """On every volume of ours: the node's name."""
 
 PROVISIONER: Final = "seriatim.dev/e2e-keeper"
-"""In each volume's annotation: Kubernetes leaves the deletion to whoever stands there."""
+"""In each volume's annotation: Kubernetes leaves the deletion to the provisioner that is named there."""
 
 CAPACITY: Final = "10Gi"
 """What a volume claims to have; a directory has no such limit."""
@@ -71,7 +71,7 @@ class Wipe:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Take back the volume of a disk that is no more, which nobody has: its node was lost and came back empty."""
+    """Take back the volume of a disk that is gone and that no claim holds: its node was lost and came back empty."""
 
     node: str
     disk: str

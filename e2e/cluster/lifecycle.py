@@ -89,9 +89,9 @@ class Lifecycle:
             self._remove()
 
     def remove_if_dead(self) -> bool:
-        """Do what `down` does if nothing of it runs any more and nobody is at work on it; whether that was so.
+        """Do what `down` does if no process of the cluster runs and no command works on it. Returns whether it did.
 
-        A machine that went down under its cluster leaves a state directory behind, perhaps interfaces and rules.
+        If a machine went down under its cluster, a state directory is left, perhaps with interfaces and rules.
         """
         with ExitStack() as held:
             try:
@@ -126,7 +126,7 @@ class Lifecycle:
         """Node `number`, from 1.
 
         Raises:
-            ClusterError: There is none.
+            ClusterError: The cluster has no node of that number.
         """
         if not 1 <= number <= len(self.nodes):
             raise ClusterError(f"there is no node {number}: nodes are 1 to {len(self.nodes)}")

@@ -37,10 +37,10 @@ CUT_CHAIN: Final = "SERIATIM-CUT"
 CUT_HOOKS: Final = ("PREROUTING", "OUTPUT")
 
 EDGE_CHAIN: Final = "SERIATIM-EDGE"
-"""Our chain in the `mangle` table, behind all translation: what is for a pod that is gone is dropped.
+"""Our chain in the `mangle` table, behind all translation: it drops packets for a pod that is gone.
 
-Without it the host's default route carries it, and what is for a Service that nobody knows, out of this machine, to
-whoever answers there."""
+Without it, the host's default route carries packets for such a pod, or for an unknown Service, out of this machine.
+There another host might answer."""
 
 EDGE_HOOKS: Final = ("POSTROUTING",)
 

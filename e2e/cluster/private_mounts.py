@@ -71,6 +71,6 @@ def remove_mount_points(memory: Path) -> None:
     if not memory.exists():
         return
     for line in memory.read_text().splitlines():
-        with contextlib.suppress(OSError):  # somebody put something there since
+        with contextlib.suppress(OSError):  # the directory has content now, so it stays
             Path(line).rmdir()
     memory.unlink()

@@ -71,7 +71,7 @@ class Processes:
             )
         _children.append(child)
         fields = _stat(child.pid)
-        assert fields is not None, "a child that nobody reaped has an entry in /proc"
+        assert fields is not None, "a child that was not reaped has an entry in /proc"
         record = Record(name, child.pid, int(fields[19]), _boot_id())
         self._record_path(name).write_text(json.dumps({slot: getattr(record, slot) for slot in Record.__slots__}))
         if cgroup is not None:

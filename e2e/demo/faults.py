@@ -93,7 +93,7 @@ def _shuffled_for_ever(draw: random.Random, values: tuple[CutEnd, ...]) -> Itera
 
 
 def choose(fault: PlannedFault, snapshot: Snapshot, members: Mapping[str, tuple[str, ...]]) -> Victim | None:
-    """Whom the fault strikes as things stand; None if nobody holds a head or serves.
+    """The broker that the fault strikes now; None if no broker has an open segment, or none serves.
 
     Args:
         fault: From the plan.

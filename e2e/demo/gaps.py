@@ -46,5 +46,5 @@ class AckTimes:
         return longest
 
     def worst_gap_s(self, partitions: Iterable[int], begin: float, end: float) -> float | None:
-        """The longest gap of any of these partitions; None if there are none."""
+        """The longest gap of any of these partitions; None without partitions."""
         return max((self.gap_s(partition, begin, end) for partition in partitions), default=None)

@@ -155,7 +155,7 @@ class Percentiles:
 
 
 def percentiles(values_ms: Iterable[float]) -> Percentiles | None:
-    """Percentiles by nearest rank: each is one of the values. None if there are none."""
+    """Percentiles by nearest rank: each is one of the values. None without values."""
     values = sorted(values_ms)
     if not values:
         return None

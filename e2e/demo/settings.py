@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 SEED_MAX: Final = 999_999
-"""For a seed that nobody chose: few digits, because people type it again."""
+"""The largest seed that the program draws itself: few digits, because people type it again."""
 
 
 class SettingsError(ValueError):

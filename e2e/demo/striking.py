@@ -130,7 +130,7 @@ class Striker:
         return hit
 
     def _gap_ms(self, before: Snapshot, victim: Victim, struck_at: float) -> float | None:
-        """The longest gap until now of the partitions in which the victim was a member; None if there were none."""
+        """The longest gap until now of the partitions in which the victim was a member; None if there is no such."""
         partitions = before.partitions_on(victim.brokers)
         gap_s = self._acks.worst_gap_s(partitions, struck_at, time.monotonic())
         return None if gap_s is None else gap_s * 1000
@@ -188,7 +188,7 @@ def not_whole(snapshot: Snapshot) -> str:
             return (
                 f"partition {reader.partition} is not read (segment {reader.segment}, {reader.server or 'no server'})"
             )
-    return "" if snapshot.chains else "nobody describes the topic"
+    return "" if snapshot.chains else "no broker describes the topic"
 
 
 def _has_hit(before: Snapshot, after: Snapshot | None, victim: Victim, struck_at_ms: int) -> bool:

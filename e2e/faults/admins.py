@@ -35,7 +35,7 @@ SCRUB_S: Final = 30.0
 """For a broker to read all that it holds: a few megabytes here."""
 
 CHANGE_S: Final = 10.0
-"""For what changes the cluster: asked once, for the answer may be lost and the change made."""
+"""For a call that changes the cluster. It is made once, because the change may be made although the answer is lost."""
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class Admins:
         """As `Admin.switch_partition`; the broker that answered last is asked, once.
 
         Raises:
-            SeriatimError: It did not work, or nobody knows whether it did.
+            SeriatimError: The switch failed, or its outcome is unknown.
         """
         return await self._within(CHANGE_S, self._admins[0].switch_partition(partition_id))
 
@@ -134,7 +134,7 @@ class Admins:
         """Have a broker read all that it holds; asked of whichever broker answers, and again if it does not end.
 
         Raises:
-            SeriatimError: Nobody read all of it in time.
+            SeriatimError: The scrub did not end within `SCRUB_S` seconds.
         """
         return await self._look(lambda admin: _scrub(admin, broker), SCRUB_S)
 
@@ -142,7 +142,7 @@ class Admins:
         """As `Admin.declare_gap`, from the first broker that takes it: to declare it twice does no harm.
 
         Raises:
-            SeriatimError: Nobody takes it.
+            SeriatimError: No broker took it within `CHANGE_S` seconds.
         """
         await self._look(lambda admin: admin.declare_gap(topic, partition, segment, issuer), CHANGE_S)
 

@@ -64,7 +64,7 @@ class UnevenHeads(Fault):
             raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")
 
     async def heal(self, scene: Scene) -> None:
-        """Whoever is still stopped comes back."""
+        """Start each broker again that is still stopped."""
         await scene.cluster.start_again("brokers")
 
     async def _wait(self, scene: Scene, condition: Callable[[Snapshot], bool], what: str) -> Snapshot:

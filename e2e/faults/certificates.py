@@ -136,7 +136,7 @@ class FalseCertificate(Fault):
         raise NotStruckError(f"the brokers do not know {self._struck}")
 
     async def _is_refused(self, scene: Scene, run: _Run) -> None:
-        """The member that is linked to it does not write such a certificate, whoever asks for it."""
+        """The member that is linked to it writes no such certificate, also if a person asks for it."""
         address = str(scene.cluster.plan.broker(self._other).advertised)
         try:
             await scene.admin.declare_dead_at(address, run.broker, run.number, ISSUER)

@@ -54,7 +54,7 @@ def number_of(value: bytes) -> int:
 
 
 async def _opened(open_it: Callable[[], Any]) -> Any:
-    """What `open_it` opens, tried again while nobody answers: clients begin while faults go on, too."""
+    """What `open_it` opens. It is tried again while no broker answers, because clients also begin during faults."""
     until = time.monotonic() + OPEN_DEADLINE_S
     while True:
         try:

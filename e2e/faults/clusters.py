@@ -104,7 +104,7 @@ class Running:
     place: Place = "proxy"
 
     async def stop(self, *, keep: bool) -> None:
-        """End it; `keep` its logs and data for whoever looks into a failure."""
+        """End the cluster. With `keep`, its logs and data stay for a person who looks into a failure."""
         try:
             await self.cluster.stop()
         finally:

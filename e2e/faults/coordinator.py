@@ -24,7 +24,7 @@ LEARN_DEADLINE_S: Final = 30.0
 """For a broker to learn what it missed, from when it can reach the coordinator again."""
 
 PUT_COUNT: Final = 20
-"""Keys written, of no meaning to anybody, so that there is history to compact."""
+"""Keys that are written only to have history to compact. No program reads them."""
 
 
 async def compact(address: str) -> int:
@@ -73,7 +73,7 @@ class CompactedWatch(Fault):
         await scene.cluster.restart(self._restarted)
         await scene.cluster.wait_ready(self._restarted)
         chain = await scene.admin.describe_chain(scene.load.topic, 0)
-        # Whoever is asked passes it to a member of the segment, which may be the one that is cut off.
+        # The broker that is asked passes the call to a member of the segment. That may be the one that is cut off.
         with contextlib.suppress(SeriatimError):
             await scene.admin.switch_partition(chain.partition_id)
         revision = await compact(str(scene.cluster.plan.coordinator))

@@ -1,10 +1,10 @@
-"""Bits that turn over on a disk: the damage must be found, reported, and repaired from the other copy; nobody puts the
-bit back.
+"""Bits that turn over on a disk. The broker must find the damage, report it and repair it from the other copy. The
+suite does not put the bit back.
 
-In a table it is found by a read, be it a reader's or a scrub's, and the broker writes the segment anew from the other
-member. In the write-ahead log it is found at the start, which is refused, for a log that is cut at its damage may lack
-what was acknowledged: the operator gives the slot a new, empty disk, and what it held is copied again. A start reads
-some places of tables, too, and is refused likewise if the damage is there.
+In a table, a read finds the damage: a reader's or a scrub's. The broker writes the segment anew from the other member.
+In the write-ahead log, the broker finds the damage at its start, and refuses to start, because a log that is cut at its
+damage may lack acknowledged messages. The operator gives the slot a new, empty disk, and its content is copied again.
+A start also reads some places of tables, and is refused too if the damage is there.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class BitFlip(Fault):
         return False
 
     async def _found_by_reader(self, scene: Scene) -> None:
-        """It is read while nobody else can serve it; the repair waits for the other member."""
+        """A reader reads it while no other member can serve it. The repair waits for the other member."""
         await scene.cluster.kill(self._other(scene))
         try:
             scene.load.tell_reader(LATE_GROUP)
@@ -108,7 +108,7 @@ class BitFlip(Fault):
         await self._is_repaired(scene)
 
     async def _found_by_scrub(self, scene: Scene) -> None:
-        """It is read on request and repaired; then a group reads it while nobody else can serve it."""
+        """A scrub reads it, and it is repaired. Then a consumer group reads it while no other member can serve it."""
         found = await scene.admin.scrub(self._struck)
         if not found.damages:
             raise NotStruckError(f"a scrub read {found.segments} segments of {self._struck} and found no damage")
@@ -193,7 +193,7 @@ def choose_byte(data: Path, pattern: str, marker: bytes, dice: Random) -> tuple[
         dice: To choose with.
 
     Raises:
-        NotStruckError: There is none.
+        NotStruckError: No file has such a place.
     """
     found: list[tuple[Path, int]] = []
     for path in sorted(data.rglob(pattern)):

@@ -75,8 +75,8 @@ class SlowDisk(Fault):
 class HungDisk(Fault):
     """A disk completes no flush for seconds, while its process runs and answers heartbeats.
 
-    Nobody complains: the other members notice by themselves, the partition moves, and the member says not ready. It
-    must not end, and is a member again when the disk goes on.
+    The process reports no error. The other members notice by themselves, the partition moves, and the member says that
+    it is not ready. It must not end. When the disk goes on, it takes part again.
     """
 
     needs_shims: ClassVar[bool] = True
@@ -106,7 +106,7 @@ class HungDisk(Fault):
 
 
 class FailingDisk(Fault):
-    """Flushes fail (EIO), or writes find no room (ENOSPC): the process must end, for it cannot know what the disk has.
+    """Flushes fail (EIO), or writes find no room (ENOSPC). The process must end, because it cannot know what is stored.
 
     Args:
         role: Whose disk.
@@ -249,8 +249,8 @@ def _fill(ballast: Path, *, leave: int) -> None:
 
 
 async def _bring_to(scene: Scene, group: str) -> SegmentNow:
-    """Switch the first partition until that group has it. A group whose members have had nothing to say to each other
-    yet is passed over at first: whoever switches takes those that it knows to be whole."""
+    """Switch the first partition until that broker group has it. A switch takes broker groups that the switcher knows
+    to be whole, so it leaves out at first a broker group whose members are not linked yet."""
     partition = (await scene.admin.describe_chain(scene.load.topic, 0)).partition_id
     until = time.monotonic() + BRING_DEADLINE_S
     while (head := await scene.head()).group != group:

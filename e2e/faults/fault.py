@@ -38,7 +38,7 @@ class NotStruckError(AssertionError):
 
 
 def lacks_copies(snapshot: Snapshot) -> str:
-    """What does not have two copies, for people; empty if everything has. Of what is declared lost there is none."""
+    """The first thing that lacks two copies, for people; empty if everything has them. Lost segments do not count."""
     for chain in snapshot.chains:
         if chain.head.state != OPEN:
             return f"partition {chain.partition} accepts nothing"

@@ -52,7 +52,7 @@ class DrainedGroup(Fault):
             await scene.cluster.stop_gracefully(broker)
 
     async def hold(self, scene: Scene) -> None:
-        """Nobody misses it."""
+        """The load goes on without it."""
         await scene.load.goes_on()
 
     async def heal(self, scene: Scene) -> None:
@@ -84,8 +84,9 @@ async def _find(scene: Scene, name: str) -> BrokerGroup:
 
 
 class ReplacedDisk(Fault):
-    """A member's disk is lost, and the slot is given to a new one by the old one's name: it is filled at once, though
-    nobody would be missed for ten minutes. A name that is not the lost disk's takes nothing."""
+    """A member's disk is lost, and a person gives its slot to a new disk by naming the lost one. The new disk is filled
+    at once, although a missing member is otherwise replaced only after ten minutes. If the name is not that of the lost
+    disk, the start is refused."""
 
     own_cluster: ClassVar[bool] = True
     ends: ClassVar[bool] = True
@@ -136,4 +137,4 @@ class ReplacedDisk(Fault):
             for member in group.members:
                 if member.broker == self._struck:
                     return member.incarnation
-        raise NotStruckError(f"nobody knows {self._struck}")
+        raise NotStruckError(f"no broker group has the member {self._struck}")

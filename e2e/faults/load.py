@@ -99,7 +99,7 @@ class Clients:
 
 
 class TopicMaker(Describing, Protocol):
-    """What a load needs of whoever looks after topics."""
+    """The calls by which a load makes and describes its topics."""
 
     async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> None:
         """Make a topic."""
@@ -355,7 +355,7 @@ class Load:
     def hand_over_s(self, since: float) -> float:
         """The longest of the gaps since then in which a partition went from one segment to the next; 0 if none did.
 
-        Other gaps of a run in which processes start on few processors are those of whoever did not get one.
+        Other gaps do not count: if processes start on few processors, a process that gets none makes a gap too.
         """
         return max((gap_s for at, gap_s in self._hand_overs if at >= since), default=0.0)
 
@@ -372,7 +372,7 @@ class Load:
             async with asyncio.timeout(PROGRESS_DEADLINE_S), self._changed:
                 await self._changed.wait_for(holds)
         except TimeoutError:
-            raise DeadlineExceededError(f"waited {PROGRESS_DEADLINE_S:g} s in vain until {what}") from None
+            raise DeadlineExceededError(f"waited {PROGRESS_DEADLINE_S:g} s until {what}, without success") from None
 
     def _take(self, role: Role, line: dict[str, Any]) -> None:
         if line.get("case") != self._case:

@@ -1,7 +1,7 @@
-"""Both disks of a group are lost for good: the one thing that the copies do not survive, and what a person says then.
+"""Both disks of a broker group are lost for good, which the copies do not survive. A person then declares the gap.
 
-The partition goes on elsewhere; groups wait at the segment that nobody can give back, until its gap is declared. Then
-they are told of it and read on, and nothing is missing but what lay there.
+The partition goes on in another broker group. Consumer groups wait at the lost segment until its gap is declared. Then
+they are told of the gap and read on. Only messages of the lost segment may be missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot
 
 ISSUER: Final = "fault suite"
 DECLARE_DEADLINE_S: Final = 30.0
-"""For a declaration to be taken: whoever is asked must have heard that the old disks' runs have ended."""
+"""For a declaration to be taken: the broker that is asked must know that the old disks' member runs have ended."""
 
 
 def lost_with(snapshot: Snapshot, brokers: tuple[str, ...]) -> dict[tuple[int, int], str]:
@@ -96,7 +96,7 @@ class BothDisksLost(Fault):
             await scene.load.begin_reader(LATE_GROUP)
 
     async def _declare(self, scene: Scene) -> None:
-        """As an operator does; refused until whoever is asked has heard that the old disks are gone."""
+        """Declare the gaps, as a person does. A broker refuses until it knows that the old disks are gone."""
         until = time.monotonic() + DECLARE_DEADLINE_S
         for partition, no in self._lost:
             while True:
@@ -109,11 +109,11 @@ class BothDisksLost(Fault):
                 await asyncio.sleep(POLL_S)
 
     async def confirm(self, scene: Scene) -> None:
-        """A group that begins afterwards is told of all that is lost, and nobody of anything else."""
+        """A consumer group that begins afterwards is told of all lost segments. No reader is told of another gap."""
         await scene.load.told_of({(LATE_GROUP, *where) for where in self._lost})
         unsaid = sorted(gap for gap in scene.load.gaps if gap[1:] not in self._lost)
         if unsaid:
-            raise NotStruckError(f"readers were told of gaps that nobody declared: {unsaid}")
+            raise NotStruckError(f"readers were told of gaps that were not declared: {unsaid}")
         now = await scene.load.observer.look()
         states = {(chain.partition, segment.no): segment.state for chain in now.chains for segment in chain.segments}
         if any(states.get(where) != LOST for where in self._lost):

@@ -1,10 +1,10 @@
 """A network of kernel namespaces: each broker, the coordinator and each client process on a machine of its own, as it
 were, with one cable to one bridge.
 
-Cuts are made of packets, not of bytes in a proxy: a sender gets a permanent neighbour entry for the receiver with a MAC
-address that nobody has, and its frames to it, acknowledgements of TCP included, go nowhere and nobody is told. Needs
-root, `ip` and `ss`. All names carry the run's own token; `remove` takes everything away again, and what a killed run
-left behind is removed by the next one.
+A cut drops packets, and not bytes in a proxy. The sender gets a permanent neighbour entry for the receiver with a MAC
+address that no interface has. Its frames to the receiver, acknowledgements of TCP included, then go nowhere, and
+neither end gets an error. Needs root, `ip` and `ss`. All names carry the token of the test run. `remove` takes
+everything away again, and the next run removes what a killed run left behind.
 
     sr<token>        the bridge, with the address that this process has
     sr<token>v<n>    the bridge's end of a cable; the other end is `eth0` in its namespace
@@ -345,7 +345,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _reserve() -> tuple[int, socket.socket]:
-    """A subnet that nobody here uses, reserved by a socket's name, which no crash leaves behind."""
+    """A subnet that no interface here uses. A socket's name reserves it: the kernel frees it even after a crash."""
     used = _run(["ip", "-o", "-4", "addr"])
     for subnet in _SUBNETS:
         if f" {_SUBNET}.{subnet}." in used:

@@ -40,8 +40,8 @@ class KillBrokers(Fault):
 
 
 class FreezeBrokers(Fault):
-    """SIGSTOP: connections stay open, nothing is answered. With both members frozen nobody may open over the segment,
-    for they are not dead: the partition waits."""
+    """SIGSTOP: connections stay open, and the broker answers nothing. If both members are frozen, no broker may open
+    over the segment, because the members are not dead: the partition waits."""
 
     def __init__(self, role: BrokerRole) -> None:
         self.name = f"freeze {role}"
@@ -60,7 +60,7 @@ class FreezeBrokers(Fault):
             await scene.moved_past(head)
 
     async def hold(self, scene: Scene) -> None:
-        """With both frozen: see that nobody opens over them, for nobody knows that they are dead."""
+        """With both frozen: check that no broker opens over the segment, because no proof says that they are dead."""
         await super().hold(scene)
         if self._role == "both":
             assert self._head is not None

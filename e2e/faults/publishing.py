@@ -27,7 +27,7 @@ KILLED_AFTER_S: Final = (1.0, 5.0)
 
 
 class Publishing:
-    """The program of one case, and its judgement; whoever made one ends it.
+    """The program of one case, and its judgement. The caller that made one must `end` it.
 
     Args:
         bootstrap: Of the cluster.
@@ -52,7 +52,7 @@ class Publishing:
         self._is_over = asyncio.Event()
 
     async def end(self) -> None:
-        """End the program, and whoever kills it."""
+        """End the program, and the task that kills it."""
         await self._live()
         await self._stack.aclose()
 

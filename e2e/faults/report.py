@@ -72,9 +72,9 @@ def judge(report: Report, *, producer_killed: bool, declares_gaps: bool = False)
 
     Args:
         report: Of the checker.
-        producer_killed: Whether a producer's process was killed: what it had sent last has no outcome, and nobody was
-            left to be told one.
-        declares_gaps: Whether gaps were declared; if not, none excuses anything.
+        producer_killed: Whether a producer's process was killed. Its last messages have no outcome, because the
+            process that would have got it is gone.
+        declares_gaps: Whether the case declares gaps; if not, each gap is a problem.
     """
     counts = report.counts
     other = sum(counts[kind] for kind in OTHER_KINDS)
@@ -84,7 +84,7 @@ def judge(report: Report, *, producer_killed: bool, declares_gaps: bool = False)
     if share > UNKNOWN_SHARE_MAX:
         problems.append(f"{share:.2%} of the outcomes are unknown")
     if counts["gaps"] and not declares_gaps:
-        problems.append(f"readers were told of {counts['gaps']} gaps, and nobody declared one")
+        problems.append(f"readers were told of {counts['gaps']} gaps, and none was declared")
     if not counts["ok"]:
         problems.append("nothing was acknowledged")
     if not counts["delivered"]:

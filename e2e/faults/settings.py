@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 NetworkChoice = Literal["auto", "namespaces", "proxy"]
 
 SEED_MAX: Final = 999_999
-"""For a seed that nobody chose: few digits, because people type it again."""
+"""The largest seed that the program draws itself: few digits, because people type it again."""
 
 
 class SettingsError(ValueError):

@@ -20,7 +20,7 @@ _COMPILE_DEADLINE_S: Final = 60
 
 
 def find_compiler() -> str | None:
-    """A C compiler; None: there is none."""
+    """The path of a C compiler; None if PATH has none."""
     return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
 
 

@@ -103,5 +103,5 @@ class RollingRestart(Fault):
             raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")
 
     async def heal(self, scene: Scene) -> None:
-        """Whoever is still stopped comes back."""
+        """Start each broker again that is still stopped."""
         await scene.cluster.start_again("brokers")

@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--keep", action="store_true", default=bool(os.environ.get("KEEP")), help="leave the namespace")
     result.add_argument(
         "--strict-limits", action="store_true", default=bool(os.environ.get("STRICT")),
-        help="fail a case whose figure is over its limit: for a machine that does nothing else",
+        help="fail a case whose figure is over its limit; use it only on a machine that does nothing else",
     )  # fmt: skip
     result.add_argument("--use", metavar="NAMESPACE", help="an installation that a run with --keep left; it stays")
     result.add_argument("--images", metavar="TAG", help="use images that are loaded under this tag, build none")

@@ -97,7 +97,7 @@ def kubelet_pid(kubeconfig: str, processes: Path = PROCESSES) -> int:
     """The kubelet on this host that was started with that kubeconfig: each node of each checkout has its own.
 
     Raises:
-        ClusterError: There is none.
+        ClusterError: No such kubelet runs on this host.
     """
     for entry in processes.iterdir():
         if not entry.name.isdigit():
@@ -115,7 +115,7 @@ def container_pids(pod: dict[str, Any], processes: Path = PROCESSES) -> list[int
     """The processes on this host of a pod's first container: those whose cgroup bears its id.
 
     Raises:
-        ClusterError: There are none: it does not run, or not here.
+        ClusterError: The host has no such process: the container does not run, or runs on another host.
     """
     statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
     container = str(statuses[0].get("containerID") or "").rpartition("//")[2]

@@ -117,7 +117,7 @@ class Place:
         return found
 
     async def get(self, plural: str, name: str) -> Manifest | None:
-        """One object of this namespace; None if there is none."""
+        """One object of this namespace; None if the namespace has no such object."""
         return await self.read(f"{self._path(plural)}/{name}")
 
     async def list(self, plural: str, selector: str = "") -> list[Manifest]:
@@ -150,7 +150,9 @@ class Place:
             except ClusterError as error:
                 last = str(error)
             if time.monotonic() - began > deadline_s:
-                raise StillNotError(f"waited {deadline_s:g} s in vain until {what}{f': {last}' if last else ''}")
+                raise StillNotError(
+                    f"waited {deadline_s:g} s until {what}, without success{f': {last}' if last else ''}"
+                )
             await asyncio.sleep(POLL_S)
 
     def _path(self, plural: str) -> str:

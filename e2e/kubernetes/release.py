@@ -134,7 +134,7 @@ class Release:
         await self.place.wait_until(f"namespace {self.place.namespace} is gone", self._is_gone, GONE_S)
 
     async def let_go(self) -> None:
-        """Take finalizers off: whoever would honour them has gone with the release."""
+        """Take finalizers off, because the operator that would remove them has gone with the release."""
         for plural in ("topics", "consumergroups", "brokers", "brokergroups", "brokerclusters"):
             for item in await self.place.list(plural):
                 if item["metadata"].get("finalizers"):
@@ -154,7 +154,7 @@ def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_namespace(taken: Sequence[str]) -> str:
-    """A namespace's name that nobody has."""
+    """A name that no namespace has."""
     number = 1
     while f"{NAMESPACE_PREFIX}{number}" in taken:
         number += 1

@@ -69,7 +69,7 @@ class Suite:
         self._clients = Clients(options.out / "clients.log")
 
     def _new_release(self, namespace: str = "") -> Release:
-        """In that namespace, or in one that nobody has."""
+        """A release in that namespace, or in one that does not exist yet."""
         place = Place(self._cluster, namespace or free_namespace(namespaces(self._cluster)))
         self._say(f"namespace {place.namespace}")
         return Release(place, self._loaded)

@@ -36,7 +36,7 @@ def read_number(environment: Mapping[str, str], name: str, default: int) -> int:
     """A whole number above 0 of the environment.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not such a number.
     """
     text = environment.get(name) or str(default)
     if not text.isdecimal() or int(text) == 0:

@@ -89,7 +89,7 @@ def register(spark: SparkSession, directory: Path) -> str:
             until = time.monotonic() + deadline_s
             while not os.path.exists(free):
                 if time.monotonic() > until:
-                    raise TimeoutError(f"nobody let {moment} go on for {deadline_s:g} s")
+                    raise TimeoutError(f"{moment} was held for {deadline_s:g} s, and the suite did not let it go on")
                 time.sleep(0.003)
             os.unlink(free)
 

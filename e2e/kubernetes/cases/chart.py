@@ -29,7 +29,7 @@ async def chart_tested(stage: Stage) -> None:
 
 async def upgraded_and_back(stage: Stage) -> None:
     """`helm upgrade` with another broker setting and another log level of the operator, then `helm rollback`."""
-    # A rollback goes back to what the release said, not to what somebody patched meanwhile.
+    # A rollback goes back to the values of the release, and not to values that a person patched meanwhile.
     before = (stage.release.all_values()["cluster"]["spec"].get("settings") or {}).get(SETTING)
     value = "91" if await _setting(stage) != "91" else "92"
     async with stage.traffic() as traffic:
@@ -61,7 +61,7 @@ async def uninstalled(stage: Stage) -> None:
         async with traffic.struck("helm uninstall", RELEASE):
             try:
                 await stage.release.helm("uninstall", RELEASE)
-                stage.problem("helm uninstall asked nobody although there are topics")
+                stage.problem("helm uninstall was not refused although there are topics")
             except ClusterError as error:
                 stage.note("helm uninstall is refused")
                 if CLUSTER not in str(error):

@@ -60,7 +60,7 @@ async def disk_emptied(stage: Stage) -> None:
 
 
 async def disk_older(stage: Stage) -> None:
-    """A member wakes up with a copy of its disk that was made a run ago: a snapshot that somebody brought back."""
+    """A member starts with a copy of its disk from an earlier member run: a person brought back a snapshot."""
     async with stage.traffic() as traffic:
         name, _ = await _pair(stage)
         disk = await _disk_of(stage, name)

@@ -1,4 +1,4 @@
-"""Machines: without power for a while, lost for good with their disks, drained."""
+"""Machines: without power until they come back, lost for good with their disks, drained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKERS_ONLY: Final = "--pod-selector=app.kubernetes.io/component=broker"
 
 
 async def node_lost(stage: Stage) -> None:
-    """A node without power: its masters fall silent at one instant, and nobody closes their connections."""
+    """A node without power: its masters fall silent at one instant, and their connections are not closed."""
     async with stage.traffic() as traffic:
         await _lose(stage, traffic, await stage.node_of(await traffic.master()))
 

@@ -188,7 +188,7 @@ async def _versions(stage: Stage) -> dict[str, str]:
 
 
 async def _rss_mb(stage: Stage) -> float:
-    """The memory of the operator's process; the largest, for there is an init beside it."""
+    """The memory of the operator's process. It is the largest one, because an init process runs beside it."""
     pids = container_pids((await _operators(stage))[0])
     return max([await asyncio.to_thread(_rss_of, pid) for pid in pids])
 

@@ -26,7 +26,7 @@ from e2e.kubernetes.traffic import Traffic, bootstrap_of
 CLAIM: Final = "pipelines"
 SIZE: Final = "5Gi"
 NOBODY_ELSE: Final = 10001
-"""The user of our images: a directory of the host is given to nobody by itself."""
+"""The user of our images. The suite gives it the directory of the host, because Kubernetes does not."""
 
 STARTED_S: Final = 240.0
 GOES_ON_S: Final = 240.0
@@ -174,7 +174,7 @@ async def _pod(place: Place, selector: str, *, ended: bool = False) -> Manifest:
     """The pod of a selector that runs, or has ended.
 
     Raises:
-        StillNotError: There is none.
+        StillNotError: No such pod came within the deadline.
     """
     found: list[Manifest] = []
     phases = ("Succeeded", "Failed") if ended else ("Running",)

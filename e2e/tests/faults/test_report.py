@@ -75,7 +75,7 @@ def test_a_gap_excuses_what_lies_in_it_where_one_was_declared() -> None:
     told = history(ok(100), list(range(40, 100)), gap=(0, 40))
     assert judge(told, producer_killed=False, declares_gaps=True)["problems"] == ()
     assert judge(told, producer_killed=False, declares_gaps=True)["given_up"] == 40
-    assert problems(told) == ("readers were told of 1 gaps, and nobody declared one",)
+    assert problems(told) == ("readers were told of 1 gaps, and none was declared",)
     more = history(ok(100), list(range(41, 100)), gap=(0, 40))
     assert judge(more, producer_killed=False, declares_gaps=True)["problems"] == ("1 lost",)
 
