@@ -109,7 +109,7 @@ def test_a_table_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> No
     with pytest.raises(ApplyError, match="there is no table"):
         applying.read_table(str(tmp_path))
     batch_chain.append(str(tmp_path), Link(0, "query", 0, {}, {"file_rows": 7}))
-    with pytest.raises(ApplyError, match="no table's directory"):
+    with pytest.raises(ApplyError, match="does not hold a table"):
         applying.read_state(str(tmp_path))
     next((tmp_path / batch_chain.FOLDER).iterdir()).write_text("{}")
     with pytest.raises(ChainError, match="cannot be read"):

@@ -3,9 +3,9 @@
     spark.read.format("seriatim").option("bootstrap", "host:port").option("topic", "orders").load()
     rows.writeStream.format("seriatim").options(**open_writer({...}, "billing").options).start()
 
-Spark finds the format by itself where this package is installed (on the driver and on each executor).
-`report_progress` makes the lag of streaming queries visible to the cluster. Each name is loaded when it is first asked
-for: what decides (options, offsets, plans) is used and tested without Spark.
+Spark finds the format by itself if this package is installed on the driver and on each executor. `report_progress`
+makes the lag of streaming queries visible to the cluster. Each name is loaded at its first use, so that the parts that
+decide (options, offsets, plans) can be used and tested without Spark.
 """
 
 from __future__ import annotations

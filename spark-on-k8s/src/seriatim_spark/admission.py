@@ -1,4 +1,4 @@
-"""How much of what waits goes into a micro-batch. Pure."""
+"""How many of the waiting messages go into a micro-batch. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What waits in a partition: messages, and the bytes of one on average."""
+    """The messages that wait in a partition, and the average bytes of one."""
 
     rows: int
     row_bytes: float
 
 
 def admit(lags: Mapping[K, Lag], max_rows: int | None, max_bytes: int | None) -> dict[K, int]:
-    """Rows for each partition.
+    """The number of rows that the micro-batch takes from each partition.
 
-    Both limits hold, the smaller wins. What is allowed is shared in proportion to what waits, and each partition that
-    has something gets at least one row, so that a small one is not starved by large ones (with more partitions than
-    rows allowed the limit is passed).
+    Both limits hold. Partitions share the allowed rows in proportion to their waiting messages. Each partition with
+    waiting messages gets at least one row, so that large partitions do not starve a small one. If more partitions wait
+    than rows are allowed, the micro-batch is therefore over the limit.
 
     Args:
-        lags: What waits. Partitions with equal claims are served in its order.
-        max_rows: Of all together; None: no limit.
-        max_bytes: Likewise, measured by the average of each partition.
+        lags: The waiting messages. Of partitions with equal claims, the earlier one is served first.
+        max_rows: The most rows of all partitions together; None: no limit.
+        max_bytes: The most bytes of all partitions together, by the average of each partition; None: no limit.
     """
     waiting = {key: lag for key, lag in lags.items() if lag.rows > 0}
     factor = 1.0
@@ -44,7 +44,7 @@ def admit(lags: Mapping[K, Lag], max_rows: int | None, max_bytes: int | None) ->
 
 
 def _spread_rest(waiting: Mapping[K, Lag], shares: dict[K, int], rest: int, factor: float) -> dict[K, int]:
-    """Give what rounding left, one row each, to those that lost most by it."""
+    """Give the rows that rounding left, one each, to the partitions that lost most by rounding."""
     by_loss = sorted(waiting, key=lambda key: shares[key] - waiting[key].rows * factor)
     for key in by_loss[: max(rest, 0)]:
         if shares[key] < waiting[key].rows:

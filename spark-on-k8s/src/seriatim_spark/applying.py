@@ -3,13 +3,13 @@
     <directory>/_batches/<number>.json           the newest one says which files are the table now (`batch_chain`)
     <directory>/data/00017-<random>.parquet      the rows of one bucket: keys whose hash is 17
 
-A micro-batch changes some buckets. Each of them is read, merged and written as a new file. Then the next link of the
-chain names the new files, together with the query and the micro-batch: at this one moment the change is there, all of
-it or nothing. A driver that was overtaken can make no link, so what it has written never counts. Files that no table of
-the last `KEPT_S` names are removed.
+A micro-batch changes some buckets. Tasks read each of them, merge the changes and write a new file. Then the next link
+of the chain names the new files, the query and the micro-batch. At this one moment the whole change enters the table. A
+driver that was overtaken can make no link, so its files never count. Files that no table of the last `KEPT_S` seconds
+names are removed.
 
-A row of the table is the newest message of its key: the one with the highest offset. So it does not matter how
-often, or how late, a message is merged. Deleted keys stay as rows without a value (tombstones): without these, an older
+A row of the table is the newest message of its key: the one with the highest offset. So a message may be merged several
+times, or after newer ones. Deleted keys stay as rows without a value (tombstones). Without a tombstone, an older
 message that is merged again would bring the key back.
 """
 
@@ -31,7 +31,7 @@ from seriatim_spark.batch_chain import Link
 from seriatim_spark.files import file_system, flush_path
 
 KEPT_S: Final = 3600.0
-"""A program that reads the table has so long for it."""
+"""Seconds for which replaced files stay: a program that reads the table must be done by then."""
 
 OrderBy = Literal["offset", "append_time"]
 
@@ -54,16 +54,16 @@ class ApplyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What a link of the chain says of the table.
+    """The state of the table that a link of the chain keeps.
 
     Attributes:
-        topic, incarnation: Whose changes it holds.
-        buckets: How many buckets there are.
-        order_by: Which message of a key is the newest.
-        files: Below the directory, by bucket; buckets without rows have none.
-        rows: Of all files, tombstones too.
-        changed_at: When it was written, in seconds since 1970.
-        before: Files of tables before this one, with the time at which they were replaced.
+        topic, incarnation: The topic whose changes the table holds.
+        buckets: The number of buckets.
+        order_by: What decides which message of a key is the newest.
+        files: The path of each bucket's file below the directory; a bucket without rows has no file.
+        rows: The rows of each file, tombstones included.
+        changed_at: When the link was written, in seconds since 1970.
+        before: Files of earlier tables, with the times at which they were replaced.
     """
 
     topic: str
@@ -77,15 +77,15 @@ class TableState:
 
 
 def state_of(link: Link) -> TableState:
-    """The table that a link speaks of.
+    """The state of the table that a link keeps.
 
     Raises:
-        ApplyError: It speaks of none.
+        ApplyError: The link belongs to another pipeline and keeps no table.
     """
     try:
         return TableState(**link.content)
     except TypeError as exc:
-        raise ApplyError(f"this is no table's directory: {exc}") from exc
+        raise ApplyError(f"the directory does not hold a table, but something else: {exc}") from exc
 
 
 def read_state(directory: str) -> TableState | None:
@@ -100,21 +100,21 @@ def read_state(directory: str) -> TableState | None:
 
 
 def with_settings(state: TableState, topic: str, buckets: int | None, order_by: OrderBy | None) -> TableState:
-    """The table under the settings of this run.
+    """The state of the table with the settings of this run.
 
     Args:
-        state: The table.
-        topic: Whose changes come.
-        buckets, order_by: As given; None: as the table has them.
+        state: The state of the table.
+        topic: The topic whose changes come.
+        buckets, order_by: The given settings; None: those that the table has.
 
     Raises:
-        ApplyError: The table cannot have them.
+        ApplyError: The table is of another topic, or cannot take these settings.
     """
     if state.topic != topic:
         raise ApplyError(f"the table holds changes of the topic {state.topic}, not {topic}: use another directory")
     if buckets not in (None, state.buckets):
         raise ApplyError(
-            f"the table has {state.buckets} buckets, and not {buckets}: each key has its place by this number. Give "
+            f"the table has {state.buckets} buckets, and not {buckets}: this number decides where a key is. Give "
             f"--buckets {state.buckets} or leave it out, or use another directory and another checkpoint"
         )
     if order_by == "offset" != state.order_by:
@@ -122,15 +122,15 @@ def with_settings(state: TableState, topic: str, buckets: int | None, order_by: 
             "the table is ordered by append_time: keys may have moved to other partitions, whose offsets cannot be "
             "compared. Give --order-by append_time or leave it out, or use another directory and another checkpoint"
         )
-    # From offset to append_time is safe: within a partition both say the same.
+    # A change from offset to append_time is safe: within a partition both have the same order.
     return state if order_by is None else replace(state, order_by=order_by)
 
 
 def newest(rows: pa.Table, order_by: OrderBy) -> pa.Table:
-    """Of each key the newest row, in the order of keys.
+    """The newest row of each key, in the order of keys.
 
     Raises:
-        ApplyError: A key stands in two partitions, whose offsets cannot be compared, and `order_by` is `offset`.
+        ApplyError: A key has rows in two partitions, whose offsets cannot be compared, and `order_by` is `offset`.
     """
     if not rows.num_rows:
         return rows
@@ -163,10 +163,10 @@ def merge(table: pa.Table | None, changes: pa.Table, order_by: OrderBy, tombston
     """The table of a bucket with changes merged into it.
 
     Args:
-        table: As it is now; None: no rows yet.
-        changes: Messages, in any order, some maybe for the second time.
-        order_by: Which message of a key is the newest.
-        tombstones_from_us: Deleted keys whose message is older (append time, microseconds since 1970) are left out.
+        table: The rows of the bucket now; None: no rows yet.
+        changes: Messages in any order. Some may be merged already.
+        order_by: What decides which message of a key is the newest.
+        tombstones_from_us: Tombstones with an older append time (microseconds since 1970) are left out.
     """
     rows = changes.select(SCHEMA.names).cast(SCHEMA)
     if table is not None:
@@ -220,12 +220,12 @@ def paths_of(directory: str) -> list[str]:
 
 
 def next_state(state: TableState, changed: Mapping[int, tuple[str, int]], now_s: float) -> tuple[TableState, list[str]]:
-    """The table after a micro-batch, and files that no reader can need any more.
+    """The state of the table after a micro-batch, and the files that no reader needs any more.
 
     Args:
-        state: Before it.
-        changed: New file and number of rows, by bucket.
-        now_s: Seconds since 1970.
+        state: The state before the micro-batch.
+        changed: The new file of each changed bucket, and its rows.
+        now_s: The time now, in seconds since 1970.
     """
     before = {name: at for name, at in state.before.items() if at > now_s - KEPT_S}
     gone = [name for name in state.before if name not in before]
@@ -238,7 +238,7 @@ def next_state(state: TableState, changed: Mapping[int, tuple[str, int]], now_s:
 
 
 def remove(directory: str, names: list[str]) -> None:
-    """Delete files below the directory; those that are gone already are passed over."""
+    """Delete files below the directory. A file that is gone already is not an error."""
     files, root = file_system(directory)
     for name in names:
         if files.get_file_info(f"{root}/{name}").type == pafs.FileType.File:
@@ -246,11 +246,10 @@ def remove(directory: str, names: list[str]) -> None:
 
 
 def remove_unnamed(directory: str, state: TableState | None) -> int:
-    """Delete files that no table names: attempts that failed.
+    """Delete files that no table names, which tasks that failed have left. Returns their number.
 
-    Only for the driver that has made the newest link, between batches: those before it can commit none of these files.
-
-    Returns how many.
+    Only the driver that made the newest link may call it, and only between micro-batches. Earlier drivers can make no
+    link any more, so none of these files can enter the table.
     """
     files, root = file_system(directory)
     named = set() if state is None else {*state.files.values(), *state.before}

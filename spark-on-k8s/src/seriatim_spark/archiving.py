@@ -1,11 +1,11 @@
-"""Files of an archive: where they are, what is in them, how they are written and checked. Nothing here needs Spark.
+"""Files of an archive: where they are, what they hold, how to write and check them. Nothing here needs Spark.
 
     <directory>/topic=orders/incarnation=<id>/partition=3/date=2026-11-23/
         000001-000000000800--000002-000000000050.parquet
 
-The name is the range of offsets that the file covers: so the same range, read again after a failure, is the same file,
-and takes its own place. A file is written aside, flushed and renamed: it is there whole or not at all. Its footer says
-what it covers, how many rows it has and their checksums; `audit` compares that with the rows.
+The name is the range of offsets that the file covers. So the same range, read again after a failure, gives the same
+file in the same place. A file is written aside, flushed and renamed, so it is there whole or not at all. Its footer
+says which range it covers, how many rows it has, and their checksums. `audit` compares the footer with the rows.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _FILE_NAME: Final = re.compile(r"(\d+)-(\d+)--(\d+)-(\d+)\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of itself.
+    """The footer of a file.
 
     Attributes:
-        start, end: The offsets that it covers; the next file of the partition begins at `end`.
-        rows: Its rows.
-        passed: Messages between that readers pass over as repeats.
-        checksums: CRC-32 of each of the columns in `Checksums`.
+        start, end: The offsets that the file covers; the next file of the partition begins at `end`.
+        rows: The number of its rows.
+        passed: The number of messages in its range that readers leave out, because they repeat earlier ones.
+        checksums: The CRC-32 of each column in `Checksums`.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class Footer:
 
 
 class Checksums:
-    """Of the rows of a file, whichever batches they come in: of offsets, and of keys and values with their lengths."""
+    """Checksums of the offsets, keys, values and lengths of a file's rows. How the rows are batched does not matter."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {"offset": 0, "key": 0, "value": 0}
@@ -105,10 +105,10 @@ class Checksums:
 
 
 def path_of(footer_like: Any, day: int) -> str:
-    """Of a file below the archive's directory.
+    """The path of a file below the archive's directory.
 
     Args:
-        footer_like: Anything with topic, incarnation, partition, start and end.
+        footer_like: A footer, or another object with topic, incarnation, partition, start and end.
         day: Days since 1970, UTC.
     """
     date = datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
@@ -144,7 +144,7 @@ class FileWriter:
     def finish(
         self, topic: str, incarnation: str, partition: int, start: int, end: int, day: int
     ) -> tuple[str, Footer]:
-        """Close it and put it in its place. If an earlier attempt has written the same range, its file stays.
+        """Close the file and put it in its place. If an earlier attempt has written the same range, its file stays.
 
         Returns the path below the directory, and the footer.
         """
@@ -155,7 +155,7 @@ class FileWriter:
         path = path_of(footer, day)
         place = f"{self._root}/{path}"
         if self._files.get_file_info(place).type == pafs.FileType.File:
-            # It is whole, and may hold more than this attempt has found: retention may have been there in between.
+            # The earlier file is whole. It may hold more rows than this one, if retention dropped messages in between.
             self._files.delete_file(self._aside)
             with self._files.open_input_file(place) as source, pq.ParquetFile(source) as file:
                 return path, footer_of(file, path)
@@ -169,7 +169,7 @@ class FileWriter:
         return path, footer
 
     def give_up(self) -> None:
-        """Leave nothing."""
+        """Remove the unfinished file."""
         self._writer.close()
         self._sink.close()
         if self._files.get_file_info(self._aside).type != pafs.FileType.NotFound:
@@ -177,7 +177,7 @@ class FileWriter:
 
 
 class Reach(NamedTuple):
-    """How far the rows of a range went: [start, end) of a partition, and the offset behind the last row."""
+    """How far the rows of a range went: the range [start, end) of a partition, and the offset behind its last row."""
 
     topic: str
     incarnation: str
@@ -190,9 +190,9 @@ class Reach(NamedTuple):
 class ArchiveWriter:
     """Writes rows of the source, in its order, into files: one for each range and day.
 
-    A range that was written before, by an attempt that failed, is cut into the same files. If messages of it were
-    dropped since, the rest would be cut otherwise: then what that attempt has written is kept, and only what lies
-    behind is written.
+    A range that a failed attempt has written before is cut into the same files again. If retention has dropped messages
+    of the range since, the rest would be cut in other places. Then the earlier files stay, and only rows behind them
+    are written.
 
     Args:
         directory: Path, or a URL that pyarrow knows.
@@ -254,7 +254,7 @@ class ArchiveWriter:
             rows = rows.slice(room)
 
     def _keep_written(self) -> None:
-        """Messages are missing here, or a segment ends: go on behind what an earlier attempt has written."""
+        """Go on behind the files of an earlier attempt, because messages are missing here or a segment ends."""
         assert self._range is not None
         for start, end, path in chain_of(self._files, self._root, *self._range):
             if start < self._start:
@@ -267,7 +267,7 @@ class ArchiveWriter:
             self._start = end
 
     def _close(self, end: int) -> None:
-        """Finish the open file: it covers all up to `end`."""
+        """Finish the open file: it covers the range up to `end`."""
         if self._open is None:
             return
         assert self._range is not None
@@ -289,7 +289,7 @@ class ArchiveWriter:
         return self._done
 
     def give_up(self) -> None:
-        """Leave no file that is not whole."""
+        """Remove the file that is not whole."""
         if self._open is not None:
             self._open.give_up()
             self._open = None
@@ -357,10 +357,10 @@ def files_of(directory: str) -> list[str]:
 
 
 def footer_of(file: pq.ParquetFile, path: str) -> Footer:
-    """What a file says of itself.
+    """Read the footer of a file.
 
     Raises:
-        DirectoryError: It has no footer of an archive, or one of a newer version.
+        DirectoryError: The file has no footer of an archive, or a newer version of this package wrote it.
     """
     text = (file.metadata.metadata or {}).get(FOOTER_KEY)
     try:

@@ -1,14 +1,15 @@
-"""Which micro-batches are in a directory, so that none is missing, stands twice, or comes from a driver of the past.
+"""Notes in a directory which micro-batches it holds, so that none is missing, comes twice, or is an old driver's.
 
-    <directory>/_batches/00000000000000000012.json      the newest link; older ones go after `KEPT`
+    <directory>/_batches/00000000000000000012.json      the newest link; the newest `KEPT` links stay
 
-A link names the query, its last micro-batch that is in the directory, where that ends in the topics, and what the
-pipeline keeps. Each link is made by exclusive create under the number that follows the newest one that its driver has
-seen. So of two drivers one makes it, and the other learns that it was overtaken. A driver that takes a directory over
-makes a link too: from then on, those before it can make none.
+A link names the query, its last micro-batch in the directory, and where this micro-batch ends in the topics. It also
+has what the pipeline keeps. A driver makes a link by exclusive create, under the number behind the newest link that it
+has seen. If two drivers try, one makes the link, and the other learns that it was overtaken. A driver that takes a
+directory over makes a link too: from then on, earlier drivers can make no link.
 
-Exclusive create is a hard link: whole or not at all, and never over a file that is there. Object stores have none: two
-drivers at the same moment can both make a link there. A directory or a checkpoint of another time is still refused.
+Exclusive create is a hard link: the file appears whole or not at all, and never replaces a file. Object stores have no
+hard links: there two drivers can both make a link at the same moment. A directory or a checkpoint of another time is
+still refused.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from seriatim_spark.files import ASIDE, file_system, flush_path, names_in
 
 FOLDER: Final = "_batches"
 KEPT: Final = 20
-"""Links that stay: a program may be about to read one."""
+"""The number of links that stay, because a program may be about to read one."""
 VERSION: Final = 1
 NONE_YET: Final = -1
 """The micro-batch of a link that was made before the first one."""
@@ -45,13 +46,14 @@ class OvertakenError(ChainError):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one file says.
+    """The content of one file of the chain.
 
     Attributes:
-        serial: Its number; the next link has the next one.
+        serial: The number of the link; the next link has the next number.
         query: The query that the directory belongs to.
-        batch: Its last micro-batch that is in the directory, or `NONE_YET`.
-        ends: Where that ends in the topics, as in Spark's checkpoint (`offsets.to_json`); None with `NONE_YET`.
+        batch: The query's last micro-batch in the directory, or `NONE_YET`.
+        ends: Where this micro-batch ends in the topics, as in Spark's checkpoint (`offsets.to_json`); None with
+            `NONE_YET`.
         content: What the pipeline keeps.
     """
 
@@ -88,15 +90,15 @@ def append(directory: str, link: Link) -> None:
     """Make a link, and remove old ones.
 
     Raises:
-        OvertakenError: Another driver has made one of this number, or later ones. The directory is as it was.
+        OvertakenError: Another driver has made a link with this number or a later one. The directory is unchanged.
         ChainError: The file system has no hard links.
     """
     files, root = file_system(directory)
     text = json.dumps(asdict(link), sort_keys=True).encode()
     place = _path(root, link.serial)
     overtaken = OvertakenError(
-        f"another driver has taken {directory} over. This one is of the past and changed nothing. Nothing is to be "
-        "done if the other one is meant to run"
+        f"another driver has taken {directory} over. This driver stops, and has changed nothing. If the other driver "
+        "is meant to run, you need not do anything"
     )
     files.create_dir(f"{root}/{FOLDER}", recursive=True)
     if isinstance(files, pafs.LocalFileSystem):
@@ -126,7 +128,7 @@ def _create(files: pafs.FileSystem, root: str, place: str, text: bytes, overtake
         raise overtaken from None
     except OSError as exc:
         raise ChainError(
-            f"{place} cannot be made as a hard link ({exc.strerror}): without, two drivers cannot be told apart. Use a "
+            f"{place} cannot be made as a hard link ({exc.strerror}): without it, two drivers could both write. Use a "
             "directory on a file system that has hard links, such as a local one, NFS or CephFS"
         ) from exc
     finally:
@@ -139,22 +141,21 @@ def _create(files: pafs.FileSystem, root: str, place: str, text: bytes, overtake
 def is_repeat(
     directory: str, last: Link | None, query: str, batch: int, start: dict[str, Any] | None, ends: dict[str, Any]
 ) -> bool:
-    """Whether a micro-batch is the last one of the directory, run again. If not, it is the next one.
+    """Whether a micro-batch is a second run of the last one in the directory. If not, it is the next one.
 
     Args:
-        directory: For the text of errors.
+        directory: The directory, to name it in errors.
         last: The newest link.
         query, batch: The query that runs, and the number of its micro-batch.
-        start, ends: The ends of the micro-batch before and of this one, as the checkpoint says them; the first one has
-            no start.
+        start, ends: Where the micro-batch before and this one end, by the checkpoint; the first one has no start.
 
     Raises:
-        ChainError: It is neither: directory and checkpoint do not belong together.
+        ChainError: It is neither of both: directory and checkpoint do not belong together.
     """
     if last is not None and last.query != query:
         raise ChainError(
-            f"{directory} belongs to the query {last.query}, and this one is {query}: its checkpoint is another one. "
-            "Use another directory, or the checkpoint that belongs to this one"
+            f"{directory} belongs to the query {last.query}, and this query is {query}, of another checkpoint. Use "
+            "another directory, or the checkpoint that belongs to this directory"
         )
     held = NONE_YET if last is None else last.batch
     held_ends = None if last is None else last.ends
@@ -171,7 +172,7 @@ def is_repeat(
     has = "no micro-batch" if held == NONE_YET else f"the micro-batches up to {held}"
     raise ChainError(
         f"{directory} has {has}, and this is micro-batch {batch} of the checkpoint, which does not follow: {why}. "
-        "Messages would be missing or stand twice, so nothing was written. Use the checkpoint and the directory that "
+        "Messages would be missing or come twice, so nothing was written. Use the checkpoint and the directory that "
         "belong together. If one of them is lost, begin a new directory with a new checkpoint"
     )
 

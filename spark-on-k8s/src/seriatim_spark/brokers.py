@@ -72,7 +72,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a range that a task can read alone. `size_bytes` is None if no broker knew the size."""
+    """A part of a range that a task can read alone. `size_bytes`: None if no broker knew the size."""
 
     start: int
     end: int

@@ -24,7 +24,7 @@ def file_system(url: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a directory, and the directory in it.
 
     Raises:
-        DirectoryError: It is no path, and no URL that pyarrow knows.
+        DirectoryError: The text is neither a path nor a URL that pyarrow knows.
     """
     try:
         if "://" in url or url.startswith("file:/"):
@@ -48,7 +48,7 @@ def names_in(files: pafs.FileSystem, path: str) -> list[str]:
 
 
 def flush_path(files: pafs.FileSystem, path: str) -> None:
-    """To the disk, if it is one of this machine: Spark's checkpoint soon says that these rows are not read again."""
+    """Flush a file, if it is on a disk of this machine: after Spark's next checkpoint its rows are not read again."""
     if not isinstance(files, pafs.LocalFileSystem):
         return
     found = os.open(path, os.O_RDONLY)
@@ -59,7 +59,7 @@ def flush_path(files: pafs.FileSystem, path: str) -> None:
 
 
 def write_json(directory: str, name: str, value: Any) -> None:
-    """Put a file of JSON in the place of the one before, at one moment."""
+    """Replace a JSON file by a new one, at one moment."""
     files, root = file_system(directory)
     files.create_dir(f"{root}/{ASIDE}", recursive=True)
     aside = f"{root}/{ASIDE}/{uuid.uuid4().hex}.json"
@@ -71,7 +71,7 @@ def write_json(directory: str, name: str, value: Any) -> None:
 
 
 def read_json(directory: str, name: str) -> Any:
-    """What was written; None if nothing was.
+    """The content of the JSON file; None if it was never written.
 
     Raises:
         DirectoryError: It cannot be read.
@@ -88,7 +88,7 @@ def read_json(directory: str, name: str) -> Any:
 
 
 def remove_aside(directory: str) -> None:
-    """Remove what attempts that failed have left aside. Only for the one query that writes here, between batches."""
+    """Remove unfinished files that failed attempts left. Only the query that writes here may do it, between batches."""
     files, root = file_system(directory)
     if files.get_file_info(f"{root}/{ASIDE}").type == pafs.FileType.Directory:
         files.delete_dir_contents(f"{root}/{ASIDE}")

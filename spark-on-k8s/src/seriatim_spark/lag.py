@@ -13,7 +13,7 @@ class LagCounter:
     """Compares what a query has read with where its partitions end now.
 
     Args:
-        brokers: Who is asked: once for all ends, and once more for each partition whose segment has changed since.
+        brokers: The brokers to ask: once for all ends, and once more for each partition with a new segment.
     """
 
     def __init__(self, brokers: Brokers) -> None:
@@ -23,14 +23,14 @@ class LagCounter:
     def lags(self, read: Offsets) -> dict[Key, int]:
         """Messages that each partition has and the query has not read.
 
-        Those that were dropped, or were declared lost, are not counted. A segment of which no member answers, and what
-        is behind it, is not counted either.
+        Messages that were dropped or declared lost do not count. If no member of a segment answers, its messages and
+        those behind it do not count either.
 
         Args:
             read: Where the query's last micro-batch ended.
 
         Raises:
-            SourceError: Brokers do not say so.
+            SourceError: The brokers do not answer in time, or the topic was deleted.
         """
         incarnations = {topic: found.incarnation for topic, found in read.items()}
         ends = self._brokers.at("end", incarnations)

@@ -1,11 +1,12 @@
-"""What `mirror` keeps beside its target: which place of the source is which place of the target. No Spark here.
+"""The map that `mirror` keeps: which offset of the source is which offset of the target. No Spark here.
 
-After each micro-batch: where the source's partitions were read to, and where the target's end. Both name the same
-message (or the place behind the last one): a consumer that stands there in the source goes on there in the target.
+After each micro-batch an entry says up to which offsets the source was read, and where the target ends. Both are the
+same place in the order of messages. So a consumer that has reached this place in the source goes on there in the
+target.
 
     <directory>/entries/000000000017.json
 
-One file for each micro-batch, called by its number.
+There is one file for each micro-batch, named by its number.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from seriatim_spark.files import file_system, names_in, read_json, write_json
 
 ENTRIES: Final = "entries"
 OLD_NAME: Final = "offsets.json"
-"""One file for all entries, as mirrors kept it before; it is taken apart."""
+"""The one file for all entries that older versions kept. `load` makes one file of each entry."""
 
 VERSION: Final = 1
 
 ENTRIES_MAX: Final = 1_000
-"""When there are more, every second one of the older half goes: the older, the further apart they are."""
+"""If there are more entries, every second one of the older half is removed. So older entries are further apart."""
 
 _FILE_NAME: Final = re.compile(r"(\d{12})\.json")
 
 
 class MirrorError(Exception):
-    """A target, or a map of offsets, that is not this mirror's."""
+    """The target cannot be mirrored into, or the map of offsets does not belong to this mirror."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,14 @@ class OffsetMap:
     last: Entry | None = None
 
     def before(self, batch: int) -> Entry | None:
-        """The last entry before a micro-batch, which may have been noted before."""
+        """The last entry before a micro-batch. The micro-batch itself may have an entry already."""
         if self.last is None or self.last.batch < batch:
             return self.last
         earlier = [one for one in self.batches if one < batch]
         return entry_of(self.directory, earlier[-1]) if earlier else None
 
     def note(self, entry: Entry) -> None:
-        """One more; a batch that was noted before is noted anew. What is on the disk is whole at each moment."""
+        """Write one more entry, or replace the entry of this micro-batch. The disk has a whole map at each moment."""
         kept = [one for one in self.batches if one < entry.batch]
         gone = [one for one in self.batches if one > entry.batch]
         if len(kept) >= ENTRIES_MAX:
@@ -91,13 +92,13 @@ class OffsetMap:
         self.batches, self.last = [*kept, entry.batch], entry
 
     def check_alone(self, positions: Mapping[str, int]) -> None:
-        """Whether nothing but this mirror has written to the target since the last entry.
+        """Check that no other program has written to the target since the last entry.
 
         Args:
             positions: By partition, the messages of the target now.
 
         Raises:
-            MirrorError: Something has.
+            MirrorError: The target has messages that this mirror has not written.
         """
         known = self.last.positions if self.last is not None else {}
         others = {number: at - known.get(number, 0) for number, at in positions.items() if at > known.get(number, 0)}
@@ -115,10 +116,10 @@ def of_others(what: str) -> MirrorError:
 
 
 def load(directory: str, source: str, target: str) -> OffsetMap:
-    """The map as it was kept.
+    """Read the map that the directory has.
 
     Raises:
-        MirrorError: It is of other topics.
+        MirrorError: The map is of other topics.
     """
     found = OffsetMap(directory, source, target)
     _take_apart(found)

@@ -115,9 +115,9 @@ def replay(**given: Any) -> None:
 def mirror(**given: Any) -> None:
     """Copy a topic into a topic of another cluster: partition by partition, each row once, unchanged and in order.
 
-    The target must have as many partitions as the source. No other program may write to it, unless --shared is given.
-    After each micro-batch a file in the directory of --offsets says which offsets of both topics are the same message,
-    so that you can move consumers to the other cluster.
+    The target must have at least as many partitions as the source. No other program may write to it, unless --shared
+    is given. After each micro-batch a file in the directory of --offsets says which offsets of both topics are the
+    same message, so that you can move consumers to the other cluster.
     """
     source = source_of(given)
     if "," in given["topic"]:

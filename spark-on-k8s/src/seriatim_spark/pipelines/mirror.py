@@ -1,7 +1,7 @@
-"""`mirror`: a topic into a topic of another cluster, partition by partition, each row once and as it is.
+"""`mirror`: copies a topic into a topic of another cluster, partition by partition, each row once and unchanged.
 
-A micro-batch is published under its number, by a writer that has the source's incarnation as its name. Behind it,
-`mirroring` notes which place of the source is which place of the target.
+A micro-batch is published under its number, by a writer that has the source's incarnation as its name. After that,
+`mirroring` notes which offset of the source is which offset of the target.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class _Mirroring:
             self._offsets.note(entry)
 
     def _check_growth(self, before: Entry | None, ends: TopicAt, batch: int) -> None:
-        """Whether the target has grown by this micro-batch only. Also one that runs again, and was sent before.
+        """Check that the target has grown by this micro-batch only, also if a run before has sent it already.
 
         Raises:
-            MirrorError: It has not.
+            MirrorError: The target has messages that this mirror has not written.
         """
         known = before.positions if before is not None else {}
         grown = sum(_positions(ends).values()) - sum(known.values())
@@ -89,7 +89,7 @@ def settled_ends(sink: SinkOptions, clock: Clock = time.monotonic, sleep: Sleep 
     """Where the partitions of the target end. Waits `writeTimeout` for segments that are not settled.
 
     Raises:
-        UnsettledError: They did not become settled: brokers do not say now how many messages there are.
+        UnsettledError: A segment did not become settled, so brokers cannot say now how many messages there are.
     """
 
     def look() -> tuple[TopicAt, list[Key]]:
@@ -100,8 +100,8 @@ def settled_ends(sink: SinkOptions, clock: Clock = time.monotonic, sleep: Sleep 
     if unsettled:
         raise UnsettledError(
             f"{len(unsettled)} partitions of the target {sink.topic} have a segment of which no member answers, such "
-            f"as partition {unsettled[0][1]}: where it ends cannot be noted. Start these brokers (seriatim chain show "
-            "shows them), and the mirror again"
+            f"as partition {unsettled[0][1]}, so the mirror cannot note where it ends. Start the brokers of that "
+            "segment (seriatim chain show shows them), and start the mirror again"
         )
     return found
 
@@ -147,24 +147,24 @@ def run(
     source: Mapping[str, str], sink: Mapping[str, str], checkpoint: str, directory: str | None, *, every: str | None,
     group: str | None, metrics: PipelineMetrics | None = None,
 ) -> None:  # fmt: skip
-    """Mirror until the query ends: with `every` None when all is sent that is there now, else at SIGTERM or Ctrl-C.
+    """Mirror until the query ends. It ends at SIGTERM or Ctrl-C, or with `every` None after the messages of now.
 
     Args:
-        source, sink: Options.
-        checkpoint: Spark's.
-        directory: Of the map of offsets; None: others write to the target as well, and there is no map.
-        every: How often.
-        group: The name under which progress is reported.
-        metrics: Told of its progress.
+        source, sink: The options of source and sink.
+        checkpoint: The directory of Spark's checkpoint.
+        directory: The directory of the map of offsets; None: no map, because other programs write to the target too.
+        every: The time between micro-batches, such as `5 seconds`.
+        group: The consumer group as which the mirror reports its progress; None: it does not.
+        metrics: The numbers for Prometheus; None: nothing serves them.
 
     Raises:
-        MirrorError: The target has fewer partitions, or messages of others.
+        MirrorError: The target has fewer partitions than the source, is the source, or has messages of other programs.
     """
     spark = session("mirror")
     reading, writing = parse(source), parse_sink(sink, streaming=True)
     from_ends, to_ends = ends_of(reading.target, reading.topics[0]), ends_of(writing.target, writing.topic)
     if to_ends.incarnation == from_ends.incarnation:
-        raise MirrorError(f"{writing.topic} is the topic that is read: a mirror would read what it writes, for ever")
+        raise MirrorError(f"{writing.topic} is both source and target: the mirror would read its own rows for ever")
     if len(to_ends.places) < len(from_ends.places):
         raise MirrorError(
             f"topic {writing.topic} has {len(to_ends.places)} partitions, and {reading.topics[0]} has "
