@@ -1,10 +1,10 @@
-"""What an archive knows of a range beside its files: what the files themselves cannot show. Nothing here needs Spark.
+"""Notes that an archive keeps about ranges, because its files alone cannot show them. Nothing here needs Spark.
 
     <directory>/topic=orders/incarnation=<id>/partition=3/_ranges/
         000001-000000000800--000002-000000000050.json
 
-A note is written for a range of a micro-batch that crosses the end of a segment (files do not say how long a segment
-was), that ends with repeats of earlier messages, or that holds nothing else. Of any other range, files say everything.
+A range of a micro-batch gets a note in three cases: it crosses the end of a segment (files do not say how long a
+segment was), it ends with repeats of earlier messages, or it holds only repeats. Other ranges need no note.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Of a range of a micro-batch.
+    """The note about one range of a micro-batch.
 
     Attributes:
-        start, end: Offsets of the range.
-        messages: That brokers had in it, repeats among them.
-        reached: The offset behind the last row that is in a file; where files end if the range added none.
-        passed: Messages from there to the end that readers pass over as repeats.
+        start, end: The offsets of the range.
+        messages: How many messages brokers had in it, repeats included.
+        reached: The offset behind the last row that is in a file. If the range added no row: where the files end.
+        passed: How many messages from there to the end are repeats, which readers leave out.
     """
 
     topic: str
@@ -68,7 +68,7 @@ def path_of(note: Note) -> str:
 
 
 def write_note(directory: str, note: Note) -> None:
-    """Keep a note. One that is there stays: retention may have dropped messages since."""
+    """Write a note. An earlier note of the range stays, because retention may have dropped messages since."""
     files, root = file_system(directory)
     path = path_of(note)
     if files.get_file_info(f"{root}/{path}").type == pafs.FileType.File:
@@ -84,14 +84,14 @@ def write_note(directory: str, note: Note) -> None:
 def note_ranges(
     directory: str, begun: Offsets, ended: Offsets, reached: Iterable[Reach], options: ReadOptions, brokers: Brokers
 ) -> None:
-    """Keep what the files of a micro-batch do not show of its ranges.
+    """Write the notes of a micro-batch.
 
     Args:
-        directory: The archive's.
+        directory: The directory of the archive.
         begun, ended: Where the micro-batch begins and ends.
-        reached: How far the rows of each range went; a range that is not there had no rows.
-        options: Of the source.
-        brokers: Asked about ranges that go over the end of a segment, or do not end with a row.
+        reached: How far the rows of each range went; a range that is not in it had no rows.
+        options: The options of the source.
+        brokers: The brokers to ask about ranges that cross the end of a segment or do not end with a row.
     """
     seen = {(one.topic, one.partition): one for one in reached}
     files, root = file_system(directory)
@@ -119,7 +119,7 @@ def notes_of(directory: str) -> list[Note]:
     """All notes of an archive.
 
     Raises:
-        DirectoryError: There is no such directory, or one cannot be read.
+        DirectoryError: The directory does not exist, or a note cannot be read.
     """
     files, root = file_system(directory)
     if files.get_file_info(root).type != pafs.FileType.Directory:
@@ -141,12 +141,12 @@ def _read(files: pafs.FileSystem, path: str) -> Note:
 
 
 def tails_of(ranges: Sequence[Range], options: ReadOptions, brokers: Brokers) -> list[int | None]:
-    """Whether ranges hold repeats only: of each how many messages, None if it has others, or messages are gone.
+    """The number of messages of each range that holds only repeats; None if it holds others, or messages are gone.
 
     Args:
-        ranges: What lies behind the last row of what was read.
-        options: Of the source.
-        brokers: Asked how many messages there are.
+        ranges: The ranges behind the last row that was read.
+        options: The options of the source.
+        brokers: The brokers to ask for the number of messages.
     """
     found: list[int | None] = []
     for one, plan in zip(ranges, brokers.plans(ranges, 0) if ranges else (), strict=True):

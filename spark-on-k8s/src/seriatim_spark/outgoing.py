@@ -1,7 +1,7 @@
 """Rows on their way to a topic: which columns they may have, and to which partition each goes.
 
-The columns are those that a reader gives, as far as a sender may choose them. Another column is an error: to leave it
-out unsaid could lose what a user means to keep.
+The columns are those of a reader that a sender may choose. Another column is an error, because leaving it out silently
+could lose data that a user wants to keep.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRITTEN: Final = {
     "tag": ("string",),
     "partition": ("int", "bigint", "smallint", "tinyint"),
 }
-"""Columns that may be written, and their types in Spark's words."""
+"""Columns that may be written, and Spark's names of their types."""
 
 SLICE_BYTES: Final = 32 << 20
 SLICE_ROWS: Final = 200_000
@@ -40,13 +40,13 @@ def check_schema(fields: Sequence[tuple[str, str]]) -> None:
     """Refuse columns that no message has.
 
     Args:
-        fields: Names and types, in Spark's words.
+        fields: Names of columns, and Spark's names of their types.
 
     Raises:
-        SchemaMismatchError: One is unknown or of another type, or `value` is missing.
+        SchemaMismatchError: A column is unknown, there twice or of another type, or `value` is missing.
     """
     columns = ", ".join(f"{name} ({' or '.join(types)})" for name, types in WRITTEN.items())
-    rule = f"The columns of a message are {columns}; only value must be there."
+    rule = f"The columns of a message are {columns}; only value is required."
     names = [name for name, _ in fields]
     unknown = [name for name in names if name not in WRITTEN]
     if unknown:
@@ -58,7 +58,7 @@ def check_schema(fields: Sequence[tuple[str, str]]) -> None:
     if "value" not in names:
         raise SchemaMismatchError(f"the rows have no column 'value'. {rule}")
     if len(set(names)) < len(names):
-        raise SchemaMismatchError(f"a column stands twice in {', '.join(names)}")
+        raise SchemaMismatchError(f"a column is twice in {', '.join(names)}: leave one out")
     for name, kind in fields:
         if kind not in WRITTEN[name]:
             raise SchemaMismatchError(
@@ -67,10 +67,10 @@ def check_schema(fields: Sequence[tuple[str, str]]) -> None:
 
 
 def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
-    """The rows of a task, in their order, as many together as one call stages.
+    """The rows of a task, in their order, in groups that one call stages.
 
     Raises:
-        RowError: A row says not where it goes, though there is a column for that.
+        RowError: A row has null in the column that decides its partition.
     """
     gathered: list[pa.RecordBatch] = []
     rows = size_bytes = 0
@@ -101,9 +101,9 @@ def _slice(batches: list[pa.RecordBatch]) -> Slice:
         return Slice(table.drop_columns(["partition"]), column.to_numpy())
     if "key" in table.column_names and table.column("key").null_count:
         raise RowError(
-            "a row has no key (null), and its key says to which partition it goes: give each row a key, or a column "
-            "partition that says where each row goes, or write without a column key: then a task's rows go to one "
-            "partition, by the number of the task"
+            "a row has no key (null), and its key decides its partition. Give each row a key, or add a column "
+            "partition. Or write without the column key: then all rows of a task go to one partition, by the number "
+            "of the task"
         )
     return Slice(table, None)
 

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from seriatim import Chunk, Client, Published
 
 SLICES_AT_ONCE: Final = 2
-"""Being staged by a task while it makes the next one."""
+"""Pieces that a task stages at the same time, while it makes the next one."""
 
 RETRY_PAUSE_S: Final = 0.2
 
 GONE_S: Final = 15.0
-"""For so long the driver asks again when no broker gives what was staged: one that died a moment ago has a successor by
-then. What is really gone stays gone, and Spark stages it anew."""
+"""Seconds for which the driver asks again if no broker has the staged rows. A broker that died a moment ago has a
+successor by then. If the rows are really gone, Spark stages them anew."""
 
 SLACK_S: Final = 30.0
 """Longer than the client's own deadlines: a last resort."""
@@ -50,13 +50,13 @@ _log = logging.getLogger("seriatim.spark")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Under what rows are published. Equal in all messages of one micro-batch or job.
+    """The writer and sequence under which rows are published. All messages of a micro-batch or job have the same.
 
     Attributes:
-        writer: Its name.
-        owner: Spark's id of the query; empty: no query runs.
-        sequence: Of the publication.
-        ephemeral: The writer has a random name, and is forgotten a day later.
+        writer: The name of the writer.
+        owner: Spark's id of the query; empty if a job runs, and no query.
+        sequence: The sequence of the publication.
+        ephemeral: Whether the writer has a random name. Such a writer is forgotten a day later.
     """
 
     writer: str
@@ -66,16 +66,16 @@ class Identity:
 
 
 def stage(batches: Iterable[pa.RecordBatch], options: SinkOptions, writer: str, task: int) -> tuple[Chunk, ...]:
-    """What a task does: stage its rows, in their order.
+    """Stage the rows of a task, in their order.
 
     Args:
-        batches: Of the task.
-        options: Of the sink.
+        batches: The rows of the task.
+        options: The options of the sink.
         writer: The writer's name.
-        task: Its index, for rows without key and partition.
+        task: The index of the task. It chooses the partition of rows without key and partition.
 
     Raises:
-        SourceError: Of the kinds in `errors.written`. What was staged is not published then.
+        SourceError: The rows could not be staged, for a reason of `errors.written`. None of them is published then.
     """
     connection = connected(options.target)
     wait_s = 2 * options.write_timeout_s + SLACK_S
@@ -95,7 +95,10 @@ def stage(batches: Iterable[pa.RecordBatch], options: SinkOptions, writer: str, 
 
 
 async def _stage_slice(client: Client, one: Slice, options: SinkOptions, writer: str, task: int) -> Chunk:
-    """Stage it, again if a part was not stored or if that is not known: what no message names is never read."""
+    """Stage rows, and stage them again if a part was not stored or its outcome is unknown.
+
+    This is safe, because chunks that no message of a task names are never published.
+    """
     from seriatim import SendError
 
     with written(options.topic, options.target.bootstrap):
@@ -118,13 +121,13 @@ async def _stage_slice(client: Client, one: Slice, options: SinkOptions, writer:
 
 
 def identity_of(messages: Sequence[Identity | None]) -> Identity | None:
-    """What all messages of tasks say; None if there are no messages, and so no rows.
+    """The identity that all messages of tasks name; None if there are no messages, and so no rows.
 
     Raises:
-        SinkError: One is missing, or they differ.
+        SinkError: A message is missing, or two messages name different identities.
     """
     if any(message is None for message in messages):
-        raise SinkError("Spark asks to publish the rows of tasks of which some have not ended: nothing was published")
+        raise SinkError("Spark asks to publish, but some of the tasks have not ended. Nothing was published")
     kinds = set(messages)
     if len(kinds) > 1:
         raise SinkError(f"tasks have staged rows of different micro-batches: {kinds}. Nothing was published")
@@ -132,18 +135,18 @@ def identity_of(messages: Sequence[Identity | None]) -> Identity | None:
 
 
 def publish(options: SinkOptions, identity: Identity, chunks: Sequence[Chunk]) -> Published | None:
-    """What the driver does once all tasks have staged their rows: publish them.
+    """Publish the rows that all tasks have staged. The driver calls it.
 
     Args:
-        options: Of the sink.
-        identity: Under what.
-        chunks: In the order of the tasks.
+        options: The options of the sink.
+        identity: The writer and the sequence to publish under.
+        chunks: The chunks of all tasks, in the order of the tasks.
 
     Returns:
-        What was published; None if other rows are published under this sequence and the options accept that.
+        The publication; None if other rows are published under this sequence and the options accept that.
 
     Raises:
-        SourceError: Of the kinds in `errors.written`.
+        SourceError: Nothing was published, or the outcome is unknown, for a reason of `errors.written`.
     """
     connection = connected(options.target)
     try:
@@ -153,7 +156,7 @@ def publish(options: SinkOptions, identity: Identity, chunks: Sequence[Chunk]) -
     except ReplayDiffersError as exc:
         if options.on_mismatch == "fail":
             raise
-        _log.warning("onReplayMismatch=accept: what was published before stands. %s", exc)
+        _log.warning("onReplayMismatch=accept: the topic keeps the rows that were published before. %s", exc)
         return None
     _log.info(
         "publication %d of writer %s: %d rows%s", published.sequence, identity.writer, published.rows,
@@ -181,18 +184,18 @@ async def _publish(
             except SendError:  # of the manifest: nothing was decided
                 if asyncio.get_running_loop().time() > until:
                     raise
-            except StagedDataGoneError as exc:  # as surely nothing
+            except StagedDataGoneError as exc:  # nothing was decided either
                 if asyncio.get_running_loop().time() >= gone_until:
                     raise
-                _log.warning("what was staged is looked for again: %s", exc)
+                _log.warning("no broker has the staged rows now; the driver asks again: %s", exc)
             await asyncio.sleep(RETRY_PAUSE_S)
 
 
 def open_now(target: Target, topic: str, writer: str, timeout_s: float) -> tuple[int, int | None]:
-    """Take a writer over; its epoch, and the sequence that was published last.
+    """Take a writer over. Returns its epoch, and the sequence of its last publication.
 
     Raises:
-        SourceError: Of the kinds in `errors.written`.
+        SourceError: The writer was not taken over, or this is unknown, for a reason of `errors.written`.
     """
 
     async def ask() -> tuple[int, int | None]:

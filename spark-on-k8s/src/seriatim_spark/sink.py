@@ -1,7 +1,7 @@
 """The sink as Spark sees it: tasks stage, and the driver publishes. The work is in `publishing`.
 
 Spark makes these objects in Python workers of the driver, pickles them to tasks, and makes another one to commit a
-micro-batch: so all that a commit needs is in the options and in the messages of tasks.
+micro-batch. So a commit needs only the options and the messages of tasks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What a task tells the driver: under what its rows are to be published, and where they are staged.
+    """A task's message to the driver: the identity to publish its rows under, and the chunks that hold them.
 
-    About 32 bytes for each half mebibyte of rows, so it needs no place of its own: Spark carries results of tasks over
-    1 MiB through its block manager.
+    It has about 32 bytes for each half mebibyte of rows. Spark carries messages over 1 MiB through its block manager,
+    so no other place is needed.
     """
 
     identity: Identity
@@ -38,8 +38,8 @@ class BatchSink(DataSourceArrowWriter):
     """Writes the rows of a job, once.
 
     Args:
-        options: Checked for a batch.
-        once: The writer's name if the options name none: random, made once for the job.
+        options: The options, checked for a batch write.
+        once: The writer's name if the options name no writer: random, and made once for the job.
     """
 
     def __init__(self, options: SinkOptions, once: str) -> None:
@@ -50,7 +50,7 @@ class BatchSink(DataSourceArrowWriter):
         """A task: stage its rows.
 
         Raises:
-            SourceError: They could not be staged; or the task is one of `foreachBatch`, and no writer is named.
+            SourceError: The rows could not be staged. Or the task is part of `foreachBatch`, and no writer is named.
         """
         options = self._options
         task = _task()
@@ -64,16 +64,16 @@ class BatchSink(DataSourceArrowWriter):
         return StagedRows(identity, stage(iterator, options, identity.writer, task.partitionId()))
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """The driver: publish what all tasks have staged.
+        """The driver: publish the rows that all tasks have staged.
 
         Raises:
-            SourceError: It is not published, or that is not known.
+            SourceError: The rows are not published, or the outcome is unknown.
         """
         _commit(self._options, messages)
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Nothing to do: what was staged is dropped by the brokers. Spark calls this also when a commit has failed
-        after it had published.
+        """Do nothing: brokers drop the staged rows after 24 hours. Spark also calls this if a commit has failed after
+        the rows were published.
         """
 
 
@@ -81,7 +81,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     """Writes each micro-batch once.
 
     Args:
-        options: Checked for a stream.
+        options: The options, checked for a stream.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -91,7 +91,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         """A task: stage its rows.
 
         Raises:
-            SourceError: They could not be staged.
+            SourceError: The rows could not be staged.
         """
         task = _task()
         query = task.getLocalProperty("sql.streaming.queryId")
@@ -102,16 +102,16 @@ class StreamSink(DataSourceStreamArrowWriter):
         return StagedRows(identity, stage(iterator, self._options, identity.writer, task.partitionId()))
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """The driver: publish what all tasks of the micro-batch have staged.
+        """The driver: publish the rows that all tasks of the micro-batch have staged.
 
         Raises:
-            SourceError: It is not published, or that is not known: Spark runs the micro-batch again when the query is
-                started again, which is safe.
+            SourceError: The rows are not published, or the outcome is unknown. Start the query again: Spark repeats the
+                micro-batch, and its rows are published once.
         """
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing to do, as of `BatchSink.abort`."""
+        """Do nothing, as `BatchSink.abort`."""
 
 
 def _task() -> TaskContext:

@@ -1,12 +1,12 @@
-"""The data source as Spark sees it: format "seriatim". Checks options and hands on; decides nothing.
+"""The data source as Spark sees it: format "seriatim". It checks options and calls other modules; it decides nothing.
 
     spark.read.format("seriatim").option("bootstrap", "host:port").option("topic", "orders").load()
 
 The sink is in `sink`.
 
-Spark pickles what it makes of these classes, runs planners in processes of their own and tasks in forked workers: so
-nothing here connects before a planner or a task is asked for something. Options are checked in `schema`, because Spark
-hides an error of `streamReader` behind its own.
+Spark pickles objects of these classes, runs planners in processes of their own, and runs tasks in forked workers. So
+nothing here connects before Spark calls a planner or a task. Options are checked in `schema`, because Spark hides an
+error of `streamReader` behind its own.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class SeriatimSource(DataSource):
         return "seriatim"
 
     def schema(self) -> str:
-        """The columns that were chosen.
+        """The chosen columns.
 
         Raises:
-            OptionError: Of any option.
+            OptionError: An option of the reader is wrong.
         """
         return columns.ddl(options.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A reader of what is there now."""
+        """A reader of the messages that are there now."""
         return BatchReader(self._checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
@@ -76,8 +76,8 @@ class SeriatimSource(DataSource):
         """A sink for the rows of a job.
 
         Raises:
-            OptionError: Of any option, or of a mode that would take away what is there.
-            SchemaMismatchError: No message has these columns.
+            OptionError: An option is wrong, or the mode would remove messages.
+            SchemaMismatchError: The rows have a column that no message has.
         """
         from seriatim_spark.sink import BatchSink
 
@@ -107,12 +107,12 @@ class SeriatimSource(DataSource):
 
 def _check_written(schema: StructType, overwrite: bool) -> None:
     if overwrite:
-        raise OptionError("rows are added to a topic, and none is taken away: use mode append (outputMode append)")
+        raise OptionError("the sink adds rows to a topic, and cannot remove any: use mode append (outputMode append)")
     check_schema([(field.name, field.dataType.simpleString()) for field in schema])
 
 
 class _TaskReader:
-    """What executors do, alike for batch and streaming."""
+    """The part that executors run, the same for batch and streaming."""
 
     def __init__(self, parsed: ReadOptions) -> None:
         self._options = parsed
@@ -121,7 +121,7 @@ class _TaskReader:
         """The rows of a task, in order.
 
         Raises:
-            SourceError: They could not be read whole.
+            SourceError: The range could not be read whole. Spark uses none of its rows.
         """
         from seriatim_spark.reading import read_units
 
