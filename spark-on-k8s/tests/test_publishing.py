@@ -204,7 +204,7 @@ def test_other_rows_under_the_same_sequence_fail_or_are_let_go(
         (SequencePassedError("passed"), WriterConflictError, "new writer and a new checkpoint"),
         (PublishedWithLossError("lost"), DataLossError, "All other rows are published"),
         (StagedDataGoneError("gone"), SinkError, "Nothing was published"),
-        (DeadlineExceededError("late"), ClusterError, "finished whatever happens"),
+        (DeadlineExceededError("late"), ClusterError, "brokers finish it in any case"),
         (UnavailableError("nobody"), ClusterError, "does the cluster run"),
         (TlsHandshakeError("no"), ClusterError, "tlsCa"),
         (UnknownTopicError("none"), TopicReplacedError, "Create it"),

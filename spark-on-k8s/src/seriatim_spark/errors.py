@@ -94,7 +94,7 @@ def translated(topic: str, bootstrap: str) -> Iterator[None]:
         ) from exc
     except errors.MessagesGoneError as exc:
         raise DataLossError(
-            f"{exc.message.split(';')[0]}. Nothing of this task was used. Set failOnDataLoss=false to go on behind "
+            f"{exc.message.split(';')[0]}. Spark used no row of this task. Set failOnDataLoss=false to go on behind "
             "them (each such gap is logged and counted), or keep messages for longer."
         ) from exc
     except errors.TlsHandshakeError as exc:
@@ -108,11 +108,11 @@ def translated(topic: str, bootstrap: str) -> Iterator[None]:
     except errors.OffsetOutOfRangeError as exc:
         raise OffsetsError(f"{exc.message}. Check startingOffsets and endingOffsets.") from exc
     except errors.OrderViolationError as exc:
-        raise ReadOrderError(f"{exc.message}. Nothing of this task was used.") from exc
+        raise ReadOrderError(f"{exc.message}. Spark used no row of this task.") from exc
     except (errors.UnavailableError, errors.PositionUnknownError) as exc:
         raise ClusterError(
             f"{topic!r} could not be read: {exc.message}. Is {bootstrap} right, and does the cluster run? "
-            "The option readTimeout says how long it is tried."
+            "The option readTimeout sets how long the source tries."
         ) from exc
     except errors.SeriatimError as exc:
         raise SourceError(f"{topic!r}: {exc.message}") from exc
@@ -137,27 +137,28 @@ def written(topic: str, bootstrap: str) -> Iterator[None]:
         raise RowError(f"a row cannot be a message of {topic!r}: {exc.message}. Nothing was published.") from exc
     except errors.WriterFencedError as exc:
         raise WriterConflictError(
-            f"{exc.message}. This one has published nothing since. If no other program runs, call open_writer and "
-            "start the query again."
+            f"{exc.message}. This query has published nothing since then. If no other program uses the writer, call "
+            "open_writer and start the query again."
         ) from exc
     except errors.UnknownWriterError as exc:
         raise WriterConflictError(f"{exc.message}. Call open_writer before start().") from exc
     except errors.WriterOwnedError as exc:
         raise WriterConflictError(
-            f"{exc.message}. An owner is the id of a query, which its checkpoint keeps: two queries use one writer, "
-            "or a query with a new checkpoint. Nothing was published."
+            f"{exc.message}. An owner is the id of a query, which its checkpoint keeps. So two queries use one writer, "
+            "or one query with a new checkpoint. Nothing was published. Use another writer."
         ) from exc
     except errors.SequencePassedError as exc:
         raise WriterConflictError(
-            f"{exc.message}. The checkpoint is older than what the writer has published: it was restored, or is "
-            "another one's. Use a new writer and a new checkpoint. Nothing was published."
+            f"{exc.message}. The writer has published later rows than the checkpoint knows: the checkpoint was "
+            "restored, or belongs to another query. Nothing was published. Use a new writer and a new checkpoint."
         ) from exc
     except errors.PublicationDiffersError as exc:
         raise ReplayDiffersError(
-            f"{exc.message}. A plan that is not deterministic (a random number, the time of day, a shuffle of equal "
-            "rows) was run again after a failure, or the checkpoint was restored or is not this writer's. The rows of "
-            "the first time are in the topic, once. After a restored checkpoint use a new writer and a new checkpoint. "
-            "Only if the same rows were read both times, onReplayMismatch=accept goes on behind what is there."
+            f"{exc.message}. Either a plan that is not deterministic (a random number, the time of day, a shuffle of "
+            "equal rows) was run again after a failure, or the checkpoint was restored or belongs to another writer. "
+            "The rows of the first time are in the topic, once. After a restored checkpoint use a new writer and a "
+            "new checkpoint. Only if both times the same rows were read: onReplayMismatch=accept keeps the first ones "
+            "and goes on."
         ) from exc
     except errors.PublishedWithLossError as exc:
         raise DataLossError(f"{exc.message}. All other rows are published.") from exc
@@ -169,13 +170,14 @@ def written(topic: str, bootstrap: str) -> Iterator[None]:
         ) from exc
     except errors.DeadlineExceededError as exc:
         raise ClusterError(
-            f"{topic!r}: {exc.message}. If it was decided, it is finished whatever happens. Start the query again: it "
-            "asks for the same micro-batch, which is published once. The option writeTimeout says how long it is tried."
+            f"{topic!r}: {exc.message}. If the publication was decided, brokers finish it in any case. Start the query "
+            "again: it repeats the micro-batch, which is published once. The option writeTimeout sets how long the "
+            "sink tries."
         ) from exc
     except errors.UnavailableError as exc:
         raise ClusterError(
             f"{topic!r} could not be written: {exc.message}. Is {bootstrap} right, and does the cluster run? "
-            "The option writeTimeout says how long it is tried."
+            "The option writeTimeout sets how long the sink tries."
         ) from exc
     except errors.SeriatimError as exc:
         raise SinkError(f"{topic!r}: {exc.message}") from exc
@@ -184,6 +186,6 @@ def written(topic: str, bootstrap: str) -> Iterator[None]:
 def replaced(topic: str, why: str) -> TopicReplacedError:
     """The error if a checkpoint is of a topic whose name another topic has now."""
     return TopicReplacedError(
-        f"topic {topic!r} is not the one that this query has read: {why}. Its offsets mean nothing in the new one. "
-        "Start the query with a new checkpoint."
+        f"topic {topic!r} is not the one that this query has read: {why}. Offsets of the old topic mean nothing in the "
+        "new one. Start the query with a new checkpoint."
     )

@@ -1,7 +1,7 @@
 """Planning of a streaming read: where a query begins, how far the next micro-batch goes, and which task reads what.
 
-Spark keeps the offsets and asks; what is kept here can be made anew after a restart at any moment. Time comes from a
-clock that is given, and brokers are asked through a port, so all of it is tested without Spark.
+Spark keeps the offsets and calls this module. All state here can be made anew after a restart at any moment. The clock
+and the brokers are given from outside, so tests need no Spark.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from seriatim_spark.planning import Unit
 from seriatim_spark.units import Key, Sleep, accept, accept_unsettled, losses_below, tasks_of, when_settled
 
 ENDS_KEPT_S: Final = 0.1
-"""Spark asks every 10 ms whether there is something new, as long as there is nothing."""
+"""While there are no new messages, Spark asks for them every 10 ms."""
 
 ENDS_KEPT_S_MAX: Final = 2.0
 ENDS_SHARE: Final = 20
-"""Ends are kept for so many times as long as it took to ask for them, between these two: with 10,000 partitions a
-query that idles must not keep brokers busy."""
+"""The answer about the ends is used for this multiple of the time that the request took, between these two limits.
+Otherwise an idle query with 10,000 partitions would keep brokers busy."""
 
 EARLIEST_KEPT_S: Final = 60.0
-"""Brokers look once a minute what retention drops."""
+"""Brokers run retention once a minute."""
 
 ROW_BYTES_UNKNOWN: Final = 1024.0
 
@@ -43,11 +43,11 @@ _log = logging.getLogger("seriatim.spark")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What Spark allows for a micro-batch.
+    """The limits that Spark sets for a micro-batch.
 
     Attributes:
-        everything: The options' own limits do not count either.
-        max_rows, max_bytes: None: no limit.
+        everything: Whether the limits of the options do not count either.
+        max_rows, max_bytes: The most that the micro-batch may read; None: no limit.
     """
 
     everything: bool = False
@@ -57,7 +57,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What waits behind a start, as long as neither the start nor the ends change: Spark asks often."""
+    """The messages that wait behind a start, kept while start and ends stay the same, because Spark asks often."""
 
     start: Mapping[str, Any]
     ends: Mapping[str, TopicAt]
@@ -68,13 +68,13 @@ class _Seen:
 
 
 class StreamPlanner:
-    """Answers Spark's questions of one query.
+    """Answers Spark's calls for one query.
 
     Args:
-        options: Of the query.
-        brokers: Who is asked.
-        clock: Seconds from any beginning, never going back.
-        sleep: Waits so many seconds.
+        options: The options of the query.
+        brokers: The brokers to ask.
+        clock: A clock in seconds that never goes back.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class StreamPlanner:
         return to_json(offsets)
 
     def freeze(self) -> None:
-        """Go to where the partitions end now, and no further. Waits `readTimeout` for segments that are not settled.
+        """Fix the end of the query where the partitions end now. Waits `readTimeout` for segments that are not settled.
 
         Raises:
-            UnsettledError: They did not become settled, and `failOnDataLoss` is set.
+            UnsettledError: A segment did not become settled, and `failOnDataLoss` is set.
             SourceError: Of the other kinds in `errors`.
         """
 
@@ -141,11 +141,11 @@ class StreamPlanner:
         self._target = target
 
     def latest(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any]:
-        """Where the next micro-batch ends. Equal to `start`, to the letter, if there is nothing to do.
+        """Where the next micro-batch ends. If there is nothing to do, it is the same text as `start`.
 
         Args:
-            start: Where it begins.
-            limit: What Spark allows.
+            start: Where the micro-batch begins.
+            limit: The limits that Spark sets.
 
         Raises:
             SourceError: Of the kinds in `errors`.
@@ -183,7 +183,7 @@ class StreamPlanner:
         return _Seen(start, ends, begun, ranges, lags, sum(lag.rows for lag in lags.values()))
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Unit, ...]]:
-        """Who reads what of a micro-batch; the same each time it is asked.
+        """The tasks of a micro-batch and what each reads. Each call gives the same tasks.
 
         Raises:
             SourceError: Of the kinds in `errors`.
@@ -226,7 +226,7 @@ class StreamPlanner:
         for topic, incarnation in incarnations.items():
             known = self._incarnations.setdefault(topic, incarnation)
             if known != incarnation:
-                raise replaced(topic, "another one of that name was made")
+                raise replaced(topic, "another topic of that name was made")
 
     def _checked(self, offsets: Mapping[str, Any]) -> Offsets:
         found = from_json(offsets)

@@ -1,4 +1,4 @@
-"""From ranges of partitions to tasks: what batch and streaming share. Asks brokers only where ranges are cut."""
+"""Turns ranges of partitions into tasks, for batch and streaming. It asks brokers only if ranges are cut."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from seriatim_spark.options import CUT_BYTES_MIN, ReadOptions
 from seriatim_spark.planning import Unit, pack
 
 NAMED_MAX: Final = 5
-"""Gaps that an error names."""
+"""The most gaps that one error names."""
 
 SETTLE_PAUSE_S: Final = 0.5
-"""Between two looks whether a segment is settled."""
+"""Seconds between two checks whether a segment is settled."""
 
 Key = tuple[str, int]
 """Topic and partition."""
@@ -31,10 +31,10 @@ _log = logging.getLogger("seriatim.spark")
 
 
 def tasks_of(ranges: Mapping[Range, int], options: ReadOptions, brokers: Brokers) -> list[tuple[Unit, ...]]:
-    """Tasks for ranges, given with their number of messages.
+    """Tasks for ranges, which come with their numbers of messages.
 
     Raises:
-        DataLossError: With `ordering=none`, if messages between are gone.
+        DataLossError: With `ordering=none`: messages of a range are gone.
     """
     asked = [found for found, rows in sorted(ranges.items(), key=_by_place) if rows > 0]
     if options.ordering == "partition":
@@ -59,14 +59,14 @@ def _by_place(item: tuple[Range, int]) -> tuple[str, int, int]:
 
 
 def accept(losses: Sequence[str], options: ReadOptions) -> None:
-    """Go on behind messages that are gone, or do not.
+    """Accept messages that are gone, if the options allow it.
 
     Args:
-        losses: Each as a text.
+        losses: The text of each loss.
         options: `fail_on_data_loss` decides.
 
     Raises:
-        DataLossError: There are losses, and they are not accepted.
+        DataLossError: There are losses, and the options do not accept them.
     """
     if not losses:
         return
@@ -82,13 +82,13 @@ def accept(losses: Sequence[str], options: ReadOptions) -> None:
 def when_settled(
     look: Callable[[], tuple[T, list[Key]]], wait_s: float, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
 ) -> tuple[T, list[Key]]:
-    """What `look` finds, as soon as no partition is in the way of it, or after a time.
+    """Call `look` until all ends are settled or the time is over. Returns what its last call found.
 
     Args:
-        look: Gives what it finds, and the partitions whose ends are not settled although they matter.
-        wait_s: How long to look.
-        clock: Seconds from any beginning, never going back.
-        sleep: Waits so many seconds.
+        look: Returns its finding, and the partitions whose ends matter and are not settled.
+        wait_s: Seconds for which to look.
+        clock: A clock in seconds that never goes back.
+        sleep: Waits for a number of seconds.
     """
     until = clock() + wait_s
     while True:
@@ -99,15 +99,15 @@ def when_settled(
 
 
 def accept_unsettled(unsettled: Iterable[Key], ends: Mapping[Key, Place], options: ReadOptions) -> None:
-    """Read up to where a partition is settled, or do not.
+    """Accept that partitions are read only up to a segment that is not settled, if the options allow it.
 
     Args:
-        unsettled: Partitions whose ends are not settled.
+        unsettled: The partitions whose ends are not settled.
         ends: Where these partitions end for now.
         options: `fail_on_data_loss` decides.
 
     Raises:
-        UnsettledError: There are such partitions, and it is not accepted.
+        UnsettledError: There are such partitions, and the options do not accept it.
     """
     found = [f"{key[0]}/{key[1]} at {format_offset(ends[key].offset)}" for key in sorted(unsettled)]
     if not found:
@@ -119,7 +119,7 @@ def accept_unsettled(unsettled: Iterable[Key], ends: Mapping[Key, Place], option
     )
     if options.fail_on_data_loss:
         raise UnsettledError(
-            f"{text}; readTimeout was waited for one to come back. Start the brokers of that segment (seriatim "
+            f"{text}; no member came back within readTimeout. Start the brokers of that segment (seriatim "
             "chain show shows them) and run this again, or set failOnDataLoss=false to read up to there."
         )
     _log.warning("%s, and failOnDataLoss=false: they are not read now", text)
@@ -128,12 +128,12 @@ def accept_unsettled(unsettled: Iterable[Key], ends: Mapping[Key, Place], option
 def losses_below(
     starts: Mapping[tuple[str, int], Range], earliest: Mapping[tuple[str, int], Place], brokers: Brokers
 ) -> dict[tuple[str, int], str]:
-    """Which ranges begin before the first message that is kept, with messages between; as texts.
+    """The texts of the ranges that begin before the first kept message, if messages between are gone.
 
     Args:
-        starts: Ranges by topic and partition.
-        earliest: The first message that is kept, by topic and partition.
-        brokers: Asked what lies between.
+        starts: The ranges, by topic and partition.
+        earliest: The first kept message, by topic and partition.
+        brokers: The brokers to ask which messages were between.
     """
     below = {
         key: Range(one.topic, one.incarnation, one.partition, one.start, earliest[key].offset)
