@@ -1,7 +1,9 @@
-"""`python -m e2e.demo`, or `make demo`: QUICK=1 for a part, SEED=n for that fault plan, OUT=directory for what is left.
+"""`python -m e2e.demo`, or `make demo`: QUICK=1 runs a part, SEED=n repeats a fault plan, OUT= names the directory of
+the results.
 
-Draws the run where stdout is a terminal, prints a line now and then elsewhere; then the report, and as the last line
-one JSON object with the figures. Exit status 0 only if nothing was lost or reordered and the histories are equal.
+If stdout is a terminal, the demo draws the run; otherwise it prints lines of progress. Then it prints the report, and
+as the last line one JSON object with the figures. The exit status is 0 only if no message was lost or reordered and the
+histories are equal.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The demo's consumer, a process of its own: rebuilds each aircraft's history from what is delivered, as it comes.
+"""The demo's consumer, a process of its own: rebuilds each aircraft's history from the deliveries, in their order.
 
-`python -m e2e.demo.consumer --help`. It says `ready` once every partition is delivered to it, `progress` several
-times a second, and after `finish` writes the histories and says `done`. Every delivery is in its history file before
-it is acknowledged. Deliveries flagged as possible repeats are left out where their offsets were seen before; nothing
-else is left out, and nothing is sorted.
+`python -m e2e.demo.consumer --help`. It prints `ready` when it is the active consumer of every partition, and
+`progress` several times a second. After `finish` it writes the histories and prints `done`. It writes every delivery to
+its history file before it acknowledges it. If a delivery is flagged as a possible repeat and its offset was seen
+before, the consumer leaves it out. It leaves nothing else out, and sorts nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The histories straight from the file, computed in a process of its own while the demo runs, and written to a file.
+"""Computes the expected histories straight from the input file, in a process of its own, and writes them to a file.
 
-It takes some ten seconds of a processor, so it asks to be the last one served; at its end it says `done`. The form of
-the file, one JSON object of histories by aircraft, is also that in which the consumer leaves what it rebuilt.
+It takes about ten seconds of a processor, so it runs at the lowest priority. At its end it prints `done`. The file is
+one JSON object of histories by aircraft. The consumer writes its rebuilt histories in the same form.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which fault comes next, and whom it strikes: decided by the seed and by how the cluster stands at that moment.
+"""Decides which fault comes next and which broker it strikes, from the seed and from the cluster at that moment.
 
-Pure: a plan is an endless row of faults drawn from a seed, a victim is chosen from a snapshot. The kinds, their order,
-how long they last and every draw follow from the seed alone; who holds what when the moment comes depends on the run,
-so the same seed gives the same plan, not the same victims. Doing it is left to the runner.
+Pure: a plan is an endless row of faults drawn from a seed, and a victim is chosen from a snapshot. The kinds, their
+order, their durations and every draw follow from the seed alone. Which broker has which role at that moment depends on
+the run. So the same seed gives the same plan, and not the same victims. `striking` carries the faults out.
 """
 
 from __future__ import annotations

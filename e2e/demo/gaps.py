@@ -1,7 +1,7 @@
-"""For how long a partition accepted nothing: intervals between the times of its acknowledgements.
+"""How long a partition accepted nothing: the intervals between its acknowledgements. Pure.
 
-Pure. A gap is taken whole, from the last acknowledgement before a fault to the first one after, so it holds the time
-for which the producer would have waited anyhow; with a producer that sends every few milliseconds that is little.
+A gap goes from the last acknowledgement before a fault to the first one after it. So it includes the time between two
+sends of the producer, which is a few milliseconds.
 """
 
 from __future__ import annotations

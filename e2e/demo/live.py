@@ -1,8 +1,8 @@
-"""The demo as it is watched: rate, chains, faults and their gaps, how far the consumer is, drawn for a terminal.
+"""Draws the running demo for a terminal: rate, chains, faults and their gaps, and how far the consumer is.
 
-Pure: a `Scene` is what is known at a moment, `draw` makes it into something that rich prints, `progress_line` into one
-line for where there is no terminal. Gathering what a scene says is left to the runner. Chains and faults share one
-axis of time, so that one sees which fault ended which segment; what colour says is said in words or shapes as well.
+Pure: a `Scene` has the figures of a moment. `draw` makes it into something that rich prints, and `progress_line` into
+one line if there is no terminal. The runner gathers the figures. Chains and faults share one axis of time, so that a
+reader sees which fault ended which segment. Words or shapes repeat what a colour says.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The picture of a demo run: which broker group held each partition when, what was broken, and the rate meanwhile.
 
-Written as SVG by hand: it is rectangles, lines and labels, and comes out the same for the same records. A plotting
-library was considered: matplotlib brings 60 MB and would draw the three panels no shorter than this does.
-The picture has a light ground of its own, so that it reads the same on a light and on a dark page.
+This module writes the SVG itself: rectangles, lines and labels. The same records give the same picture. A plotting
+library would not make the code shorter, and matplotlib brings 60 MB. The picture has a light ground of its own, so
+that it looks the same on a light and on a dark page.
 """
 
 from __future__ import annotations

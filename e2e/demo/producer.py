@@ -1,10 +1,11 @@
-"""The demo's producer, a process of its own: sends the events in the order of time, and says what was acknowledged.
+"""The demo's producer, a process of its own: sends the events in the order of time, and reports acknowledgements.
 
-`python -m e2e.demo.producer --help`. Its parent tells it how fast (`rate`, events a second; null: as fast as it can)
-and to begin (`go`). It says `ready`, then `progress` every tenth of a second with the times of acknowledgements by
-partition, and `done` when every event has an outcome. Every send and every outcome is in its history.
+`python -m e2e.demo.producer --help`. Its parent sets the speed (`rate`, events a second; null: as fast as possible) and
+starts it (`go`). It prints `ready`. Then it prints `progress` every 0.1 s, with the times of acknowledgements by
+partition, and `done` when every event has an outcome. Its history has every send and every outcome.
 
-All events of a tick go to their partitions as slices of tables made before, so a tick costs one call a partition.
+The events of a tick go to their partitions as slices of tables that are made before. So a tick costs one call for each
+partition.
 """
 
 from __future__ import annotations

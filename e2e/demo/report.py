@@ -1,8 +1,8 @@
-"""The end of the demo: what was sent, what went wrong on purpose, what went wrong, and whether that fails the run.
+"""The report of the demo: messages, faults, problems, and whether the run failed.
 
-The figures come from elsewhere: the checker's `Report`, the runner's records of faults and segments, the comparison of
-the rebuilt histories. Here they are put together, printed with rich, and made into the one JSON object that is the
-demo's last line.
+The figures come from the checker's `Report`, from the runner's records of faults and segments, and from the comparison
+of the rebuilt histories. This module puts them together, prints them with rich, and makes the one JSON object that is
+the demo's last line.
 """
 
 from __future__ import annotations

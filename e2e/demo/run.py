@@ -1,13 +1,13 @@
 """One run of the demo, from an empty directory to the outcome: six brokers, a producer, a consumer, and what is done
 to them.
 
-    prepare      cluster up, topic made, events loaded, the expected histories begun in the background
-    faults       the producer is paced so that its events last as long as the faults do
-    drain        all healed; what is left is sent at full speed; every send has an outcome, the group is level
-    judge        the histories of all processes are checked, the rebuilt histories compared byte for byte
+    prepare      start the cluster, make the topic, load the events, begin the expected histories in the background
+    faults       pace the producer so that its events last as long as the faults do
+    drain        heal all, send the other events at full speed; every send has an outcome, the consumer has read all
+    judge        check the histories of all processes, compare the rebuilt histories byte for byte
 
-The main process sends and receives nothing itself: it strikes, watches and draws. What it starts, it ends, also when
-it is interrupted. Printing the end is left to `__main__`.
+The main process sends and receives no messages: it strikes, watches and draws. It ends every process that it started,
+also if it is interrupted. `__main__` prints the report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the demo is told from outside, through its environment: QUICK, SEED and OUT."""
+"""The demo's settings from its environment: QUICK, SEED and OUT."""
 
 from __future__ import annotations
 

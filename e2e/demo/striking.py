@@ -1,8 +1,9 @@
-"""Doing the faults of a plan to a running cluster, one after another, and finding out what each of them cost.
+"""Carries out the faults of a plan on a running cluster, one after another, and measures what each of them cost.
 
-A fault counts only if its victim held a head or served a consumer when the blow fell: it is chosen by a look at the
-cluster, and for a head the chain is read again afterwards, so that one that had just moved on is not counted. The next
-fault waits until all is whole again. What the plan says is `faults`, how long a partition was silent `gaps`.
+A fault counts only if its victim had an open segment or served a consumer at that moment. The victim is chosen from a
+snapshot. If it had an open segment, the chain is read again afterwards: a fault whose open segment had just moved is
+not counted. The next fault waits until everything is whole again. `faults` has the plan, `gaps` measures how long a
+partition accepted nothing.
 """
 
 from __future__ import annotations

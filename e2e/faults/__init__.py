@@ -1,8 +1,8 @@
 """The fault suite on real processes: `make faults`.
 
-Brokers, coordinator and clients are processes of this machine; each fault is done to them under load, the histories
-that the clients wrote are judged, and the result is a table. What each fault does, and how a run is replayed, is told
-in `docs/internals/faults.md`.
+Brokers, coordinator and clients are processes of this machine. The suite does each fault to them under load, judges the
+histories that the clients wrote, and prints a table. `docs/internals/faults.md` says what each fault does, and how to
+replay a run.
 
     fault       what a fault is, and what it may do to: `Scene`
     processes, network, disks, damage, loss, coordinator, clocks, switching    the faults

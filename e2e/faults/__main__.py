@@ -1,8 +1,8 @@
 """`make faults`: the fault suite on real processes (`python -m e2e.faults`; QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
 NETWORK, RETENTION, PUBLISH).
 
-Exit status 0: nothing was lost, repeated unflagged, reordered or stuck, and everything had two copies again. 1:
-something was. 2: there was nothing to run.
+Exit status 0: no message was lost, repeated without a flag, reordered or stuck, and everything had two copies again.
+1: a case failed. 2: there was nothing to run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Asking whichever broker answers, while some are frozen or cut off.
+"""Admin calls to any broker that answers, while others are frozen or cut off.
 
-A client of the library stays with the broker that answered last, and a question that changes something is asked once;
-the suite strikes brokers all the time and wants to see what the others say. So it has a connection for each broker, and
-goes from one to the next after a moment.
+A client of the library stays with the broker that answered last, and makes a call that changes something only once. The
+suite strikes brokers all the time, and needs the answers of the others. So it has a connection to each broker, and
+goes on to the next one if a broker does not answer.
 """
 
 from __future__ import annotations

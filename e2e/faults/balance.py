@@ -1,6 +1,7 @@
-"""Heads that maintenance left on one broker group, and the controller spreads again under load.
+"""Maintenance leaves open segments on one broker group, and the controller spreads them again under load.
 
-Nothing breaks: groups are asked to end, hand over, and come back. So nothing may be lost, or answered `failed`.
+Nothing breaks: brokers hand their open segments over, end, and come back. So no message may be lost, and no send may
+get the outcome `failed`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A death certificate of a run that lives and serves: the word of a person who is wrong, or of a proof that is.
+"""A false death certificate: of a member run that lives and serves, because a person or a proof was wrong.
 
-A broker refuses to write it while it hears from that run (707). Written all the same, past the brokers, it must end the
-process, which reads it (706). If the process cannot read it, the other members cut its links, and it is no copy any
-more: its segments get other copies while it lives.
+A broker refuses to write the certificate while it hears from that member run (707). The suite then writes it directly
+into the coordinator. The process reads it and must end (706). If the process cannot read it, the other members cut its
+links, and it does not count as a copy any more: its segments get other copies while it lives.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A client process of the fault suite: a producer, or the readers of consumer groups, as its parent tells it.
 
 `python -m e2e.faults.client producer|reader [--namespace NAME]`. It serves one case after another, because starting a
-process costs more than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`; each case has its own client,
-connections and history. What it says names the case, so that nothing is taken for the answer of another:
+process costs more than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`. Each case has its own client,
+connections and history. Each line of the process names the case, so that no answer is taken for that of another case:
 
     producer    begin → `sending 3`, `progress` ten times a second, stop → `settled 3`, end → `ended 3`
     reader      begin → `joined 3 GROUP`, `read`, `gap`, end → `ended 3`; several groups of one case may begin

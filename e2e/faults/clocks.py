@@ -1,4 +1,4 @@
-"""Wall clocks that jump, through `tools/badclock`. Nothing of the promise may rest on them."""
+"""Wall clocks that jump, through `tools/badclock`. No promise of the broker may depend on wall clocks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The clusters that cases run on: three groups of two, behind the proxy or on a network of namespaces, every broker
 with its shims below it.
 
-A cluster is kept from case to case, for starting one costs more than most faults; a fault that destroys a disk gets one
-of its own, and a cluster that was not healthy after a case is thrown away.
+A cluster is kept from case to case, because starting one costs more than most faults. A fault that destroys a disk gets
+a cluster of its own. A cluster that is not healthy after a case is thrown away.
 """
 
 from __future__ import annotations

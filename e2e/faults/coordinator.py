@@ -1,4 +1,4 @@
-"""Faults that only the coordinator can have: history that is gone under a watch; one member of three."""
+"""Faults of the coordinator alone: a compaction below a watch removes its history; one member of three is lost."""
 
 from __future__ import annotations
 

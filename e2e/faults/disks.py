@@ -1,9 +1,9 @@
 """Faults of disks: slow, full, failing, losing what was not flushed, emptied, replaced by an older copy. (Damaged ones
 are in `damage`.)
 
-Slow, full and failing disks are made by `tools/slowdisk` below one broker's process. A power cut is `kill -9` of both
-members at once, after which their files are cut to what was flushed of them (`tools/lossydisk`): the page cache, which
-a kill leaves, is gone.
+`tools/slowdisk` below one broker's process makes its disk slow, full or failing. A power cut is `kill -9` of both
+members at once. Then `tools/lossydisk` cuts their files to the flushed part: a kill leaves the page cache, and a power
+cut does not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a fault is: a name, `inject` and `heal`; and the scene that it is done to.
+"""A fault: a name, `inject` and `heal`; and the scene on which it acts.
 
-A fault decides nothing about what is right. It breaks something, says whether that was seen to be broken, and mends it;
-the judgement of the histories is the same for all. A fault that struck nothing shows nothing, so `inject` and `heal`
-raise `NotStruckError` if what must be seen of it was not.
+A fault does not judge. It breaks something, checks that it really broke, and mends it. All faults share one judgement
+of the histories. A fault that struck nothing proves nothing, so `inject` and `heal` raise `NotStruckError` if they do
+not see its effect.
 """
 
 from __future__ import annotations

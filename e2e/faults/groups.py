@@ -1,6 +1,6 @@
-"""Broker groups that are left under load, and disks that are replaced by name: what an operator does every week.
+"""Drains of broker groups under load, and disks that are replaced by name: the weekly work of an administrator.
 
-Nothing breaks while a group is drained, so nothing may be answered `failed` or `unknown`.
+Nothing breaks while a broker group is drained, so no send may get the outcome `failed` or `unknown`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The load of a case, from the side that starts the client processes and tells them what to do.
 
-`Clients` keeps one producer and one reader process over all cases; `Load` is one case on them: a topic of its own, what
-was acknowledged and read so far, and the files of its history.
+`Clients` keeps one producer and one reader process over all cases. `Load` is one case on them: it has a topic of its
+own, the numbers of messages acknowledged and read so far, and the files of its history.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Partitions of links, both ways and one way: connections stay open and hear nothing.
 
-On a network of namespaces (`namespaces`) it is packets that are dropped, so one way of a connection that is cut takes
-the acknowledgements of the other way along. The local cluster's proxy, which needs no root, holds the bytes of each
+On a network of namespaces (`namespaces`) the cut drops packets. So if one direction of a connection is cut, the other
+direction loses TCP's acknowledgements too. The local cluster's proxy needs no root, and holds back the bytes of each
 direction of each connection.
 """
 

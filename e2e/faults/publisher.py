@@ -1,8 +1,8 @@
 """A program that publishes while faults go on, one publication after another: `python -m e2e.faults.publisher`.
 
-It goes on behind what its writer has published, so it may be killed at any moment and started again. The rows of a
-publication follow from its number. It says `publishing`, `published` after each publication, and, once it was told
-`stop`, `stopped`.
+It goes on behind its writer's last publication, so it may be killed at any moment and started again. The rows of a
+publication follow from its number. It prints `publishing`, then `published` after each publication, and `stopped`
+after the command `stop`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Publications beside the load of a case (PUBLISH=1): a program publishes while the fault lasts, and is killed, too.
 
-In the end its topic must have the rows of all its publications, each once, partition by partition in their order.
+At the end the topic must have the rows of all publications, each row once, and in order in each partition.
 """
 
 from __future__ import annotations

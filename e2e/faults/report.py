@@ -1,4 +1,4 @@
-"""What cases came to: judged, gathered by fault, printed as a table, written as JSON, and whether it fails the run."""
+"""The results of cases: judges them, gathers them by fault, prints a table, writes JSON, and says if the run failed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which fault comes when, under which load, and with which dice: from the seed alone.
+"""Decides from the seed alone which fault comes when, under which load, and with which dice. Pure.
 
-Pure. A case's dice depend on the seed, the name of its fault and how often that fault came before, not on its place in
-the run: `ONLY="kill master"` replays the same cases that a whole run had. What real processes do with their time is not
-in any seed, so a replay strikes the same things at about the same moments, not at the same ones.
+A case's dice depend on the seed, the name of its fault and how often that fault came before, and not on its place in
+the run. So `ONLY="kill master"` replays the same cases that a whole run had. The timing of real processes does not
+follow from a seed. So a replay strikes the same things at about the same moments, and not at exactly the same ones.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What the fault suite is told from outside, through its environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP,
-NETWORK, RETENTION, PUBLISH."""
+"""The fault suite's settings from its environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH."""
 
 from __future__ import annotations
 

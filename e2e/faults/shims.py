@@ -1,8 +1,8 @@
-"""What lies below the brokers' processes: libraries of `tools/` that are preloaded into them, and how to work them.
+"""The libraries of `tools/` that are preloaded into the brokers' processes, and how to control them.
 
-`slowdisk` delays and fails what reaches the data directory, `lossydisk` notes what was flushed, `badclock` shifts the
-wall clock. Each broker has control files of its own. Where there is no C compiler, the faults that need them are left
-out, and the report says so.
+`slowdisk` delays or fails writes to the data directory, `lossydisk` notes which bytes were flushed, `badclock` shifts
+the wall clock. Each broker has control files of its own. Without a C compiler, the suite leaves out the faults that
+need these libraries, and the report says so.
 """
 
 from __future__ import annotations

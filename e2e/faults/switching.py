@@ -1,5 +1,5 @@
-"""Switches as faults: many in a row, one inside another, one broker after another restarted. Nothing breaks in them, so
-nothing may be lost, and nothing may be answered `failed` either."""
+"""Switches as faults: many in a row, one inside another, one broker after another restarted. Nothing breaks, so no
+message may be lost, and no send may get the outcome `failed`."""
 
 from __future__ import annotations
 

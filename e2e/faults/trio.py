@@ -1,7 +1,8 @@
 """An etcd of three members as one process of a local cluster: a small parent that starts them and starts them again.
 
-The cluster knows one coordinator process. This one runs three etcds and says in a file which process is which, so that
-a fault can strike a single member. A member that has ended is started again once no file `hold` lies in the directory.
+The cluster knows one coordinator process. That process runs three etcd members and writes to a file which process is
+which, so that a fault can strike a single member. It starts a member again that has ended, unless the directory has a
+file `hold`.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def test_two_queries_with_one_writer_are_refused(
     for _ in range(2):
         topic.send([50])
         write(rows_of(spark, topic), options, tmp_path / "one")
-    with pytest.raises(Exception, match=r"WriterConflictError.*checkpoint is older"):
+    with pytest.raises(Exception, match=r"WriterConflictError.*than the checkpoint knows"):
         write(rows_of(spark, topic), options, tmp_path / "older")
     assert content(client, "to-two") == topic.values
 
