@@ -1,7 +1,8 @@
-"""What a cluster looks like from outside at one moment, as plain values: chains, and who serves a consumer group.
+"""A snapshot of a cluster from outside, as plain values: chains, and the server of each cursor segment.
 
-The demo chooses its victims by it, draws it, and waits on it; the process tests wait on it. Reading it from a cluster
-is `Observer`; what follows from it (who holds a head, whether all is whole) are plain functions, tested without one.
+The demo chooses its victims from snapshots, draws them, and waits for them; the process tests wait for them. `Observer`
+reads a snapshot from a cluster. Plain functions answer questions about it (which broker has an open segment, whether
+everything is whole), so tests of them need no cluster.
 """
 
 from __future__ import annotations

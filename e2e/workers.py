@@ -1,7 +1,7 @@
 """Child processes that say what they do, and are told what to do, in JSON lines: producers and consumers of a run.
 
-The parent's half is `Worker`, the child's is `Parent`. A child ends when its stdin does, so it cannot outlive the
-process that started it; what the lines mean is for both to agree on.
+The parent's half is `Worker`, the child's is `Parent`. A child ends when its stdin ends, so it cannot outlive the
+process that started it. Both halves decide what their lines mean.
 """
 
 from __future__ import annotations

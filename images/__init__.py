@@ -1,1 +1,1 @@
-"""Container images: what they are made of, and the program that makes them."""
+"""Container images: their contents, and the program that builds them."""

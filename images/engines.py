@@ -1,4 +1,4 @@
-"""Who builds container images here: docker, podman or buildah, whichever is there and works."""
+"""The program that builds container images here: docker, podman or buildah, whichever is installed and works."""
 
 from __future__ import annotations
 

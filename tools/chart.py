@@ -1,4 +1,4 @@
-"""What of the chart is made from something else: `make chart` writes it, `make chart-check` says what is stale.
+"""The generated parts of the chart: `make chart` writes them, `make chart-check` names those that are not current.
 
 - files/crds/: copies of crds/ (Helm would install a folder of that name whatever the values say, so it is left out of
   the package);

@@ -1,4 +1,4 @@
-"""Sending as fast as it goes, in tables: what several benchmarks fill partitions with."""
+"""Sends tables as fast as possible. Several benchmarks fill their partitions with it."""
 
 from __future__ import annotations
 

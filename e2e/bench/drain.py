@@ -9,9 +9,9 @@
     healing_p99             the 99th percentile of the time from a send to its acknowledgement, of producers that send
                             one message at a time while that runs, as a multiple of the same before
 
-That nothing is missing is checked: offsets follow one another, and each message is counted. 1.5 million messages are
-drained (--quick: 150,000), and as many are healed. Prints a table and writes `drain.json` in `bench-out/` (OUT= another
-directory). Exit status 1 if a figure was not verified.
+The benchmark checks that no message is missing: offsets follow one another, and each message is counted. It drains 1.5
+million messages (--quick: 150,000), and heals as many. It prints a table and writes `drain.json` in `bench-out/` (OUT=
+another directory). Exit status 1 if a figure was not verified.
 """
 
 from __future__ import annotations

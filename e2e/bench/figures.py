@@ -1,6 +1,6 @@
-"""The figures of a benchmark: each with what was aimed at, as a table for people and as JSON for comparison.
+"""The figures of a benchmark, each with its aim: as a table for people, and as JSON for comparison.
 
-A figure that was not verified is not shown as one: `Figure.problem` takes its place.
+If a figure was not verified, `Figure.problem` is shown in its place.
 """
 
 from __future__ import annotations

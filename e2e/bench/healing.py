@@ -1,4 +1,4 @@
-"""How fast a lost disk is made good, and what producers notice of it. Part of `e2e.bench.drain`."""
+"""How fast a new disk gets the copies of a lost one, and how it slows producers. Part of `e2e.bench.drain`."""
 
 from __future__ import annotations
 

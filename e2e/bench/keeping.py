@@ -1,8 +1,9 @@
 """`python -m e2e.bench.keeping`: a topic that keeps a minute, under load for an hour: does everything have an end?
 
-One partition takes messages of 512 bytes at a steady rate, its open segment moves to another group every minute, and a
-reader that is always behind is told what it missed. Every five seconds it is noted what the disks of all brokers hold,
-what the brokers have in memory, how many segments the chain record has, and what the coordinator holds on its disk.
+One partition takes messages of 512 bytes at a steady rate, and its open segment moves to another broker group every
+minute. A reader that is always behind is told which messages it missed. Every five seconds the benchmark notes the
+bytes on all brokers' disks and in their memory, the segments of the chain record, and the bytes on the coordinator's
+disk.
 
 MINUTES=60 RATE=20000 COORDINATOR=etcd (or embedded). Prints the figures, and writes `keeping.json` and the picture
 `keeping.svg` in `bench-out/` (OUT= another directory).

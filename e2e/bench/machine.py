@@ -1,4 +1,4 @@
-"""What a figure was measured on, and what it cost: facts of the machine, and processor time of processes.
+"""The facts of the machine on which a figure was measured, and the processor time of processes.
 
 Linux only: both come from /proc.
 """

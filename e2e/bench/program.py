@@ -1,4 +1,4 @@
-"""What the commands of all benchmarks do: a directory, a log, a table, figures as JSON, and an end at Ctrl-C."""
+"""Parts of all benchmark commands: a directory, a log, a table, figures as JSON, and an end at Ctrl-C."""
 
 from __future__ import annotations
 

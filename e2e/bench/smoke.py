@@ -1,4 +1,4 @@
-"""`python -m e2e.bench.smoke`, or `make bench-smoke`: the four figures that all work on the data path is steered by.
+"""`python -m e2e.bench.smoke`, or `make bench-smoke`: the four figures that guide all work on the data path.
 
 512-byte messages, replicated and flushed on both members, one producer, real broker processes without a proxy:
 
@@ -7,9 +7,10 @@
     one_in_flight     latency of one message at a time, median and 99th percentile
     kill_gap          how long a partition accepts nothing when its master is killed (SIGKILL), five times
 
-A figure counts what was acknowledged, from the first send to the last acknowledgement. That it is there is checked:
-the log of the one partition is read back whole, the others' lengths are asked of their servers. Under a minute; prints
-a table and writes `smoke.json` in `bench-out/` (OUT= another directory). Exit status 1 if a figure was not verified.
+A figure counts acknowledged messages, from the first send to the last acknowledgement. The benchmark checks that they
+are stored: it reads the log of the one partition back whole, and asks the servers of the others for their lengths. It
+takes less than a minute, prints a table and writes `smoke.json` in `bench-out/` (OUT= another directory). Exit status 1
+if a figure was not verified.
 """
 
 from __future__ import annotations

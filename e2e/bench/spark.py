@@ -13,8 +13,8 @@ this machine:
                             only with KAFKA=1: Spark's source of Kafka reads the same rows from one Kafka broker, in
                             turns with a batch read of the topic (`kafka_source`); Maven gets both (`tools/kafka`)
 
-That nothing is missing is checked by counting, and by the audit. Prints a table and writes `spark.json` in `bench-out/`
-(OUT= another directory). Exit status 1 if a figure was not verified. It runs in the environment of `make test-spark`.
+Counts and the audit check that no row is missing. It prints a table and writes `spark.json` in `bench-out/` (OUT=
+another directory). Exit status 1 if a figure was not verified. It runs in the environment of `make test-spark`.
 """
 
 from __future__ import annotations

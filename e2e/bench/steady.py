@@ -1,4 +1,4 @@
-"""What several benchmarks do: a cluster of processes, a topic on it, and a producer whose gaps are measured."""
+"""Parts of several benchmarks: a cluster of processes, a topic on it, and a producer whose gaps are measured."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ message, within the last minutes; so all of them are in the table, as windows. T
 message every millisecond, the master is killed (SIGKILL), and the longest time between two acknowledgements is the gap.
 The same with few producers (16) that sent as many batches together, in turns (A B A B), each on a cluster of its own.
 
-The figure is the difference of the medians. Memory is what the members of the partition took more when all had been
-sent, against the case of few producers: what the log itself takes is in both. Prints a
-table and writes `switch_tables.json` in `bench-out/` (OUT= another directory). Exit status 1 if the aim was missed.
+The figure is the difference of the medians. Memory is how much more the members of the partition had after all sends
+than in the case of few producers; the log itself is in both. It prints a table and writes `switch_tables.json` in
+`bench-out/` (OUT= another directory). Exit status 1 if the aim was missed.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@
 
 Between two brokers the table goes through: the fence answer (made, encoded, decoded), the prepare request (encoded for
 each of two members, decoded by both), the preparation on each disk, and the opening of the next segment. (Its master
-makes the windows later: that is not in the sum.) All of it runs here in one process, one step after another and without
-a network: what the steps cost together is the upper bound of
-what they add to a switch on one core. In a cluster three processes share them. Of a million producers, most are in idle
-blocks, which travel ahead of a switch: what that costs is measured apart, and does not count. Prints a table and writes
-`tables.json`.
+makes the windows later: that is not in the sum.) All steps run here in one process, one after another and without a
+network. Their sum is the most that they add to a switch on one core. In a cluster three processes share them. Of a
+million producers, most are in idle blocks, which travel ahead of a switch. Their cost is measured apart, and does not
+count. It prints a table and writes `tables.json`.
 """
 
 from __future__ import annotations

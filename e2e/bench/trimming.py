@@ -1,4 +1,4 @@
-"""`python -m e2e.bench.trimming`: what retention costs producers, and a look for a time in a long chain.
+"""`python -m e2e.bench.trimming`: how much retention slows producers, and how long a search for a time takes.
 
     trimming_p99     the 99th percentile of the time from a send to its acknowledgement, of producers that send one
                      message at a time, while retention drops the beginnings of another topic on the same brokers, as a

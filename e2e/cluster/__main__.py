@@ -1,6 +1,6 @@
 """`python -m e2e.cluster`: a Kubernetes of three nodes on this machine, up and down.
 
-Exit status 0: done. 1: something went wrong. 2: wrong use. 3: this machine cannot run it, and why is said.
+Exit status 0: done. 1: something went wrong. 2: wrong use. 3: this machine cannot run it; the message says why.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What tests hold: a cluster to install into, and nodes to strike.
+"""The interface for tests: a cluster to install into, and nodes to strike.
 
-Two kinds: ours, whose nodes can be killed, and one that KUBECONFIG names, whose nodes are not ours to kill.
+There are two kinds of clusters: ours, whose nodes tests may kill, and one that KUBECONFIG names, whose nodes they may
+not kill.
 """
 
 from __future__ import annotations

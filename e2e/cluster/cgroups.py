@@ -1,7 +1,7 @@
 """One cgroup for each node, which holds its containerd, its kubelet, and through them every container.
 
-It is how a node dies at one instant: everything in it is frozen first, then gets SIGKILL, then the freeze is lifted;
-nothing of the node sees another part of it die. Works on cgroup v1 (every controller has a hierarchy) and v2 (one).
+It lets a node die at one instant: 1. all its processes are frozen, 2. they get SIGKILL, 3. the freeze is lifted. So no
+process of the node sees another one die. Works on cgroup v1 (every controller has a hierarchy) and v2 (one).
 """
 
 from __future__ import annotations

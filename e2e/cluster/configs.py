@@ -1,6 +1,6 @@
-"""What the cluster's programs are told: flags and files, as pure functions of the layout.
+"""The flags and configuration files of the cluster's programs, as pure functions of the layout.
 
-Times are shorter than Kubernetes' defaults, so that a lost node is noticed while a test waits; each stands here with
+Times are shorter than Kubernetes' defaults, so that a lost node is noticed while a test waits. Each time is here with
 its default. docs/operating/kubernetes-on-one-machine.md lists them for people.
 """
 

@@ -1,6 +1,6 @@
 """The control plane: etcd, API server, controllers, scheduler, kube-proxy and the cluster's DNS, as host processes.
 
-They are ended in the reverse order; an API server whose etcd went first would wait for it for ever.
+They are ended in the reverse order, because an API server without its etcd would wait for it for ever.
 """
 
 from __future__ import annotations

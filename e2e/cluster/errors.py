@@ -1,4 +1,4 @@
-"""The two ways in which making a cluster fails: this machine never can, or something went wrong this time."""
+"""The two errors of making a cluster: this machine can never run one, or something went wrong this time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of the nodes. There is no registry: every node is given the archives, and gets them again when it is new."""
+"""Images of the nodes. There is no registry: every node gets the archives, and a new node gets them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`up` and `down`: the steps in their order. Each does nothing where its work is done, so both can be run again."""
+"""`up` and `down`: the steps in their order. A step whose work is done does nothing, so both can be run again."""
 
 from __future__ import annotations
 

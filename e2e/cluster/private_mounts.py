@@ -1,8 +1,8 @@
 """A mount namespace for each node, in which its containerd and its kubelet live.
 
-Both have paths in their code that they share with every other of their kind on a machine; here each node has its own
-in memory. And what a node mounts (containers' root directories, volumes, network namespaces) is gone the moment its
-last process is: nothing has to be found and unmounted after a kill, just as after a loss of power.
+containerd and kubelet have fixed paths in their code, which all of their kind on a machine would share. Here each node
+has these paths for itself, in memory. All that a node mounts (containers' root directories, volumes, network
+namespaces) is gone when its last process ends. So nothing has to be unmounted after a kill, as after a loss of power.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Processes that outlive the command that starts them, and are ended later by exactly that identity.
 
-A record holds the pid, its start time in ticks and the boot, so a pid that means another process by now is left alone.
+A record holds the pid, its start time in ticks and the boot. So if another process has the pid now, it is left alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`python -m e2e.demo_spark`, or `make demo-spark`: QUICK=1 for a part, SEED=n for those strikes, OUT=directory.
+"""`python -m e2e.demo_spark`, or `make demo-spark`: QUICK=1 runs a part, SEED=n repeats strikes, OUT= is a directory.
 
-Ends with a report, and as the last line one JSON object. Exit status 0 only if nothing differs anywhere.
+It ends with a report, and as the last line one JSON object. Exit status 0 only if all comparisons found no difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Is the second topic the first, row by row and in order? And has the table the last event of each aircraft?"""
+"""Checks that both topics have the same rows in the same order, and the table the last event of each aircraft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault suite's settings from its environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH."""
+"""Settings from the environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH."""
 
 from __future__ import annotations
 

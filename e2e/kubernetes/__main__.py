@@ -1,6 +1,6 @@
 """`make e2e`: the product on a real Kubernetes (`python -m e2e.kubernetes --help`).
 
-Exit status 0: nothing failed. 1: something did. 2: wrong use. 3: this machine cannot run it, and why is said.
+Exit status 0: nothing failed. 1: a case failed. 2: wrong use. 3: this machine cannot run it; the message says why.
 """
 
 from __future__ import annotations

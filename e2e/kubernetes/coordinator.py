@@ -1,4 +1,4 @@
-"""The chart's etcd: its members, and how one whose disk is lost comes in anew, as the runbook says."""
+"""The chart's etcd: its members, and how to replace a member whose disk is lost, as the runbook says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept when a case fails: objects, events, and the logs of operator, brokers and etcd."""
+"""The evidence that is kept of a failed case: objects, events, and the logs of operator, brokers and etcd."""
 
 from __future__ import annotations
 

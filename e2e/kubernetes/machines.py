@@ -1,7 +1,7 @@
-"""Nodes and containers, as something to strike.
+"""Nodes and containers to strike.
 
-The suite lives in a mount namespace in which names are the cluster's. What it starts there would live there too, so
-nodes are struck by commands that run outside, where the suite was started from.
+The suite runs in a mount namespace with the cluster's DNS. A process that it starts would be in this namespace too. So
+commands that strike nodes run outside of it, in the namespace from which the suite was started.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One namespace of a cluster, and what the suite asks of its API: read often, so over one connection, not by kubectl.
+"""One namespace of a cluster, and the suite's requests to its API. They are frequent, so one connection carries them.
 
-Everything that blocks runs in a thread, so that the suite goes on noting what the clients say.
+Calls that block run in a thread, so that the suite can read the clients' lines meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The chart in a namespace of its own: what is installed, how it is changed, and how it goes."""
+"""The chart in a namespace of its own: its installation, changes and removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cases came to: figures beside their limits, as a table, as JSON, and as the line that CI adds up."""
+"""The results of the cases: figures beside their limits, as a table, as JSON, and as the line that CI adds up."""
 
 from __future__ import annotations
 

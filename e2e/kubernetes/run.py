@@ -1,4 +1,4 @@
-"""The suite: install once, then case after case, each between two looks at the health of the whole; then clear up."""
+"""The suite: installs once, runs the cases, checks the health of everything before and after each, then clears up."""
 
 from __future__ import annotations
 

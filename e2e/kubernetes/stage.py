@@ -1,4 +1,4 @@
-"""What a case is given: the installation, traffic on demand, nodes to strike, and where its figures go."""
+"""The means of a case: the installation, traffic on demand, nodes to strike, and a place for its figures."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The traffic of a case: the fault suite's producer and reader, on this host, over TLS and the cluster's names.
 
-They follow the brokers' advertised addresses as a pod does. What they saw is judged when a case ends.
+They follow the brokers' advertised addresses as a pod does. The end of a case judges their histories.
 """
 
 from __future__ import annotations

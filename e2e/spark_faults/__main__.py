@@ -1,6 +1,6 @@
 """`python -m e2e.spark_faults`, or `make faults-spark`: RUNS=200 of the sink, seeds from SEED=1 on, at most MINUTES=n.
 
-Prints a table of what was struck at which moment, and of what became of the rows. The last line is one JSON object.
+Prints a table of the processes struck at each moment, and of the fate of the rows. The last line is one JSON object.
 Exit status 0 only if every run has each row once and in order.
 """
 

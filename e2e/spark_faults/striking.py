@@ -1,9 +1,9 @@
 """The sink, with a place for a fault at each moment of a micro-batch.
 
-A file in a directory, called as a moment, asks for a fault there: once, in the first micro-batch that has at least the
-number in the file. The Python worker of Spark that comes to this moment takes the file away. Then it kills itself; or,
-if the file says `wait`, it writes `reached` and goes on when it is let go: so another program can strike what it likes
-at exactly this moment.
+A file in a directory, with the name of a moment, asks for one fault at this moment, in the first micro-batch that has
+at least the number in the file. The Python worker of Spark that comes to this moment removes the file. Then it kills
+itself. Or, if the file says `wait`, it writes `reached` and waits until the suite lets it go on. So another program can
+strike at exactly this moment.
 """
 
 from __future__ import annotations

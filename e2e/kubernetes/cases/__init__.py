@@ -1,4 +1,4 @@
-"""The cases, in the order in which they run; a case is a coroutine that is given a `Stage`."""
+"""The cases, in the order in which they run. A case is a coroutine with a `Stage` as its argument."""
 
 from __future__ import annotations
 

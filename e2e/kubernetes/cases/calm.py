@@ -1,4 +1,4 @@
-"""Nothing is broken: what the machine itself does to the traffic. The figures of other cases are read beside these."""
+"""A case without a fault: how much the machine itself delays traffic. Compare the figures of other cases with it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Disks that are not what they were: swapped, emptied, older, cloned, another cluster's; and disks declared lost.
+"""Disks that changed: swapped, emptied, older, cloned, another cluster's; and disks that are declared lost.
 
-The member says so by name and serves nothing. A disk whose process lives is not given up."""
+The member names the problem and serves nothing. A disk whose process lives is not given up."""
 
 from __future__ import annotations
 
