@@ -1,4 +1,4 @@
-"""Questions to brokers on behalf of the planners: where partitions begin and end, and what lies between."""
+"""Requests of the planners to brokers: where partitions begin and end, and which messages are between."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from seriatim import PartitionOffset, RangePlan
 
 PLANS_AT_ONCE: Final = 32
-"""Questions about ranges under way at once."""
+"""The most requests about ranges at the same time."""
 
 SLACK_S: Final = 10.0
 """Longer than the client's own deadline: a last resort."""
 
 QUESTION_S: Final = 30.0
-"""For a question about a topic that is not read."""
+"""Seconds for a request about a topic that is not read."""
 
 AGAIN_S: Final = 0.2
-"""Before brokers are asked again for a place that none of them could tell."""
+"""Seconds until brokers are asked again for a place that none of them knew."""
 
 At = Literal["earliest", "end"] | datetime
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Place:
     """A place in a partition: as `seriatim.PartitionOffset`.
 
     Attributes:
-        blocked: Of an end: a segment is not settled, and acknowledged messages may stand in it and behind it.
+        blocked: Only for an end: a segment is not settled. It and later segments may have acknowledged messages.
     """
 
     offset: int
@@ -82,14 +82,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What lies in a range: pieces, and messages that are gone (as texts for people)."""
+    """The content of a range: its pieces, and the messages that are gone (as texts for people)."""
 
     pieces: tuple[Piece, ...]
     losses: tuple[str, ...] = ()
 
 
 class Brokers(Protocol):
-    """What planners ask. Errors are those of `errors.translated`."""
+    """The requests of planners. They raise the errors of `errors.translated`."""
 
     def at(self, at: At, incarnations: Mapping[str, str]) -> dict[str, TopicAt]:
         """A place in each partition of each topic of the options; by topic.
@@ -100,7 +100,7 @@ class Brokers(Protocol):
         """
 
     def plans(self, ranges: Sequence[Range], cut_bytes: int) -> list[Plan]:
-        """What lies in each range; with `cut_bytes` 0 the pieces are whole segments."""
+        """The content of each range; with `cut_bytes` 0 the pieces are whole segments."""
 
 
 def lengths_of(range_: Range, pieces: Sequence[Piece]) -> Lengths:
@@ -118,16 +118,17 @@ def place_of(row: PartitionOffset) -> Place:
 
 
 async def _told(ask: Callable[[float], Awaitable[T]], timeout_s: float) -> T:
-    """The answer to a question about places. Brokers are asked again while one of them cannot tell.
+    """The answer to a request about places. If a place is not known, brokers are asked again.
 
-    The client gives a broker a second to answer. Without this, a broker that is busy for longer would end the query.
+    The client gives a broker one second to answer. Without the repetition, a broker that is busy for longer would end
+    the query.
 
     Args:
-        ask: Asks, for at most so many seconds.
-        timeout_s: After which it is given up.
+        ask: Makes the request, with a deadline in seconds.
+        timeout_s: Seconds after which this function gives up.
 
     Raises:
-        PositionUnknownError: They could not tell in this time.
+        PositionUnknownError: A place was not known within `timeout_s` seconds.
     """
     until = time.monotonic() + timeout_s
     while True:
@@ -143,7 +144,7 @@ def ends_of(target: Target, topic: str) -> TopicAt:
     """Where the partitions of a topic end.
 
     Raises:
-        SourceError: No broker says so.
+        SourceError: No broker answers, or there is no such topic.
     """
 
     async def ask() -> tuple[PartitionOffset, ...]:

@@ -1,7 +1,7 @@
 """One client for each process and cluster, with a thread of its own in which its event loop runs.
 
-Spark forks its Python workers and uses them for one task after another: a client is made when a task first needs one,
-never before a fork, and is used again by the tasks that follow.
+Spark forks its Python workers and uses each for one task after another. A client is made when a task first needs it,
+and never before a fork. Later tasks of the worker use it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import seriatim
 
 CONNECTIONS_MAX: Final = 16
-"""Of one process; the one that was made first is closed for another."""
+"""The most connections of one process. If another is needed, the oldest one is closed."""
 
 CLOSE_DEADLINE_S: Final = 5.0
 
@@ -73,10 +73,10 @@ class Connection:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def wait(self, future: Future[T], timeout_s: float | None) -> T:
-        """Wait here for what was begun; an interrupt here, or the end of the time, cancels it there.
+        """Wait here for a call that was begun. An interrupt here, or the end of the time, cancels the call.
 
         Raises:
-            ClusterError: It took longer than `timeout_s` (None: it has a deadline of its own).
+            ClusterError: The call took longer than `timeout_s` (None: it has a deadline of its own).
         """
         try:
             return future.result(timeout_s)
@@ -88,15 +88,15 @@ class Connection:
             raise
 
     def iterate(self, source: AsyncIterator[T], ahead: int, timeout_s: float) -> Iterator[T]:
-        """What an asynchronous generator gives, some of it made before it is asked for.
+        """The items of an asynchronous generator, some of them made in advance.
 
         Args:
-            source: Run in the client's thread. It is closed when this iterator is.
-            ahead: Items that wait at most.
-            timeout_s: For each item.
+            source: The generator. It runs in the client's thread, and is closed when this iterator is closed.
+            ahead: The most items that wait.
+            timeout_s: Seconds to wait for each item.
 
         Raises:
-            ClusterError: No item for that long.
+            ClusterError: No item came within `timeout_s` seconds.
         """
         arrived = threading.Condition()
         room = asyncio.Event()
@@ -141,7 +141,7 @@ class Connection:
             task.cancel()
 
     def close(self) -> None:
-        """End the client and its thread; what waits in another thread is cancelled."""
+        """End the client and its thread. Calls for which other threads wait are cancelled."""
 
         async def end() -> None:
             if self._context is not None:

@@ -1,7 +1,7 @@
 """Tells the cluster how far streaming queries are, so that `seriatim group list` and `describe` show their lag.
 
-A listener in the driver gets each micro-batch's end from Spark, also the last one of a query, and reports it under the
-name of a group without consumers. Spark's checkpoint stays the truth; a report that is lost is made good by the next.
+A listener in the driver gets the end of each micro-batch from Spark, also of the last one of a query. It reports the
+end as an external group. Spark's checkpoint decides where a query goes on; the next report replaces a lost one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
 
 AGAIN_S: Final = 3600.0
-"""A query that stands still says so again, long before brokers forget a silent group (7 days)."""
+"""Seconds after which an idle query repeats its report, long before brokers forget a silent group (7 days)."""
 
 REPORT_DEADLINE_S: Final = 10.0
 QUERIES_MAX: Final = 1000
@@ -53,7 +53,7 @@ def report_progress(
         query: Name or id of the only query to report; None: all.
 
     Raises:
-        OptionError: An option of `target`, or a group that cannot be named so.
+        OptionError: An option of `target` is wrong, or `group` is not a legal name.
     """
     if group is not None and not is_legal_name(group):
         raise OptionError(f"{group!r} cannot name a group: letters, digits, '.', '_' and '-'")
@@ -63,7 +63,7 @@ def report_progress(
 
 
 class ProgressListener(StreamingQueryListener):
-    """Reports in a thread of its own: Spark waits for no broker. Of each query only the newest place is kept."""
+    """Reports in a thread of its own, so Spark never waits for a broker. It keeps only the newest place of a query."""
 
     def __init__(self, target: Target, group: str | None, query: str | None) -> None:
         self._target = target
@@ -91,7 +91,7 @@ class ProgressListener(StreamingQueryListener):
                 self._put(self._group or f"spark-{progress.id}", offsets)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing to read: what was said is said again now and then."""
+        """There is nothing to read. The last report is repeated from time to time."""
         with self._changed:
             for group, (at, offsets) in self._said.items():
                 if time.monotonic() - at > AGAIN_S:
@@ -105,13 +105,13 @@ class ProgressListener(StreamingQueryListener):
             self._changed.notify_all()
 
     def flush(self, run_id: str, timeout_s: float = REPORT_DEADLINE_S) -> bool:
-        """Wait until all of a run that has ended was reported; whether it was.
+        """Wait until all micro-batches of a run that has ended are reported. Returns whether they are.
 
-        Spark tells of a micro-batch some time after it: the last word about a run is that it has ended.
+        Spark announces a micro-batch some time after it. Its last announcement about a run is the end of the run.
 
         Args:
-            run_id: Of the run of a query.
-            timeout_s: The longest that this takes.
+            run_id: The id of the query's run.
+            timeout_s: The most seconds to wait.
         """
         with self._changed:
             return self._changed.wait_for(lambda: run_id in self._ended and not self._news, timeout_s)

@@ -1,4 +1,4 @@
-"""What a task does: read its units one after the other, check that nothing is missing, and hand rows to Spark."""
+"""The work of a task: it reads its units one after another, checks that no row is missing, and gives rows to Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_units(units: Sequence[Unit], options: ReadOptions) -> Iterator[pa.Recor
     """All rows of the units, in their order.
 
     Raises:
-        SourceError: A unit could not be read whole; nothing that was given before may be used then.
+        SourceError: A unit could not be read whole. Rows that were given before must not be used then.
     """
     connection = connected(options.target)
     builder = BatchBuilder(options.columns)
@@ -91,8 +91,8 @@ async def _tables(client: Client, unit: Unit, options: ReadOptions) -> AsyncIter
 async def _opened(client: Client, unit: Unit, options: ReadOptions, losses: list[LostRange]) -> RangeReader:
     """A reader of the unit.
 
-    The end of the unit was committed when it was planned. If a segment before it is unsettled since (all its members
-    are gone), brokers say that the partition ends there until one is back: that is waited for.
+    The end of the unit was committed when it was planned. If a segment before it became UNSETTLED since then (all its
+    members are gone), brokers say that the partition ends there. The reader waits until a member is back.
     """
     until = asyncio.get_running_loop().time() + options.read_timeout_s
     while True:

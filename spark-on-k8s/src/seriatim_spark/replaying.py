@@ -1,7 +1,7 @@
-"""What `replay` of an archive sends, and in which publications: files, gaps between them, and a plan. No Spark here.
+"""The plan of a `replay` of an archive: which rows of which files each publication sends. No Spark here.
 
-The plan depends on the files that were there when the replay began, which are kept beside it, and on the rows of a
-publication: so a replay that goes on after a failure cuts the same rows into the same publications.
+The plan depends on the files that were there when the replay began, and on the number of rows in a publication. Both
+are kept in the checkpoint. So a replay that goes on after a failure cuts the same rows into the same publications.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERSION: Final = 1
 
 
 class ReplayError(Exception):
-    """An archive that cannot be replayed, or a replay that does not belong to its checkpoint."""
+    """The archive cannot be replayed, or the replay does not belong to its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def checked(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:
     """The files in their order.
 
     Raises:
-        ReplayError: They are of several topics, or something lies between two of them.
+        ReplayError: The files are of several topics, or messages between two of them are missing.
     """
     found = sorted(files, key=lambda file: (file.partition, file.start, file.end))
     topics = sorted({(file.topic, file.incarnation) for file in found})
@@ -122,15 +122,15 @@ def checked(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:
 
 
 def begin(checkpoint: str, replay: Replay, is_new: bool) -> Replay:
-    """The replay as it was begun first: what the archive got since is left out.
+    """The replay as it was first begun, without files that the archive got later.
 
     Args:
-        checkpoint: The directory that keeps it.
-        replay: As it would begin now.
+        checkpoint: The directory that keeps the replay.
+        replay: The replay as it would begin now.
         is_new: Whether the writer has published nothing yet.
 
     Raises:
-        ReplayError: The checkpoint is another replay's, or was lost.
+        ReplayError: The checkpoint belongs to another replay, or was lost.
     """
     said = read_json(checkpoint, NAME)
     if said is None:

@@ -1,4 +1,4 @@
-"""Writers of topics as a driver program opens them: only who opened a writer last publishes under it."""
+"""Writers of topics, as a driver program opens them. Only the program that opened a writer last can publish with it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class OpenedWriter:
 
 
 def open_writer(options: Mapping[str, str], writer: str) -> OpenedWriter:
-    """Take a writer over: whichever program opened it before, and still runs or wakes up, publishes nothing more.
+    """Take a writer over. A program that opened it before can publish nothing more, even if it still runs.
 
-    Call it in the driver before `start()`: a query reads its checkpoint there. If it were opened after that, another
-    driver with the same checkpoint could plan a micro-batch and publish it in between. Make the Spark session before:
-    that forks, and a process with a client's threads should not.
+    Call it in the driver before `start()`, because the query reads its checkpoint in `start()`. If you opened the
+    writer later, another driver with the same checkpoint could publish a micro-batch in between. Make the Spark session
+    first: it forks, and a process with a client's threads should not fork.
 
     Args:
-        options: Of the sink: bootstrap and topic, and others if you like.
-        writer: Its name: one for each query, the same after a restart.
+        options: The options of the sink: bootstrap and topic, and others if you like.
+        writer: The name of the writer: one for each query, the same after a restart.
 
     Raises:
-        OptionError: An option, or the name.
-        SourceError: No broker answers, or there is no such topic. It may be open all the same: call it again.
+        OptionError: An option or the name is wrong.
+        SourceError: No broker answers, or there is no such topic. Perhaps the writer is open: call it again.
     """
     given = {name: value for name, value in options.items() if name.lower() not in ("writer", "writerepoch")}
     parsed = parse_sink({**given, "writer": writer}, streaming=True)

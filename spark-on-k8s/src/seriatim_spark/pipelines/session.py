@@ -23,7 +23,7 @@ POLL_S: Final = 0.5
 
 _log = logging.getLogger("seriatim.spark")
 LIMITS: Final = {"maxRowsPerTrigger": "10000000", "maxBytesPerTrigger": "1GiB"}
-"""Of a micro-batch of a pipeline that goes on with a topic."""
+"""The limits of a micro-batch of a pipeline, unless the user gives limits."""
 
 
 def session(name: str) -> SparkSession:
@@ -33,7 +33,7 @@ def session(name: str) -> SparkSession:
     """
     from pyspark.sql import SparkSession
 
-    # Pipelines use Arrow only: Spark's doubts about pandas 3 do not matter to them.
+    # Pipelines use only Arrow, so Spark's warning about pandas 3 does not concern them.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first python3 of PATH
     return (
@@ -48,7 +48,7 @@ def session(name: str) -> SparkSession:
 def limited(source: Mapping[str, str]) -> dict[str, str]:
     """The source's options with limits of a micro-batch, unless some were given.
 
-    Without, the first micro-batch would be the whole topic: Spark notes its end, and runs it again as a whole.
+    Without limits, the first micro-batch would be the whole topic, and after a failure Spark would repeat all of it.
     """
     given = {name.lower() for name in source}
     if given & {name.lower() for name in LIMITS}:
@@ -65,16 +65,16 @@ def wait(
 ) -> None:  # fmt: skip
     """Run a query until it ends, or this process is asked to end: by SIGTERM or Ctrl-C.
 
-    A micro-batch that is under way then is run again at the next start. What is there at the start is read in
-    micro-batches one behind the other; only then does the time between two of them count.
+    If a micro-batch is under way at that moment, the next start runs it again. Messages that are there at the start are
+    read in micro-batches without a pause. Only after them the query waits `every` between two micro-batches.
 
     Args:
         spark: The session.
-        writer: Of the query.
+        writer: The writer of the query.
         source: The source's options.
-        group: The name under which its progress is reported; None: it is not.
-        every: The time between micro-batches, such as `30 seconds`; None: end when all that is there was read.
-        metrics: Told of its progress.
+        group: The consumer group as which the query's progress is reported; None: it is not reported.
+        every: The time between micro-batches, such as `30 seconds`; None: end when the messages of now are read.
+        metrics: The numbers for Prometheus; None: nothing serves them.
     """
     listener = None
     if group is not None:
@@ -98,10 +98,13 @@ def wait(
         try:
             _follow(query, asked)
         except Exception as exc:
-            # Only a query that is to end has to know where the topic ends: this one reads the rest when it can.
+            # Only a query that is to end must know where the topic ends. This one reads the rest later.
             if every is None or UnsettledError.__name__ not in str(exc):
                 raise
-            _log.warning("the query goes on without what cannot be read yet: %s", str(exc).splitlines()[0])
+            _log.warning(
+                "some messages cannot be read yet; the query goes on, and reads them later: %s",
+                str(exc).splitlines()[0],
+            )
         if every is not None and not asked.is_set():
             query = writer.trigger(processingTime=every).start()
             _follow(query, asked)
