@@ -36,10 +36,10 @@ class Striker:
     """Runs the plan of one seed. Not for use by two tasks at once.
 
     Args:
-        cluster: Whom it strikes.
-        observer: Of the topic and of the consumer group.
-        acks: When partitions accepted something; filled by others meanwhile.
-        seed: Of the plan.
+        cluster: The cluster to strike.
+        observer: The observer of the topic and of the consumer group.
+        acks: The times of acknowledgements by partition; another task fills it meanwhile.
+        seed: The seed of the plan.
         hits_min: How many faults must hit.
         begin: When the demo began to send, on the monotonic clock, in seconds.
         on_change: Called after each change of `records`.
@@ -131,7 +131,7 @@ class Striker:
         return hit
 
     def _gap_ms(self, before: Snapshot, victim: Victim, struck_at: float) -> float | None:
-        """The longest gap until now of the partitions in which the victim was a member; None if there is no such."""
+        """The longest gap until now of the partitions in which the victim was a member; None if it was a member of none."""
         partitions = before.partitions_on(victim.brokers)
         gap_s = self._acks.worst_gap_s(partitions, struck_at, time.monotonic())
         return None if gap_s is None else gap_s * 1000

@@ -1,8 +1,8 @@
-"""Whether rows are whole, in order and without repeats: what tasks check of their rows, and how it is put together.
+"""Checks that rows are complete, in order and without repeats: the part of tasks, and the part of the driver.
 
-A task follows the rows of each *cover*: a range of one partition that was read in one go, by a task or into one file
-of an archive. It leaves a summary of it. The driver puts the covers of a partition one behind the other. No row is
-looked at alone: all checks are on whole columns. Nothing here needs Spark.
+A *cover* is a range of one partition that was read in one go: by a task, or into one file of an archive. A task follows
+the rows of each cover and leaves a summary. The driver puts the covers of a partition one behind another. All checks
+work on whole columns, and never on single rows. Nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it must be.
+    """A problem that the audit has found.
 
     Attributes:
         kind: A word: hole, order, time, repeat, epoch, range, twice, uncovered, count, lost, unsettled, checksum,
             footer, key.
-        offset: The first place of it.
-        count: Messages, or places, that it is about.
-        text: For people.
+        offset: The first place of the problem.
+        count: The number of messages or places that it concerns.
+        text: The text for people.
     """
 
     kind: str
@@ -61,13 +61,13 @@ class Cover:
     """The summary of a range that was read in one go. Times are in microseconds since 1970.
 
     Attributes:
-        start, end: Offsets; the rows lie in [start, end).
-        rows: How many there are.
-        passed: Messages that readers pass over, because they repeat earlier ones.
-        size_bytes: Of keys and values, if they were read.
-        producers: By id in hexadecimal: epoch and sequence of the first row, then of the last one.
-        untold: Whether there were more producers than are followed.
-        source: A file, or empty.
+        start, end: The range of offsets [start, end) of the rows.
+        rows: The number of rows.
+        passed: The number of messages that readers leave out, because they repeat earlier ones.
+        size_bytes: The bytes of keys and values, if they were read.
+        producers: For each id in hexadecimal: epoch and sequence of its first row, then of its last one.
+        untold: Whether there were more producers than the audit follows.
+        source: The path of the file; empty if a topic was read.
         reached: The offset behind the last row.
     """
 

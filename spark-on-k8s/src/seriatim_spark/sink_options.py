@@ -23,13 +23,14 @@ class SinkOptions:
 
     Attributes:
         target: The cluster.
-        topic: Where rows go.
-        writer: Under which name they are published; None: the query's id, or a name for once.
-        writer_epoch: From `open_writer`; 0: the writer was not opened.
-        sequence: Of the publication, of a batch write; None: a stream's is the number of the micro-batch.
-        on_mismatch: What becomes of a micro-batch that was published with other rows than those it has now.
-        write_timeout_s: For so long a task tries to store its rows, and the driver to publish them.
-        compression: Of what is stored.
+        topic: The topic to write to.
+        writer: The name of the writer that publishes the rows; None: the query's id, or a random name for one job.
+        writer_epoch: The epoch that `open_writer` gave; 0: the writer was not opened.
+        sequence: The sequence of the publication of a batch write; None for a stream, which takes the micro-batch's
+            number.
+        on_mismatch: Whether to fail or go on if a micro-batch was published already and now has other rows.
+        write_timeout_s: Seconds for which a task tries to store its rows, and the driver to publish them.
+        compression: The compression of stored batches; None: they are not compressed.
     """
 
     target: Target
@@ -104,7 +105,7 @@ _FIELDS: Final = {
     "onReplayMismatch": "on_mismatch", "writeTimeout": "write_timeout_s", "compression": "compression",
 }  # fmt: skip
 _OF_READING: Final = {
-    name: f"the option {name} is for reading a topic, and means nothing where one is written"
+    name: f"the option {name} is for reading a topic: leave it out when you write one"
     for name in NAMES
     if name not in SINK_FORMS
 }
@@ -114,24 +115,24 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Check the options that Spark hands over.
 
     Args:
-        given: By name; upper and lower case do not matter.
-        streaming: Whether a stream writes, and not a batch.
+        given: The text of each option, by name. Upper and lower case do not matter.
+        streaming: True for a stream, False for a batch write.
 
     Raises:
-        OptionError: One is unknown, missing, not of its form, or does not go with another one.
+        OptionError: An option is unknown, missing, not of its form, or contradicts another one.
     """
     found = read_options(given, SINK_FORMS, _OF_READING)
     target = target_of(found)
     if "topic" not in found:
         raise OptionError("the option topic is missing: give the name of a topic")
     if found.get("writerEpoch") and "writer" not in found:
-        raise OptionError("writerEpoch goes with writer: take both from open_writer")
+        raise OptionError("writerEpoch is given without writer: take both from open_writer")
     if streaming and "sequence" in found:
         raise OptionError("a stream publishes each micro-batch under its number: leave sequence out")
     if not streaming and ("sequence" in found) != ("writer" in found):
         raise OptionError(
-            "writer and sequence are given together: rows are published once under each sequence of a writer, however "
-            "often the job runs. Without both, each run of the job publishes its rows"
+            "only one of writer and sequence is given. With both, rows are published once under each sequence of a "
+            "writer, however often the job runs. Without both, each run of the job publishes its rows"
         )
     values: dict[str, Any] = {field: found[name] for name, field in _FIELDS.items() if name in found}
     return SinkOptions(target=target, **values)

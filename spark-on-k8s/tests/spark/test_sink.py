@@ -287,7 +287,7 @@ def test_a_plan_that_is_not_deterministic_is_told(
     [
         ({}, {"writter": "x"}, "did you mean writer"),
         ({}, {"startingOffsets": "latest"}, "is for reading a topic"),
-        ({}, {"writer": "x"}, "given together"),
+        ({}, {"writer": "x"}, "only one of writer and sequence"),
         ({}, {"topic": "nowhere"}, "there is no topic 'nowhere'"),
         ({}, {"bootstrap": "127.0.0.1:9", "writeTimeout": "1s"}, "ClusterError.*127.0.0.1:9"),
         ({"offset": "id"}, {}, "no message has a column 'offset'"),

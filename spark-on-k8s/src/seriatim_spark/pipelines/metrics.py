@@ -1,4 +1,4 @@
-"""What the driver of a pipeline tells Prometheus of its own progress, beside what Spark tells of itself.
+"""The metrics that the driver of a pipeline serves to Prometheus about its progress, beside Spark's own metrics.
 
     seriatim_pipeline_rows_read_total                 messages that micro-batches have read
     seriatim_pipeline_rows_written_total              rows that were put into files or into a topic
@@ -6,8 +6,9 @@
     seriatim_pipeline_lag_messages_max                the same, of the partition that has most of them
     seriatim_pipeline_progress_timestamp_seconds      when a micro-batch ended, or nothing was there to read
 
-Five series for each driver, however many partitions its topics have. Counts begin at 0 with the driver. A series whose
-value is not known is left out: brokers do not answer, or no micro-batch has ended yet. Nothing here needs Spark.
+Each driver has five series, for any number of partitions. Counts begin at 0 when the driver starts. A series is left
+out while its value is not known, because brokers do not answer or no micro-batch has ended yet. Nothing here needs
+Spark.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from seriatim_spark.lag import LagCounter
 from seriatim_spark.offsets import Offsets
 
 LAG_EVERY_S: Final = 15.0
-"""How often brokers are asked where partitions end."""
+"""Seconds between two requests to brokers for the ends of partitions."""
 
 REQUEST_S_MAX: Final = 10.0
-"""Requests are answered one after the other; one that takes longer is given up."""
+"""Seconds after which a request for metrics is given up. Requests are answered one after another."""
 
 _log = logging.getLogger("seriatim.spark")
 
 
 class PipelineMetrics(Collector):
-    """The numbers of one driver. Any thread may tell them, and any may ask."""
+    """The numbers of one driver. Any thread may write and read them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,12 +91,12 @@ class PipelineMetrics(Collector):
 
 
 class LagWatch:
-    """Asks brokers again and again, in a thread of its own, how far the query is behind.
+    """Counts every `every_s` seconds, in a thread of its own, the messages that the query has not read.
 
     Args:
-        metrics: Told the answers.
-        counter: Asks.
-        every_s: From one answer to the next question.
+        metrics: Gets the numbers.
+        counter: Asks the brokers.
+        every_s: Seconds from one answer to the next request.
     """
 
     def __init__(self, metrics: PipelineMetrics, counter: LagCounter, every_s: float = LAG_EVERY_S) -> None:
@@ -140,7 +141,7 @@ class LagWatch:
         except SourceError as exc:
             found, said = None, str(exc)
         if said and said != self._said:
-            _log.warning("the metrics do not say how far the pipeline is behind: %s", said)
+            _log.warning("the metrics show no lag until brokers answer again: %s", said)
         self._said = said
         if not self._is_closed:
             self._metrics.lags(found)
@@ -180,10 +181,10 @@ def served(listen: str | None) -> Iterator[PipelineMetrics]:
     """Answer `GET /metrics` for as long as the block lasts.
 
     Args:
-        listen: `HOST:PORT`; None: numbers are kept, and nothing listens.
+        listen: `HOST:PORT`; None: the numbers are kept, and not served.
 
     Raises:
-        OptionError: Nothing can listen there.
+        OptionError: The address is not one of this machine, or the port is taken.
     """
     metrics = PipelineMetrics()
     if listen is None:
