@@ -131,7 +131,7 @@ class Striker:
         return hit
 
     def _gap_ms(self, before: Snapshot, victim: Victim, struck_at: float) -> float | None:
-        """The longest gap until now of the partitions in which the victim was a member; None if it was a member of none."""
+        """The longest gap until now of the victim's partitions; None if it was a member of no partition."""
         partitions = before.partitions_on(victim.brokers)
         gap_s = self._acks.worst_gap_s(partitions, struck_at, time.monotonic())
         return None if gap_s is None else gap_s * 1000
