@@ -568,7 +568,7 @@ class Judge:
         place = (partition, old.no)
         what = f"segment {old.no} of partition {partition} was declared lost"
         if place not in self.gaps_asked:
-            self.fail("I1", f"{what}, and nobody asked for that")
+            self.fail("I1", f"{what}, and no request was for that")
         for member in old.members:
             if self._brokers[member.broker].member == member:
                 self.fail("I1", f"{what}, and {member} is there")

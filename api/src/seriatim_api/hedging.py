@@ -41,7 +41,7 @@ async def first_answer(
             if attempt is not None:
                 asking.add(asyncio.create_task(attempt(), name="attempt"))
             elif not asking:
-                assert failure is not None, "there is nobody to ask"
+                assert failure is not None, "there is no broker to ask"
                 raise failure
             timeout_s = None if attempt is None else patience_s
             done, asking = await asyncio.wait(asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -459,7 +459,7 @@ class LocalCluster:
                             raise PreconditionError(f"{how}{self._last_words(name)}")
                     await asyncio.sleep(READY_POLL_S)
         except TimeoutError:
-            raise DeadlineExceededError(f"waited {deadline_s:g} s in vain until {what}") from None
+            raise DeadlineExceededError(f"waited {deadline_s:g} s, and this did not come about: {what}") from None
 
     def _last_words(self, name: str) -> str:
         """The last words of a process, for an error: its one line if it refused to start, otherwise its log's end."""

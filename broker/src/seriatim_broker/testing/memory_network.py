@@ -129,7 +129,7 @@ class MemoryConnection:
         try:
             return await self._ended
         finally:
-            self.close("nobody reads any more")
+            self.close("the reader has gone")
 
     def take(self, messages: list[Message]) -> None:
         """Take messages that have arrived, in order."""
@@ -346,7 +346,7 @@ class MemoryNetwork(Paths):
         if attempt.is_over or attempt.answer.done():
             return
         if accepted is None:
-            attempt.answer.set_exception(PeerRefusedError("nobody listens there"))
+            attempt.answer.set_exception(PeerRefusedError("no process listens there"))
             return
         end = MemoryConnection(
             self, attempt.source.identity, accepted.own, attempt.source.at, accepted.own_at, dialed=True

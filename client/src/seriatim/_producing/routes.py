@@ -167,7 +167,7 @@ class Routes:
             await self._look_whether_gone()
             return None
         except SeriatimError:
-            return None  # the core asks again, less and less often, until the delivery timeout
+            return None  # the core asks again, after longer and longer pauses, until the delivery timeout
         except Exception:
             # A question changes nothing, so it can be asked again, whatever failed.
             _log.warning(
