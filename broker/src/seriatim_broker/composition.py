@@ -71,8 +71,8 @@ DIRECTORY_CHECK_S = 1.0
 """Between two checks that the data directory is still there, and is still the one that this member run opened."""
 
 RUNNING_DEADLINE_S = 1.0
-"""How long a start waits for an answer of its disk's last member run. If that machine is gone, the start waits so long
-in vain."""
+"""How long a start waits for an answer of its disk's last member run. If that machine is gone, no answer
+comes."""
 
 LAG_PERIOD_S = 0.05
 """Between two measurements of the event loop's lag. The process has one timer for it."""

@@ -138,7 +138,7 @@ def test_pods_have_disks_of_two_nodes_and_are_found_by_name_from_pods_and_from_t
     from_host = web.cluster.inside_dns(["python3", "-c", ask.format(f"web-1.{service}")])
     assert subprocess.run(from_host, capture_output=True, text=True, check=True).stdout.strip() == "web-1"
     assert web.cluster.resolve(f"web-1.{service}") == [web.address_of("web-1")]
-    assert web.cluster.resolve(f"nobody.{service}") == []
+    assert web.cluster.resolve(f"no-pod.{service}") == []
 
 
 def test_a_killed_node_falls_silent_and_comes_back_with_its_disk(web: Web) -> None:
