@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain faults sim clean
+.PHONY: changelog help env demo test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain faults sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,9 +92,13 @@ crds-check: $(SYNCED) ## fail if they are stale
 	$(BIN)/seriatim operator crds --output crds --check
 	$(BIN)/python docs/generate_crds.py --check
 
-docs-check: $(SYNCED) ## fail if a generated page is stale or a link leads nowhere
+docs-check: $(SYNCED) ## fail if a generated page is stale, a link leads nowhere, or a place has another version
+	$(BIN)/python -m tools.version --check
 	$(BIN)/python docs/generate_errors.py --check
 	$(BIN)/python -m tools.check_links
+
+changelog: $(SYNCED) ## print what newsfragments/ adds to the changelog (RELEASE=0.3.0: write it into CHANGELOG.md, and remove them)
+	$(BIN)/towncrier build $(if $(RELEASE),--yes,--draft) --version $(or $(RELEASE),$$($(BIN)/python -m tools.version))
 
 tools: ## build etcd 3.6 into .tools/bin (needs Go)
 	tools/etcd/build.sh
@@ -104,7 +108,7 @@ words: ## hold pages, docstrings, comments, messages and descriptions against th
 	tools/vale/build.sh
 	.tools/bin/vale --output line --glob='!{**/*_pb2*,**/node_modules/**}' $(WORDS)
 
-WORDS := README.md ARCHITECTURE.md CONTRIBUTING.md docs crds templates values.yaml Chart.yaml api/src broker/src client/src operator/src spark-on-k8s/src e2e tools images
+WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src operator/src spark-on-k8s/src e2e tools images
 
 bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a minute
 	$(BIN)/python -m e2e.bench.smoke
