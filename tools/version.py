@@ -1,8 +1,8 @@
 """The version of Seriatim: the root pyproject.toml has it, and this writes it to every other place, or checks them.
 
-    python -m tools.version            print it
-    python -m tools.version --check    fail if another place has another version
-    python -m tools.version 0.4.0      change it everywhere (then `make chart`, because golden files have it too)
+python -m tools.version            print it
+python -m tools.version --check    fail if another place has another version
+python -m tools.version 0.4.0      change it everywhere (then `make chart`, because golden files have it too)
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def write(wanted: str) -> None:
 
     for name, pattern in PLACES.items():
         path = ROOT / name
-        path.write_text(re.sub(pattern, changed, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
+        path.write_text(
+            re.sub(pattern, changed, path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8"
+        )
 
 
 def main(arguments: list[str]) -> int:
