@@ -60,7 +60,7 @@ def compare(
     return [
         _figure("kafka_source", "Spark's source of Kafka reads them from one broker", rates["kafka"], "msg/s", problem),
         _figure("in_turns", "a batch read of the topic, in turns with it", rates["ours"], "msg/s", problem),
-        _figure("to_kafka", "this read to that one", ratios, "x", problem, aim=1.0),
+        _figure("to_kafka", "this read to that one", ratios, "x", problem, aim=3.0),
     ]
 
 
