@@ -30,12 +30,13 @@ from seriatim_api.errors import BatchMismatchError, SequenceGapError, SequenceTo
 from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, make_offset, split_offset
 from seriatim_broker.core.control.controller import holders
 from seriatim_broker.core.values import chain as chains
-from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.effects import Batches, DeliveryEvent, Joined, Note
 from seriatim_broker.core.values.events import AckLevel, CursorRecord, GroupOperation
 from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
 from seriatim_broker.core.values.producers import IdleBlock, ProducerTable, newest_of
+from seriatim_broker.core.values.segment import LEGAL_TRANSITIONS, Segment, SegmentState
 from seriatim_broker.testing.memory_disk import DiskImage, SegmentImage
 
 from .excuses import Excuse
@@ -458,7 +459,7 @@ class Judge:
         if new.begin != old.begin:
             self._trimmed(chain.partition, old, new)
         what = f"segment {old.no} of partition {chain.partition}"
-        if new.state is not old.state and new.state not in chains.LEGAL_TRANSITIONS[old.state]:
+        if new.state is not old.state and new.state not in LEGAL_TRANSITIONS[old.state]:
             self.fail("I7", f"{what} went from {old.state} to {new.state}")
         fixed = ("attempt", "group", "master_run", "incomplete_table", "opened_at_ms", "append_floor_ms")
         for name in fixed:

@@ -16,8 +16,8 @@ from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.control.controller import holders
 from seriatim_broker.core.control.restarting import Verdict
-from seriatim_broker.core.values.chain import SegmentState
 from seriatim_broker.core.values.placement import Intent
+from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.interfaces.coordinator import Compare, Operation, Put, TxnResult
 from seriatim_broker.runtime.broker_groups import BrokerGroups
 from seriatim_broker.runtime.operators import guard_of

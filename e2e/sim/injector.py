@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from seriatim_api.ids import PartitionId, RunId, make_offset
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values.chain import SegmentState, Start
 from seriatim_broker.core.values.messages import FORM_LANE_PROBES
 from seriatim_broker.core.values.positions import Measure
+from seriatim_broker.core.values.segment import SegmentState, Start
 
 from .brokers import Broker
 from .coordinator import TIMEOUT_US

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId
-from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord, GroupOperation, OperateGroup
+from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .consumers import name_of
 

@@ -17,9 +17,9 @@ from seriatim._core.ranges import RangeCursor
 from seriatim_api.errors import OffsetOutOfRangeError, OrderViolationError
 from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.chain import SegmentState
 from seriatim_broker.core.values.events import ReadRange, SurveyPartition
 from seriatim_broker.core.values.positions import Place
+from seriatim_broker.core.values.segment import SegmentState
 
 from .brokers import checksum
 from .checkers import Judge, messages_of

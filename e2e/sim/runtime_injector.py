@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId, RunId
-from seriatim_broker.core.values.chain import SegmentState
+from seriatim_broker.core.values.segment import SegmentState
 
 from .injector import Injector
 from .restoring import NOTICED_US

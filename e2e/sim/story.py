@@ -11,8 +11,9 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, Segment
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.log import Batch
+from seriatim_broker.core.values.segment import Segment
 
 _NOISE = (ev.Tick, ev.Persisted, msg.Heartbeat, msg.HeartbeatAnswer, msg.LaneProbe)
 

@@ -16,7 +16,7 @@ from seriatim._core import producer as producing
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.control.controller import plan_heals
-from seriatim_broker.core.values.chain import Chain, Opening, Seal, SegmentState, seal_and_open
+from seriatim_broker.core.values.chain import Chain, Opening, Seal, seal_and_open
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.events import (
     CertificateSeen,
@@ -28,6 +28,7 @@ from seriatim_broker.core.values.events import (
 from seriatim_broker.core.values.log import Preparation, PutPreparation
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.producers import NO_TABLE
+from seriatim_broker.core.values.segment import SegmentState
 
 from .brokers import WALL_MS_START, Broker
 from .checkers import Judge

@@ -20,7 +20,7 @@ from seriatim_broker.core.state.segment_log import SegmentLog
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, Opening, Seal, Segment, create, open_over, seal_and_open
+from seriatim_broker.core.values.chain import Chain, Opening, Seal, create, open_over, seal_and_open
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.log import (
     Batch,
@@ -32,6 +32,7 @@ from seriatim_broker.core.values.log import (
     TailCopy,
 )
 from seriatim_broker.core.values.producers import NO_TABLE, ProducerTable, Table
+from seriatim_broker.core.values.segment import Segment
 
 P = PartitionId(7)
 TOPIC = "orders"

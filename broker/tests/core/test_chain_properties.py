@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values import chain as chains
-from seriatim_broker.core.values.chain import Chain, IllegalTransitionError, Opening, Seal, Segment, SegmentState
+from seriatim_broker.core.values.chain import Chain, Opening, Seal
+from seriatim_broker.core.values.segment import LEGAL_TRANSITIONS, IllegalTransitionError, Segment, SegmentState
 
 GROUPS = ("g0", "g1", "g2")
 QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -118,7 +119,7 @@ def test_a_length_and_a_base_once_known_never_change(story: Story) -> None:
                 assert (new.sealed_len, new.sealed_checksum) == (old.sealed_len, old.sealed_checksum)
             if old.base is not None:
                 assert new.base == old.base
-            assert new.state is old.state or new.state in chains.LEGAL_TRANSITIONS[old.state]
+            assert new.state is old.state or new.state in LEGAL_TRANSITIONS[old.state]
 
 
 @QUICK
@@ -169,7 +170,7 @@ def test_a_new_server_means_a_new_server_epoch_and_is_eligible(story: Story) -> 
 @given(stories(), st.sampled_from(list(SegmentState)))
 def test_a_transition_outside_the_table_is_refused(story: Story, target: SegmentState) -> None:
     for segment in story.versions[-1].segments:
-        if target in chains.LEGAL_TRANSITIONS[segment.state]:
+        if target in LEGAL_TRANSITIONS[segment.state]:
             assert segment.to_state(target) is target
         else:
             with pytest.raises(IllegalTransitionError):

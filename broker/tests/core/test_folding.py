@@ -14,7 +14,6 @@ from seriatim_broker.core.values.chain import (
     FOLDED_MAX,
     Chain,
     Seal,
-    SegmentState,
     check,
     declare_lost,
     foldable,
@@ -30,6 +29,7 @@ from seriatim_broker.core.values.log import (
     PutCursor,
     RecoveredPartition,
 )
+from seriatim_broker.core.values.segment import SegmentState
 
 from .support import (
     GROUP,

@@ -9,8 +9,9 @@ from seriatim_broker.core.dispatch import partitions
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, SegmentState, declare_lost
+from seriatim_broker.core.values.chain import Chain, declare_lost
 from seriatim_broker.core.values.producers import ProducerTable
+from seriatim_broker.core.values.segment import SegmentState
 
 from .support import (
     CONFLICT,

@@ -7,8 +7,9 @@ from seriatim_api import errors
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, Start, change_server, trim
+from seriatim_broker.core.values.chain import Chain, change_server, trim
 from seriatim_broker.core.values.log import CursorState
+from seriatim_broker.core.values.segment import Start
 from seriatim_broker.core.values.targets import first_place, place_of
 
 from .support import (

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.control.obstacles import Around, obstacles
-from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .support import M00, M01, M10, M11, M20, first_chain
 

@@ -6,8 +6,9 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import SegmentState, trim
+from seriatim_broker.core.values.chain import trim
 from seriatim_broker.core.values.log import DropSegment, PutBatch, PutSegment, RecoveredPartition, Truncate
+from seriatim_broker.core.values.segment import SegmentState
 
 from .support import (
     GROUPS,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim_broker.core.values.chain import Chain, Segment, SegmentState, Start, trim
+from seriatim_broker.core.values.chain import Chain, trim
 from seriatim_broker.core.values.positions import (
     BatchPlace,
     Measure,
@@ -16,6 +16,7 @@ from seriatim_broker.core.values.positions import (
     kept_bytes,
     segments_for_time,
 )
+from seriatim_broker.core.values.segment import Segment, SegmentState, Start
 
 from .support import first_chain
 

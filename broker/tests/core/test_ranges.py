@@ -9,10 +9,11 @@ from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, Seal, Start, declare_lost, settle, trim
+from seriatim_broker.core.values.chain import Chain, Seal, declare_lost, settle, trim
 from seriatim_broker.core.values.log import Batch, RecoveredPartition
 from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.producers import ProducerTable, pack_table
+from seriatim_broker.core.values.segment import Start
 
 from .support import (
     M00,

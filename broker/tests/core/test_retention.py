@@ -11,11 +11,12 @@ from seriatim_broker.core.control.retention import Limits, Reader
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, SegmentState, Start, declare_lost, settle, trim
+from seriatim_broker.core.values.chain import Chain, declare_lost, settle, trim
 from seriatim_broker.core.values.chain import Seal as ChainSeal
 from seriatim_broker.core.values.log import DropPreparation, PutSegment, RecoveredPartition, TrimLog, Truncate
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.producers import NO_TABLE
+from seriatim_broker.core.values.segment import SegmentState, Start
 
 from .support import (
     DONE,

@@ -16,7 +16,7 @@ from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, Segment, add_eligible, change_server, declare_lost
+from seriatim_broker.core.values.chain import Chain, add_eligible, change_server, declare_lost
 from seriatim_broker.core.values.log import (
     CursorState,
     DropCursor,
@@ -27,6 +27,7 @@ from seriatim_broker.core.values.log import (
     Truncate,
 )
 from seriatim_broker.core.values.producers import NO_TABLE, Entry, Table, pack_table, pack_window
+from seriatim_broker.core.values.segment import Segment
 from seriatim_broker.core.values.segments import CHUNK_SEGMENTS, Segments
 
 from .support import (

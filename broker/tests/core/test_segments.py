@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim_broker.core.values import segments as segments_module
-from seriatim_broker.core.values.chain import Segment, Start
+from seriatim_broker.core.values.segment import Segment, Start
 from seriatim_broker.core.values.segments import CHUNK_SEGMENTS, Changes, Segments
 
 from .support import M00, M01, M10, M11, first_chain

@@ -6,9 +6,10 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Seal, SegmentState, remove_eligible, settle
+from seriatim_broker.core.values.chain import Seal, remove_eligible, settle
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.log import PutSegment, PutTailCopy, RecoveredPartition, TailCopy, Truncate
+from seriatim_broker.core.values.segment import SegmentState
 
 from .support import (
     CONFLICT,

@@ -11,8 +11,9 @@ from seriatim_broker.core.control.restarting import Verdict, decide, judge, need
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, SegmentState, add_copy, declare_lost
+from seriatim_broker.core.values.chain import Chain, add_copy, declare_lost
 from seriatim_broker.core.values.messages import CopyReport, Standing
+from seriatim_broker.core.values.segment import SegmentState
 
 from .support import (
     M00,

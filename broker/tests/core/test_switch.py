@@ -14,8 +14,9 @@ from seriatim_broker.core.switching import routes
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, SegmentState, add_eligible, remove_eligible
+from seriatim_broker.core.values.chain import Chain, add_eligible, remove_eligible
 from seriatim_broker.core.values.producers import NO_TABLE, Entry, ProducerTable, Table, pack_table, pack_window
+from seriatim_broker.core.values.segment import SegmentState
 
 from .support import (
     CONFLICT,

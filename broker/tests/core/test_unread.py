@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.control.retention import Limits, Policy, Reader, dropped
-from seriatim_broker.core.values.chain import AT_ZERO, Chain, SegmentState, Start, declare_lost, trim
+from seriatim_broker.core.values.chain import Chain, declare_lost, trim
 from seriatim_broker.core.values.effects import Led
 from seriatim_broker.core.values.positions import BatchPlace
+from seriatim_broker.core.values.segment import AT_ZERO, SegmentState, Start
 from seriatim_broker.runtime.unread import NO_END_S, Figures, Nearness, figures_of, nearness, retained
 
 from .support import first_chain

@@ -15,7 +15,7 @@ from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
-from seriatim_broker.core.values.chain import AT_ZERO, Chain, Segment, SegmentState, Start
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.kinds import PrepareRefusal, ReplicateRefusal
 from seriatim_broker.core.values.log import Batch, CursorState, TailCopy
 from seriatim_broker.core.values.producers import (
@@ -27,6 +27,7 @@ from seriatim_broker.core.values.producers import (
     pack_table,
     pack_window,
 )
+from seriatim_broker.core.values.segment import AT_ZERO, Segment, SegmentState, Start
 from seriatim_broker.rpc import codec, peer_frames
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.records import chain_to_record, parse_chain

@@ -13,9 +13,10 @@ from seriatim_api.errors import (
 )
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2
-from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import GroupDescribed
 from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.rpc.group_admin import GroupAdmin, row_of
 
 SERVER = MemberId("g0-0", b"0" * 16)

@@ -23,10 +23,10 @@ from seriatim_api.publications import (
 )
 from seriatim_api.v1 import publications_pb2, records_pb2
 from seriatim_broker.core.values import writers
-from seriatim_broker.core.values.chain import SegmentState
 from seriatim_broker.core.values.effects import CarriedOut
 from seriatim_broker.core.values.events import CarryOut, Event, ResolveProducer
 from seriatim_broker.core.values.messages import FORMS
+from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.core.values.writers import ManifestPlace, Publication, WriterRecord, WriterState
 from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.metrics import Counters

@@ -12,9 +12,9 @@ from seriatim_api.batch import FLAG_STAGED, make_header
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import publications_pb2, records_pb2
-from seriatim_broker.core.values.chain import SegmentState
 from seriatim_broker.core.values.effects import PartitionSurveyed
 from seriatim_broker.core.values.events import SurveyPartition
+from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.rpc.places import Places
 from seriatim_broker.rpc.staging import Staging
 

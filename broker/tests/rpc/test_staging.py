@@ -17,9 +17,9 @@ from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, Stage
 from seriatim_api.v1 import publications_pb2
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.chain import SegmentState
 from seriatim_broker.core.values.events import ReadRange
 from seriatim_broker.core.values.log import Batch
+from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.core.values.writers import ManifestPlace
 from seriatim_broker.rpc import staging
 from seriatim_broker.rpc.staging import FETCHES_AT_ONCE, Staging

@@ -26,7 +26,7 @@ from seriatim_broker.core.values.chain import (
     settle,
     trim,
 )
-from seriatim_broker.core.values.chain import SegmentState as State
+from seriatim_broker.core.values.segment import SegmentState as State
 from seriatim_broker.runtime.archive import (
     MOVED_SEGMENTS_MAX,
     RECORD_SEGMENTS_MAX,

@@ -18,9 +18,10 @@ from seriatim_broker.core.control.controller import (
     switch_away,
     wants_copies,
 )
-from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import Heal, Release
 from seriatim_broker.core.values.placement import GroupSpec, Intent, healers, order, placeable, send_chain
+from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.runtime.keys import CHAINS_PER_PAGE, Keys, partition_of
 
 GROUPS = [f"g{number}" for number in range(8)]

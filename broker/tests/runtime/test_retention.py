@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.values.chain import Chain, Opening, Start, create
+from seriatim_broker.core.values.chain import Chain, Opening, create
 from seriatim_broker.core.values.effects import Led, LedListed
 from seriatim_broker.core.values.events import CursorRecord, Event, ListLed, Trim
 from seriatim_broker.core.values.positions import BatchPlace, Measure
+from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import cursor_to_value

@@ -12,7 +12,8 @@ import pytest
 from seriatim_api.errors import OverloadedError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
-from seriatim_broker.core.values.chain import Start, trim
+from seriatim_broker.core.values.chain import trim
+from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.keys import Keys

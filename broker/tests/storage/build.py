@@ -8,9 +8,9 @@ import random
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.adapters.crc import crc32c
-from seriatim_broker.core.values.chain import Start
 from seriatim_broker.core.values.log import Batch, LocalSegment, Preparation, PutBatch, TailCopy
 from seriatim_broker.core.values.producers import Entry, ProducerTable, Window, pack_table, pack_window
+from seriatim_broker.core.values.segment import Start
 
 MEMBERS = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
 ATTEMPT = b"attempt-00000001"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from seriatim_api.ids import MemberId, PartitionId
-from seriatim_broker.core.values.chain import Opening, Seal, Start, create, remove_eligible, seal_and_open, trim
+from seriatim_broker.core.values.chain import Opening, Seal, create, remove_eligible, seal_and_open, trim
 from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
@@ -37,6 +37,7 @@ from seriatim_broker.core.values.log import (
 )
 from seriatim_broker.core.values.positions import BatchPlace, Measure
 from seriatim_broker.core.values.producers import BlockName, Entry, IdleBlock, ProducerTable, Table, pack_window
+from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.storage import Storage
 
 from .build import SegmentBuilder, preparation, segment_record

@@ -15,11 +15,12 @@ import pytest
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.values.chain import Chain, Opening, Segment, SegmentState, create
+from seriatim_broker.core.values.chain import Chain, Opening, create
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.effects import Effect, Persist
 from seriatim_broker.core.values.events import ChainRead, Moment, Persisted
 from seriatim_broker.core.values.log import LocalSegment, PutBatch, PutPreparation, PutSegment, Write
+from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.records import page_numbers, parse_record
 

@@ -20,7 +20,6 @@ from seriatim_broker.adapters.rocks.floor import Op, WriteRefusedError
 from seriatim_broker.adapters.rocks.room import reserve_bytes
 from seriatim_broker.adapters.rocks.scan import Stored, Stretch
 from seriatim_broker.adapters.rocks.settings import EXTENTS_MAX, EXTENTS_MIN
-from seriatim_broker.core.values.chain import Start
 from seriatim_broker.core.values.log import (
     Batch,
     DropPartition,
@@ -32,6 +31,7 @@ from seriatim_broker.core.values.log import (
     Write,
 )
 from seriatim_broker.core.values.producers import ProducerTable
+from seriatim_broker.core.values.segment import Start
 
 from .build import SegmentBuilder, segment_record
 from .contract import put, read_all

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import MemberId, PartitionId, RunId, format_offset, split_offset
-from seriatim_broker.core.values.chain import Chain, SegmentState
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import AppendAccepted, AppendRefused
 from seriatim_broker.core.values.log import Batch
+from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.memory_disk import DiskImage, MemoryDisk
 
 from ..checkers import Judge, holds

@@ -7,6 +7,7 @@ from typing import Any
 
 from seriatim_broker.core.consumers import serving
 from seriatim_broker.core.values import chain as chains
+from seriatim_broker.core.values.segment import SegmentState
 
 from .mutation import Mutation, Patch, nothing
 
@@ -27,8 +28,8 @@ def _folds_unsettled() -> list[Patch]:
 
     def may_fold(segment: Any, before: Any, marks: Any) -> bool:
         """A segment whose length is not known yet is treated as empty."""
-        if segment.state is chains.SegmentState.UNSETTLED:
-            segment = replace(segment, state=chains.SegmentState.SEALED, sealed_len=0)
+        if segment.state is SegmentState.UNSETTLED:
+            segment = replace(segment, state=SegmentState.SEALED, sealed_len=0)
         return real(segment, before, marks)
 
     return [(chains, "may_fold", may_fold), (chains, "_check_around", nothing)]

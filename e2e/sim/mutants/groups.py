@@ -17,9 +17,10 @@ from seriatim_broker.core.control import controller, leaving
 from seriatim_broker.core.control import restarting as gate_rules
 from seriatim_broker.core.control.controller import holders
 from seriatim_broker.core.state.broker import BrokerState
-from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import Release
 from seriatim_broker.core.values.messages import CopyReport, Standing
+from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.interfaces.coordinator import Compare
 from seriatim_broker.runtime import broker_groups, drainer, restart_gate
 from seriatim_broker.runtime.broker_groups import BrokerGroups

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from seriatim_broker.core.consumers import ranges
-from seriatim_broker.core.values.chain import SegmentState
 from seriatim_broker.core.values.effects import PartitionSurveyed, RangeSegmentEnd
 from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.producers import ProducerTable
+from seriatim_broker.core.values.segment import SegmentState
 
 from .mutation import Mutation, Patch
 

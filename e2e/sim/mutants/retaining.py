@@ -12,8 +12,8 @@ from seriatim_broker.core.control import retention
 from seriatim_broker.core.copies import copying
 from seriatim_broker.core.dispatch import learning
 from seriatim_broker.core.state.segment_log import SegmentLog
-from seriatim_broker.core.values.chain import AT_ZERO
 from seriatim_broker.core.values.events import CursorRecord, PassGroup, StartPosition, Trim
+from seriatim_broker.core.values.segment import AT_ZERO
 
 from .mutation import Mutation, Patch, nothing, with_event
 

@@ -15,9 +15,10 @@ from seriatim_broker.core.consumers import cursors, delivery, eligibility, servi
 from seriatim_broker.core.dispatch import learning, links
 from seriatim_broker.core.peers import right
 from seriatim_broker.core.switching import lengths
-from seriatim_broker.core.values.chain import SegmentState, add_eligible, change_server
+from seriatim_broker.core.values.chain import add_eligible, change_server
 from seriatim_broker.core.values.log import CursorState
 from seriatim_broker.core.values.messages import EligibleRequest, ReplicaTail
+from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.core.writing import replication
 from seriatim_broker.runtime import archive
 

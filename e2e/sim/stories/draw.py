@@ -15,8 +15,9 @@ from seriatim_api.ids import split_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Chain, Segment, SegmentState
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.log import Batch
+from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from ..checkers import messages_of
 from .world import ChainWritten, CursorWritten, Seen, Step, Words

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from seriatim_api.ids import PartitionId, RunId
-from seriatim_broker.core.values.chain import Chain, SegmentState
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.segment import SegmentState
 
 from ..checkers import Judge
 from ..faults import Options

@@ -15,7 +15,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import common_pb2, records_pb2
 
-from ..core.values.chain import AT_ZERO, Segment, SegmentState, Start
+from ..core.values.segment import AT_ZERO, Segment, SegmentState, Start
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer

@@ -25,9 +25,9 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
-from ..core.values.chain import SegmentState
 from ..core.values.effects import LogsListed, Resolved
 from ..core.values.events import DeclareGap, FoundDamage, ListLogs, PlanSwitch
+from ..core.values.segment import SegmentState
 from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole

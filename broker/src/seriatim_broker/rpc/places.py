@@ -24,10 +24,11 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import ranges_pb2
 
-from ..core.values.chain import Chain, Segment, SegmentState
+from ..core.values.chain import Chain
 from ..core.values.effects import PartitionSurveyed
 from ..core.values.events import SurveyPartition
 from ..core.values.positions import BatchPlace, Measure, Place, first_kept, segments_for_time
+from ..core.values.segment import Segment, SegmentState
 from .outbound import BrokerCalls
 from .services import Services
 

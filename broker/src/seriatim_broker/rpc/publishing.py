@@ -38,10 +38,10 @@ from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import publications_pb2, ranges_pb2, records_pb2
 
 from ..core.values import writers
-from ..core.values.chain import SegmentState
 from ..core.values.effects import CarriedOut
 from ..core.values.events import CarryOut, ResolveProducer
 from ..core.values.messages import FORM_PUBLICATIONS
+from ..core.values.segment import SegmentState
 from ..core.values.writers import ManifestPlace, Publication, Verdict, WriterRecord, WriterState
 from ..interfaces.coordinator import Compare, Delete, Get, GetPrefix, KeyValue, Put, mod_revision_is
 from ..runtime import deciding

@@ -24,8 +24,9 @@ from seriatim_api.ids import PartitionId, format_offset, make_offset
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2, records_pb2
 
-from ..core.values.chain import Chain, Segment, SegmentState
+from ..core.values.chain import Chain
 from ..core.values.positions import Place, bytes_before, is_dropped, kept_bytes
+from ..core.values.segment import Segment, SegmentState
 from ..runtime.consumer_groups import GroupCursors
 from .outbound import BrokerCalls, is_forwarded
 from .places import CUTS_MAX, ELSEWHERE, Places, Surveyed

@@ -19,10 +19,11 @@ from seriatim_api.publications import Manifest, StagedBatch, read_manifest
 from seriatim_api.v1 import publications_pb2
 
 from ..core.values import effects as fx
-from ..core.values.chain import Chain, Segment, SegmentState
+from ..core.values.chain import Chain
 from ..core.values.events import ReadRange, StagedFetched
 from ..core.values.log import Batch
 from ..core.values.positions import Place
+from ..core.values.segment import Segment, SegmentState
 from ..core.values.writers import ManifestPlace
 from ..core.writing.publication_plan import is_as_staged
 from .outbound import BrokerCalls

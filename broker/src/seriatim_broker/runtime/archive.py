@@ -29,7 +29,8 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
-from ..core.values.chain import Chain, Segment
+from ..core.values.chain import Chain
+from ..core.values.segment import Segment
 from ..core.values.segments import Segments
 from .records import (
     PAGE_SEGMENTS,

@@ -21,10 +21,11 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2
 
-from ..core.values.chain import Chain, Segment
+from ..core.values.chain import Chain
 from ..core.values.deleted import NONE_DELETED, DeletedPartitions
 from ..core.values.events import CursorRecord, GroupOperation
 from ..core.values.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
+from ..core.values.segment import Segment
 from ..core.values.writers import ManifestPlace, WriterRecord, WriterState
 from ..interfaces.coordinator import Put
 from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_segment

@@ -28,10 +28,10 @@ from seriatim_api.v1 import records_pb2
 
 from ..core.control import retention as rules
 from ..core.control.retention import Limits, Policy, Reader
-from ..core.values.chain import Segment, Start
 from ..core.values.effects import Led, LedListed
 from ..core.values.events import Event, ListLed, PassGroup, PlanSwitch, Trim
 from ..core.values.positions import BatchPlace, Measure
+from ..core.values.segment import Segment, Start
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
 from ..interfaces.storage import Storage

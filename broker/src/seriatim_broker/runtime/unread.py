@@ -12,9 +12,10 @@ from seriatim_api.ids import split_offset
 
 from ..core.control import retention as rules
 from ..core.control.retention import Policy, Reader
-from ..core.values.chain import Chain, Segment, SegmentState
+from ..core.values.chain import Chain
 from ..core.values.effects import Led
 from ..core.values.positions import BatchPlace, Place, first_kept
+from ..core.values.segment import Segment, SegmentState
 
 WARN_RATIO: Final = 0.8
 """From this `Nearness.ratio` on, the log names the consumer group."""

@@ -26,7 +26,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2, storage_pb2
 
-from ...core.values.chain import AT_ZERO, Chain, Segment, Start
+from ...core.values.chain import Chain
 from ...core.values.log import Batch, CursorState, LocalSegment, Preparation, TailCopy
 from ...core.values.producers import (
     ENTRY_BYTES,
@@ -41,6 +41,7 @@ from ...core.values.producers import (
     pack_table,
     read_names,
 )
+from ...core.values.segment import AT_ZERO, Segment, Start
 from ...interfaces.segment_records import read_segment as read_segment_record
 from ...interfaces.segment_records import write_segment as write_segment_record
 from .extents import Run

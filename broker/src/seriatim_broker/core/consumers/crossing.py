@@ -14,10 +14,10 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import GroupHead, GroupPhase
 from ..state.partition import Partition
-from ..values.chain import SegmentState
 from ..values.effects import EndOfSegment, Gap, WriteCursor
 from ..values.events import CursorRecord, WriteOutcome
 from ..values.kinds import TimerKind
+from ..values.segment import SegmentState
 from . import delivery, delivery_attempts
 from .head import forget_if_unused, read_cursor, tell
 

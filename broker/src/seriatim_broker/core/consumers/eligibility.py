@@ -12,10 +12,11 @@ from seriatim_api.ids import MemberId
 from ..peers import disks, right, updates
 from ..state.broker import BrokerState
 from ..state.partition import Partition
-from ..values.chain import SegmentState, add_eligible
+from ..values.chain import add_eligible
 from ..values.events import WriteOutcome
 from ..values.kinds import WriteOwner
 from ..values.messages import CursorSync, CursorSynced, EligibleRequest
+from ..values.segment import SegmentState
 from ..values.states import drop, put
 from . import progress
 

@@ -46,12 +46,13 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import GroupHead, GroupPhase, Operation
 from ..state.partition import Partition
-from ..values.chain import Chain, SegmentState
+from ..values.chain import Chain
 from ..values.effects import GroupOperated, Paused
 from ..values.events import REQUESTS_KEPT, CursorRecord, GroupOperation, OperateGroup, StartPosition, WriteOutcome
 from ..values.kinds import TimerKind
 from ..values.messages import FORM_GROUP_OPERATIONS
 from ..values.positions import Place
+from ..values.segment import SegmentState
 from ..values.targets import named, place_of
 from . import crossing, cursors, delivery, delivery_attempts
 from .head import forget_if_unused, head_of, read_cursor, tell

@@ -14,10 +14,10 @@ from ..state.broker import BrokerState
 from ..state.consumers import GroupHead, GroupPhase, Question
 from ..state.partition import Partition
 from ..switching import routes
-from ..values.chain import Segment, SegmentState
 from ..values.effects import ConsumerResolved, GroupDescribed
 from ..values.events import DescribeGroup, ResolveConsumer, StartPosition
 from ..values.kinds import SwitchReason, TimerKind
+from ..values.segment import Segment, SegmentState
 from . import cursors
 from .head import forget_if_unused, head_of, read_cursor
 

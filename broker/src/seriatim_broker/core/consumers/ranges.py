@@ -20,7 +20,7 @@ from ..copies import producer_tables
 from ..state.broker import BrokerState
 from ..state.consumers import RangeWait
 from ..state.partition import Partition
-from ..values.chain import Chain, Segment, SegmentState
+from ..values.chain import Chain
 from ..values.effects import (
     PartitionSurveyed,
     RangeBatches,
@@ -37,6 +37,7 @@ from ..values.kinds import ReadKind, TimerKind
 from ..values.log import Batch
 from ..values.positions import Place, first_kept, is_dropped
 from ..values.producers import ProducerTable
+from ..values.segment import Segment, SegmentState
 from ..values.states import drop, put
 
 SEGMENTS_PER_STEP = 64

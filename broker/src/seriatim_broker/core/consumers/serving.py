@@ -16,12 +16,13 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import GroupHead, GroupPhase
 from ..state.partition import Partition
-from ..values.chain import Chain, Segment, SegmentState
+from ..values.chain import Chain
 from ..values.effects import Revoked, SubscriptionRefused
 from ..values.events import CursorRead, CursorRecord, CursorWritten, PassGroup, StartPosition
 from ..values.kinds import TimerKind
 from ..values.messages import PassRequest
 from ..values.positions import first_kept
+from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
 from . import crossing, cursors, delivery_attempts, operations, progress, questions, subscribing
 from .head import forget_if_unused, head_of, read_cursor, tell

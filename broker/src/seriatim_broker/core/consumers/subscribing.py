@@ -8,10 +8,11 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import Consumer, GroupHead, GroupPhase
 from ..state.partition import Partition
-from ..values.chain import Chain, SegmentState
+from ..values.chain import Chain
 from ..values.effects import Gap, Joined, Revoked
 from ..values.events import ConsumerJoin
 from ..values.kinds import TimerKind
+from ..values.segment import SegmentState
 from . import cursors, delivery, delivery_attempts
 from .head import forget_if_unused, head_of, read_cursor, tell
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId
 
-from ..values.chain import Chain, Segment, SegmentState
+from ..values.chain import Chain
 from ..values.events import Heal, Release, SwitchAwayFrom
 from ..values.placement import healer, healers
+from ..values.segment import Segment, SegmentState
 
 
 @dataclass(frozen=True, slots=True)

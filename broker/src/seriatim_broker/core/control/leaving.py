@@ -18,8 +18,9 @@ from ..peers import candidates, disks, right
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..switching import switch
-from ..values.chain import Segment, SegmentState, release_copies
+from ..values.chain import release_copies
 from ..values.kinds import SwitchReason, TimerKind, WriteOwner
+from ..values.segment import Segment, SegmentState
 
 
 def move_head(broker: BrokerState, partition: Partition, no: int) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from seriatim_api.ids import MemberId
 
-from ..values.chain import Chain, Segment, SegmentState
+from ..values.chain import Chain
+from ..values.segment import Segment, SegmentState
 from .controller import holders
 
 

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from seriatim_api.ids import MemberId, PartitionId
 
-from ..values.chain import Chain, SegmentState
+from ..values.chain import Chain
 from ..values.messages import CopyReport, Standing
+from ..values.segment import SegmentState
 from .controller import holders
 
 

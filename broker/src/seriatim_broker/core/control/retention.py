@@ -24,12 +24,13 @@ from typing import Final, NamedTuple
 from ..peers import versions
 from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
-from ..values.chain import Chain, Segment, SegmentState, Start
+from ..values.chain import Chain
 from ..values.chain import trim as trimmed
 from ..values.effects import Led, LedListed
 from ..values.events import ListLed, Trim
 from ..values.kinds import WriteOwner
 from ..values.messages import FORM_TRIMMED
+from ..values.segment import Segment, SegmentState, Start
 
 STUBS_PER_TRIM_MAX = 512
 """At most so many sealed segments change in one transaction: two or three pages of the record."""

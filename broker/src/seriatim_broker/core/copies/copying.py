@@ -16,13 +16,14 @@ from ..state.outbox import LogDurable
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
 from ..switching import idle_blocks
-from ..values.chain import Chain, Segment, SegmentState, add_copy, replace_copy
+from ..values.chain import Chain, add_copy, replace_copy
 from ..values.effects import ReadLog
 from ..values.events import WriteOutcome
 from ..values.kinds import ReadKind, StoredFor, TimerKind, WriteOwner
 from ..values.log import Batch, DropPreparation, LocalSegment, Preparation, PutPreparation, PutSegment, TrimLog
 from ..values.messages import CopyAnswer, CopyRequest, EligibleRequest
 from ..values.producers import NO_TABLE, ProducerTable, Table
+from ..values.segment import Segment, SegmentState
 from ..values.segments import Changes
 from ..values.states import drop, put
 from . import producer_tables

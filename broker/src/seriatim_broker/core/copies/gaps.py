@@ -12,10 +12,11 @@ from seriatim_api import errors
 
 from ..state.broker import BrokerState
 from ..state.partition import Partition
-from ..values.chain import Chain, SegmentState, declare_lost
+from ..values.chain import Chain, declare_lost
 from ..values.effects import Resolved
 from ..values.events import DeclareGap, WriteOutcome
 from ..values.kinds import WriteOwner
+from ..values.segment import SegmentState
 from ..values.states import drop, put
 
 

@@ -20,11 +20,12 @@ from ..state.broker import BrokerState
 from ..state.copies import TableWait
 from ..state.partition import Partition
 from ..switching import idle_blocks, sealing
-from ..values.chain import Chain, Segment, SegmentState
+from ..values.chain import Chain
 from ..values.kinds import TimerKind
 from ..values.log import DropPreparation, PutPreparation
 from ..values.messages import TableAnswer, TableRequest
 from ..values.producers import NO_TABLE, ProducerTable, merge
+from ..values.segment import Segment, SegmentState
 from ..values.states import drop, put
 
 

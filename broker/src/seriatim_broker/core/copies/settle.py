@@ -19,12 +19,13 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.copies import Settlement
 from ..state.partition import Partition
-from ..values.chain import Chain, Seal, SegmentState, settle
+from ..values.chain import Chain, Seal, settle
 from ..values.effects import Send
 from ..values.events import WriteOutcome
 from ..values.kinds import StoredFor, TimerKind, WriteOwner
 from ..values.log import PutTailCopy, TailCopy, merge_tails
 from ..values.messages import StoreTail, SuspectTail, TailStored
+from ..values.segment import SegmentState
 from ..values.segments import Changes
 from ..values.states import drop, put
 

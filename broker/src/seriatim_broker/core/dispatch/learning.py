@@ -12,10 +12,11 @@ from ..state.broker import BrokerState
 from ..state.partition import STEPS_KEPT, Partition, Step
 from ..state.segment_log import SegmentLog
 from ..switching import attempts, fencing, idle_blocks, routes, switch
-from ..values.chain import Chain, Segment, SegmentState
+from ..values.chain import Chain
 from ..values.kinds import TimerKind
 from ..values.log import DropCursor, DropPreparation, DropSegment, LocalSegment, PutChain, PutSegment
 from ..values.producers import NO_TABLE
+from ..values.segment import Segment, SegmentState
 from ..values.segments import Changes
 from ..values.states import drop
 from ..writing import appending, quiescence, replication

@@ -24,8 +24,9 @@ from seriatim_api.ids import PartitionId
 
 from ..state.broker import BrokerState
 from ..state.partition import NO_FLOOR, Partition
-from ..values.chain import Chain, Segment
+from ..values.chain import Chain
 from ..values.kinds import TimerKind
+from ..values.segment import Segment
 
 OWN_RECORD = PartitionId(0)
 """Stands for the broker's own member record, where a partition is expected."""

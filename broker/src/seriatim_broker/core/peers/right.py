@@ -15,9 +15,10 @@ from seriatim_api.ids import MemberId, PartitionId
 from ..state.broker import BrokerState
 from ..state.consumers import Right
 from ..state.partition import Partition
-from ..values.chain import Chain, Segment, SegmentState, change_server, remove_eligible
+from ..values.chain import Chain, change_server, remove_eligible
 from ..values.kinds import TimerKind, WriteOwner
 from ..values.messages import TakeOver
+from ..values.segment import Segment, SegmentState
 from ..values.segments import Changes
 from ..values.states import drop, put
 from . import disks, updates

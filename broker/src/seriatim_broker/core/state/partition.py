@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 from seriatim_api.ids import PartitionId, RunId
 
-from ..values.chain import Chain, Segment
+from ..values.chain import Chain
 from ..values.effects import ReadChain, RouteInfo, WriteChain
 from ..values.events import SurveyPartition, WriteOutcome
 from ..values.kinds import WriteOwner
 from ..values.log import CursorState, Preparation, RecoveredPartition, TailCopy
 from ..values.producers import NO_TABLE, IdleBlock
+from ..values.segment import Segment
 from ..values.states import NOTHING, State, drop, put
 from .broker import BrokerState
 from .consumers import Given, GroupHead, RangeWait, Right

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from seriatim_api.batch import BatchHeader, chain_is_intact, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 
-from ..values.chain import Segment, Start
 from ..values.config import BrokerConfig
 from ..values.kinds import TimerKind
 from ..values.log import (
@@ -30,6 +29,7 @@ from ..values.log import (
 )
 from ..values.messages import Replicate, ReplicateStaged
 from ..values.producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, Window, append_time_of
+from ..values.segment import Segment, Start
 from ..values.states import NOTHING, State, add, drop
 from .broker import BrokerState
 from .outbox import LogDurable

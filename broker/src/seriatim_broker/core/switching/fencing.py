@@ -15,7 +15,7 @@ from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
 from ..state.switching import FenceTurn
-from ..values.chain import Chain, SegmentState
+from ..values.chain import Chain
 from ..values.effects import Send
 from ..values.kinds import SwitchReason, TimerKind
 from ..values.log import LocalSegment, Preparation, PutSegment
@@ -28,6 +28,7 @@ from ..values.messages import (
     FenceRequest,
 )
 from ..values.producers import NO_TABLE, ProducerTable, Table
+from ..values.segment import SegmentState
 from . import idle_blocks, preparing, switch
 
 # ---- at start -------------------------------------------------------------------------------------------

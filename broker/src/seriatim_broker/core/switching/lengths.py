@@ -7,9 +7,10 @@ from seriatim_api.ids import MemberId
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.switching import Switch
-from ..values.chain import Seal, Segment
+from ..values.chain import Seal
 from ..values.log import TailCopy
 from ..values.messages import FenceAnswer
+from ..values.segment import Segment
 
 
 def believed(broker: BrokerState, partition: Partition, switch: Switch) -> list[MemberId]:

@@ -11,12 +11,13 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.publications import StagedBatches
 
-from .chain import Chain, Start
+from .chain import Chain
 from .deleted import DeletedPartitions
 from .log import Batch
 from .messages import FORMS, Message
 from .placement import CHAIN_WIDTH_DEFAULT, GroupSpec
 from .positions import Place
+from .segment import Start
 from .writers import WriterRecord
 
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
 
-from .chain import AT_ZERO, Chain, Start
+from .chain import Chain
 from .producers import Rows, Table, Window
+from .segment import AT_ZERO, Start
 
 
 class Batch(NamedTuple):

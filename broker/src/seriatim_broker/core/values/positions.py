@@ -14,7 +14,8 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .chain import Chain, Segment, SegmentState
+from .chain import Chain
+from .segment import Segment, SegmentState
 
 
 class Measure(enum.Enum):

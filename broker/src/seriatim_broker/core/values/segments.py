@@ -12,12 +12,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
 from seriatim_api.ids import MemberId
 
-if TYPE_CHECKING:
-    from .chain import Segment
+from .segment import Segment
 
 CHUNK_SEGMENTS: Final = 64
 """Segments in a chunk. A change copies one chunk; a chain of 10,000 segments has 157 chunks."""

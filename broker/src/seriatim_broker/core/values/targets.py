@@ -9,8 +9,9 @@ from __future__ import annotations
 from seriatim_api.errors import OffsetOutOfRangeError
 from seriatim_api.ids import INDEX_MAX, SEGMENT_NO_MAX, format_offset, make_offset
 
-from .chain import Chain, Segment, SegmentState
+from .chain import Chain
 from .positions import Place, first_kept, is_dropped
+from .segment import Segment, SegmentState
 
 
 def named(place: Place) -> str:
