@@ -212,7 +212,7 @@ LOST = {
     "gone, or was emptied": (_deleted, _emptied),
     "is gone while": (_without_data,),
     "was replaced": (_replaced,),
-    "run 2, by now": (_begun_anew,),
+    "run 2; this process is run 1": (_begun_anew,),
 }
 
 
