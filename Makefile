@@ -11,7 +11,7 @@ SYNCED := $(VENV)/.synced
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml client/pyproject.toml e2e/pyproject.toml operator/pyproject.toml spark-on-k8s/pyproject.toml
+$(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml client/pyproject.toml e2e/pyproject.toml local/pyproject.toml operator/pyproject.toml spark-on-k8s/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Seriatim needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
@@ -72,7 +72,7 @@ lint: $(SYNCED) ## ruff
 	$(BIN)/ruff format --check .
 
 types: $(SYNCED) ## mypy --strict
-	$(BIN)/mypy api/src broker/src client/src operator/src spark-on-k8s/src e2e
+	$(BIN)/mypy api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e
 
 contracts: $(SYNCED) ## who may import whom
 	$(BIN)/lint-imports
@@ -108,7 +108,7 @@ words: ## hold pages, docstrings, comments, messages and descriptions against th
 	tools/vale/build.sh
 	.tools/bin/vale --output line --glob='!{**/*_pb2*,**/node_modules/**}' $(WORDS)
 
-WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src operator/src spark-on-k8s/src e2e tools images
+WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e tools images
 
 bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a minute
 	$(BIN)/python -m e2e.bench.smoke

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from seriatim_broker.local.plan import PORT_COUNT, Address
-from seriatim_broker.local.ports import PortRange, first_taken
+from seriatim_local.plan import PORT_COUNT, Address
+from seriatim_local.ports import PortRange, first_taken
 
 _reserved: list[PortRange] = []
 _ports: deque[int] = deque()

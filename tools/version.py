@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FORM = r"\d+\.\d+\.\d+"
-PACKAGES = ("api", "broker", "client", "e2e", "operator", "spark-on-k8s")
+PACKAGES = ("api", "broker", "client", "e2e", "local", "operator", "spark-on-k8s")
 PLACES: dict[str, str] = {
     "pyproject.toml": rf'^version = "({FORM})"$',
     **{f"{package}/pyproject.toml": rf'^version = "({FORM})"$' for package in PACKAGES},

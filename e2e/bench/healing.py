@@ -13,9 +13,9 @@ from typing import Final
 
 from seriatim import Client, Producer, SendError
 from seriatim_api.ids import RunId
-from seriatim_broker.local import LocalCluster
-from seriatim_broker.local.plan import BrokerPlan, ClusterPlan
-from seriatim_broker.local.programs import SeriatimPrograms
+from seriatim_local import LocalCluster
+from seriatim_local.plan import BrokerPlan, ClusterPlan
+from seriatim_local.programs import SeriatimPrograms
 
 from e2e.bench.bulk import pieces, send_while
 from e2e.bench.figures import Figure, percentile

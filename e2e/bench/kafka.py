@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from seriatim_broker.local import child
+from seriatim_local import child
 
 from e2e.bench.program import NotMeasuredError
 from tools.check_java import java

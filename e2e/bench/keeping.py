@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from seriatim import Client, Gap, TopicSettings
 from seriatim_api.errors import SeriatimError
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.bench.bulk import pieces
 from e2e.bench.figures import Figure

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from seriatim import Client
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.bench.bulk import pieces, send_for
 from e2e.bench.figures import Figure, percentile

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from seriatim import Client
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 from seriatim_spark.columns import DEFAULT_COLUMNS, arrow_schema, ddl
 
 from e2e.bench import kafka, kafka_source

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from seriatim import Admin, Client, Delivery, Producer, SendError, TopicSettings
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.observe import Observer, Snapshot
 

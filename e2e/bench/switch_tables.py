@@ -38,7 +38,7 @@ from seriatim_api.batch import make_header
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.frames import AppendEntry, write_append_frame, write_field
 from seriatim_api.v1 import broker_pb2, common_pb2
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.bench.figures import Figure, percentile, table, to_json, write_json
 from e2e.bench.machine import machine_facts

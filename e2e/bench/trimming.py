@@ -23,7 +23,7 @@ from typing import Final
 
 from seriatim import Client, Producer, SendError, TopicSettings
 from seriatim_api.errors import SeriatimError
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.bench.figures import Figure, percentile
 from e2e.bench.program import Progress, run

@@ -26,8 +26,8 @@ import structlog
 from seriatim import Client, TopicSettings
 from seriatim.history import HistoryWriter, Report, check
 from seriatim_api.errors import SeriatimError, TopicExistsError
-from seriatim_broker.local import FaultRecord as ClusterFault
-from seriatim_broker.local import LocalCluster
+from seriatim_local import FaultRecord as ClusterFault
+from seriatim_local import LocalCluster
 
 from e2e.demo.expect import read_histories
 from e2e.demo.faults import KINDS

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.demo.faults import KINDS, PlannedFault, Victim, choose, cut_ends, plan
 from e2e.demo.gaps import AckTimes

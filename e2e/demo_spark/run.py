@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from seriatim import Client
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.demo.flights import Events, load_events
 from e2e.demo.settings import Settings

@@ -19,7 +19,7 @@ from typing import Final
 
 from seriatim import Client
 from seriatim_api.errors import SeriatimError
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 DEADLINE_S: Final = 900.0
 """For all of a replay, restarts included."""

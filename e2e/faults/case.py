@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from seriatim.history import HistoryWriter, Report, check, render
 from seriatim_api.errors import DeadlineExceededError, PreconditionError, SeriatimError
-from seriatim_broker.local import FaultRecord, LocalCluster
+from seriatim_local import FaultRecord, LocalCluster
 
 from e2e.faults.admins import Admins
 from e2e.faults.clusters import Running

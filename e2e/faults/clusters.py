@@ -18,8 +18,8 @@ from typing import Final, Literal
 
 from seriatim_api.errors import PreconditionError, SeriatimError
 from seriatim_api.ids import RunId
-from seriatim_broker.local import BrokerPlan, ClusterPlan, LocalCluster, SeriatimPrograms
-from seriatim_broker.local.programs import find_etcd
+from seriatim_local import BrokerPlan, ClusterPlan, LocalCluster, SeriatimPrograms
+from seriatim_local.programs import find_etcd
 
 from e2e.faults import trio
 from e2e.faults.namespaces import Namespaces

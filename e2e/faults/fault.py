@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from seriatim_api.errors import DeadlineExceededError
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.faults.admins import Admins
 from e2e.faults.clusters import FaultPrograms, Kind, Running

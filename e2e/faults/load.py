@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Protocol, Self
 
 from seriatim import TopicSettings
 from seriatim_api.errors import DeadlineExceededError
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.demo.gaps import AckTimes
 from e2e.faults.namespaces import Namespaces

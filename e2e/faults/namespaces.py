@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from seriatim_api.errors import PreconditionError
-from seriatim_broker.local import Hosts
+from seriatim_local import Hosts
 
 BROKER_COUNT_MAX: Final = 60
 CLIENTS: Final = ("producer", "reader")
@@ -229,7 +229,7 @@ def enter(namespace: str) -> None:
 
 
 class Namespaces:
-    """Such a network, made and not yet removed; a `seriatim_broker.local.Network`. Make it with `create`."""
+    """Such a network, made and not yet removed; a `seriatim_local.Network`. Make it with `create`."""
 
     _count = 0
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from seriatim_broker.local import ClusterPlan
-from seriatim_broker.local import child as child_module
-from seriatim_broker.local.programs import find_etcd
+from seriatim_local import ClusterPlan
+from seriatim_local import child as child_module
+from seriatim_local.programs import find_etcd
 
 MEMBER_COUNT: Final = 3
 PIDS_NAME: Final = "pids.json"
@@ -28,7 +28,7 @@ POLL_S: Final = 0.1
 END_GRACE_S: Final = 5.0
 
 _PORTS_FROM: Final = 4
-"""Above the cluster's base port on the coordinator's address: 4 to 9 are free (see `seriatim_broker.local.plan`)."""
+"""Above the cluster's base port on the coordinator's address: 4 to 9 are free (see `seriatim_local.plan`)."""
 
 
 def addresses(plan: ClusterPlan) -> list[tuple[str, str]]:

@@ -9,7 +9,6 @@ from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.interfaces.coordinator import Compare, Delete, Operation, Put, TxnResult
-from seriatim_broker.local.certificates import CertificateWriter
 from seriatim_broker.runtime.keys import Keys, partition_of
 from seriatim_broker.runtime.records import (
     cursor_from_value,
@@ -21,6 +20,7 @@ from seriatim_broker.runtime.records import (
 from seriatim_broker.testing.memory_coordinator import StoreCopy
 from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
+from seriatim_local.certificates import CertificateWriter
 
 from .checkers import PERSON, Judge
 from .faults import Options

@@ -22,7 +22,7 @@ from typing import Final
 
 import pyarrow as pa
 from seriatim import Client
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.demo_spark.comparing import rows_of
 from e2e.spark_faults.processes import Driver, DriverEndedError

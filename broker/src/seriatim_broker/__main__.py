@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .commands import broker, coordinator, standalone
+from .commands import broker, coordinator
 
 
 @click.group()
@@ -12,7 +12,7 @@ def main() -> None:
     """Seriatim's servers."""
 
 
-for _command in (broker, coordinator, standalone):
+for _command in (broker, coordinator):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands of servers: `seriatim broker`, `seriatim coordinator` (and `rebuild` below it), `seriatim standalone`.
+"""The commands of servers: `seriatim broker`, and `seriatim coordinator` with `rebuild` below it.
 
 Each server runs until SIGTERM or SIGINT, then stops in order and exits with 0. If it cannot start, it prints why and
 what to do, and exits with 2.
@@ -89,9 +89,20 @@ def coordinator(
     prepare_process()
     from seriatim_api.tls import TlsFiles
 
-    from .serving import run_coordinator
-
+    run_coordinator = _embedded_coordinator()
     run_coordinator(data, listen, log_level, TlsFiles(tls_ca, tls_cert, tls_key) if tls_ca is not None else None)
+
+
+def _embedded_coordinator() -> Any:
+    """What runs the embedded coordinator. The package seriatim-local has it, and a production broker is without it."""
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group="seriatim.coordinators", name="embedded"):
+        return found.load()
+    raise click.UsageError(
+        "the embedded coordinator belongs to the package seriatim-local, which is not installed here. "
+        "Install it, or run etcd."
+    )
 
 
 def _check_come_together(tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None) -> None:
@@ -164,21 +175,3 @@ def rebuild(
         yes,
     )
     raise SystemExit(run(request))
-
-
-@click.command()
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory.")
-@click.option(
-    "--listen",
-    default="127.0.0.1:7400",
-    show_default=True,
-    help="host:port of the first broker. The next two ports are for the second broker and the coordinator.",
-)
-@click.option("--admin-listen", default="", help="host:port of metrics and health (default: not opened).")
-@click.option("--log-level", default="info", help="debug, info, warning or error (default info).")
-def standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:
-    """Run a whole cluster in one process: a coordinator, and one broker group of two members."""
-    prepare_process()
-    from .serving import run_standalone
-
-    run_standalone(data, listen, admin_listen, log_level)

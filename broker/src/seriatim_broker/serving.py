@@ -13,21 +13,18 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import structlog
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
-from seriatim_api.tls import TlsFiles, TlsSource
 
 from . import logs
 from .composition import Broker, end_process, serve_admin
-from .embedded import serve
 from .metrics import Exposition
 from .process_memory import keep_freed_memory, settle_objects
-from .settings import ENVIRONMENT_PREFIX, NAMES, BrokerSettings, check_address, load
+from .settings import ENVIRONMENT_PREFIX, NAMES, BrokerSettings, load
 from .status_file import StatusFile
-from .tls import open_source, server_credentials
 
 EXIT_STATUS_REFUSED = 2
 EXIT_STATUS_FAILED = 1
@@ -42,8 +39,8 @@ def run_broker(config: Path | None, assignments: tuple[str, ...], flags: dict[st
         logs.configure(settings.log_level, broker=settings.broker)
     except (SeriatimError, ValueError) as exc:
         _tell_supervisor(exc)
-        _refuse(exc)
-    _run(_broker(settings))
+        refuse(exc)
+    run(_broker(settings))
 
 
 def _tell_supervisor(exc: Exception) -> None:
@@ -55,27 +52,6 @@ def _tell_supervisor(exc: Exception) -> None:
     file, group, slot = (os.environ.get(ENVIRONMENT_PREFIX + name, "") for name in ("STATUS_FILE", "GROUP", "SLOT"))
     if file:
         StatusFile(Path(file), f"{group}-{slot}").failed(exc)
-
-
-def run_coordinator(data: Path, listen: str, log_level: str, tls: TlsFiles | None) -> None:
-    """Run the embedded coordinator until a signal stops it, with mutual TLS if certificates are given."""
-    try:
-        check_address(listen)
-        logs.configure(log_level)
-        source = open_source(tls, "coordinator") if tls is not None else None
-    except (SeriatimError, ValueError) as exc:
-        _refuse(exc)
-    _run(_coordinator(data, listen, source))
-
-
-def run_standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:
-    """Run the embedded coordinator and two brokers in this process until a signal stops it."""
-    try:
-        host, port = check_address(listen)
-        logs.configure(log_level)
-    except ValueError as exc:
-        _refuse(exc)
-    _run(_standalone(data, host, port, admin_listen))
 
 
 async def _broker(settings: BrokerSettings) -> None:
@@ -92,7 +68,7 @@ async def _broker(settings: BrokerSettings) -> None:
         try:
             if admin is None:
                 admin = await serve_admin(settings.admin_listen, exposition, [running])
-            await _serve_until_stopped([running])
+            await serve_until_stopped([running])
         finally:
             await running.stop()
     finally:
@@ -100,57 +76,9 @@ async def _broker(settings: BrokerSettings) -> None:
             await admin.close()
 
 
-async def _coordinator(data: Path, listen: str, tls: TlsSource | None) -> None:
-    credentials = server_credentials(tls, "required") if tls is not None else None
-    running = await serve(data, listen, credentials=credentials)
-    settle_objects()
-    try:
-        await _stop_signal()
-    finally:
-        await running.stop()
-
-
-async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> None:
-    click.echo(
-        "seriatim standalone: one process for a first look. Both copies of every message are on this one disk, "
-        "and the coordinator is in the same process: nothing here survives the loss of the machine.",
-        err=True,
-    )
-    running = await serve(data / "coordinator", f"{host}:{port + 2}")
-    brokers: list[Broker] = []
-    admin = None
-    exposition = Exposition()
-    try:
-        for slot in range(2):
-            settings = load(
-                {
-                    "cluster": "standalone",
-                    "group": "g0",
-                    "slot": slot,
-                    "data": data / f"g0-{slot}",
-                    "listen": f"{host}:{port + slot}",
-                    "coordinator": running.address,
-                    "stop_deadline_s": 0,  # there is no other broker group to hand over to
-                },
-                None,
-                {},
-            )
-            member = Broker(settings, exposition)
-            await member.start()
-            brokers.append(member)
-        click.echo(f"seriatim standalone: serving on {host}:{port} and {host}:{port + 1}", err=True)
-        admin = await serve_admin(admin_listen, exposition, brokers)
-        await _serve_until_stopped(brokers)
-    finally:
-        for member in brokers:
-            await member.stop()
-        if admin is not None:
-            await admin.close()
-        await running.stop()
-
-
-async def _serve_until_stopped(brokers: list[Broker]) -> None:
-    stop = asyncio.create_task(_stop_signal(), name="stop signal")
+async def serve_until_stopped(brokers: list[Broker]) -> None:
+    """Serve until SIGTERM or SIGINT, then stop the brokers. If one of them fails, the call raises its error."""
+    stop = asyncio.create_task(stop_signal(), name="stop signal")
     waits = [asyncio.create_task(member.wait(), name=f"wait {member.settings.broker}") for member in brokers]
     try:
         settle_objects()
@@ -166,7 +94,7 @@ async def _serve_until_stopped(brokers: list[Broker]) -> None:
             await member.stop()
 
 
-async def _stop_signal() -> None:
+async def stop_signal() -> None:
     """Wait for SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -189,19 +117,21 @@ def _end_at_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     loop.default_exception_handler(context)
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a server to its end. A server that cannot start or fails ends the process with its status."""
     assert sys.flags.optimize == 0, "assertions are part of the design: run without -O"
     keep_freed_memory()
     try:
         asyncio.run(_ending_at_bugs(work))
     except SeriatimError as exc:
-        _refuse(exc)
+        refuse(exc)
     except Exception as exc:
         _log.critical("failed", error=repr(exc), exc_info=exc)
         sys.exit(EXIT_STATUS_FAILED)
 
 
-def _refuse(exc: Exception) -> Any:
+def refuse(exc: Exception) -> NoReturn:
+    """Print why the server cannot start, and end the process with `EXIT_STATUS_REFUSED`."""
     click.echo(f"seriatim: {exc}", err=True)
     sys.exit(EXIT_STATUS_REFUSED)
 

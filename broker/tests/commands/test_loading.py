@@ -12,12 +12,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from seriatim_broker.commands import coordinator
 
 LIBRARIES = ("grpc", "google.protobuf", "rocksdict", "aetcd", "structlog", "msgspec", "rich", "asyncio")
 
 
 def test_commands_are_found_without_what_they_run() -> None:
-    points = [point for point in entry_points(group="seriatim.commands") if point.value.startswith("seriatim_broker.")]
+    ours = ("seriatim_broker.", "seriatim_local.")
+    points = [point for point in entry_points(group="seriatim.commands") if point.value.startswith(ours)]
     assert {point.name for point in points} == {"broker", "cluster", "coordinator", "standalone"}
     imports = "; ".join(f"import {point.module}" for point in points)
     program = f"import sys; {imports}; print(*(name for name in {LIBRARIES} if name in sys.modules))"
@@ -38,9 +41,10 @@ REFUSED = {
 def test_a_server_leaves_out_what_would_cost_its_start(command: str, tmp_path: Path) -> None:
     program = f"""
 import sys
-from seriatim_broker.commands import {command}
+from importlib.metadata import entry_points
+(point,) = entry_points(group="seriatim.commands", name="{command}")
 try:
-    {command}({REFUSED[command]}, standalone_mode=False)
+    point.load()({REFUSED[command]}, standalone_mode=False)
 except SystemExit as exit:
     print(exit.code, "grpc" in sys.modules, *(name for name in {LEFT_OUT} if name in sys.modules))
 """
@@ -48,3 +52,10 @@ except SystemExit as exit:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
     )
     assert done.stdout.split() == ["2", "True"], done
+
+
+def test_without_its_package_the_embedded_coordinator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    done = CliRunner().invoke(coordinator, ["--data", "d", "--listen", "127.0.0.1:0"])
+    assert done.exit_code == 2
+    assert "Install it, or run etcd" in done.output

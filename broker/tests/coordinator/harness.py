@@ -18,8 +18,8 @@ from typing import Protocol
 import grpc
 from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
-from seriatim_broker.embedded import EmbeddedCoordinator, serve
 from seriatim_broker.interfaces.coordinator import Coordinator
+from seriatim_local.embedded import EmbeddedCoordinator, serve
 
 from tools.ports import free_port
 
@@ -32,7 +32,7 @@ STOP_GRACE_S = 0.5
 _CHILD = """
 import asyncio, signal, sys
 from pathlib import Path
-from seriatim_broker.embedded import serve
+from seriatim_local.embedded import serve
 
 async def main():
     stopped = asyncio.Event()

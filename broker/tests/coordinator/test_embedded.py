@@ -24,16 +24,15 @@ from seriatim_api.errors import (
     PreconditionError,
 )
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
-from seriatim_broker.embedded import requests, serve
-from seriatim_broker.embedded.disk import Batch, Disk
-from seriatim_broker.embedded.lease import Leases
-from seriatim_broker.embedded.mvcc import FROM_KEY, Change, Mvcc
-from seriatim_broker.embedded.refusal import Refusal
 from seriatim_broker.interfaces.coordinator import CompactedError, CoordinatorUnavailableError, Delete, Put
-
-from tools.ports import free_port
+from seriatim_local.embedded import requests, serve
+from seriatim_local.embedded.disk import Batch, Disk
+from seriatim_local.embedded.lease import Leases
+from seriatim_local.embedded.mvcc import FROM_KEY, Change, Mvcc
+from seriatim_local.embedded.refusal import Refusal
 
 from .harness import ETCDCTL_BINARY, start_child, until
+from tools.ports import free_port
 
 
 @asynccontextmanager

@@ -28,8 +28,8 @@ from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls, 
 from seriatim_broker.adapters.etcd_channel import EndpointPool
 from seriatim_broker.adapters.etcd_codec import decode_key, encode_key, make_error, prefix_range
 from seriatim_broker.adapters.etcd_watch import ResumedWatch
-from seriatim_broker.embedded import serve, service, watch
 from seriatim_broker.interfaces.coordinator import CoordinatorUnavailableError, Get, GetPrefix, Put
+from seriatim_local.embedded import serve, service, watch
 from structlog.testing import capture_logs
 
 from tools.ports import free_port

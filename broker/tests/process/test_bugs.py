@@ -36,7 +36,7 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc
 from seriatim_broker import composition, serving
 from seriatim_broker.adapters.rocks import storage, writer
 from seriatim_broker.core import broker
-from seriatim_broker.embedded import service
+from seriatim_local.embedded import service
 from seriatim_broker.rpc import admin, consuming, producing
 from seriatim_broker.runtime import coordination, links
 

@@ -14,7 +14,7 @@ import pytest
 from seriatim_api import troubles
 from seriatim_api.ids import make_offset
 from seriatim_api.tls import TlsFiles
-from seriatim_broker.local import tls as local_tls
+from seriatim_local import tls as local_tls
 
 from tools.ports import free_ports
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from seriatim_api.tls import TlsFiles
 from seriatim_broker.health import AdminPort
-from seriatim_broker.local import tls as local_tls
 from seriatim_broker.tls import admin_context, open_source
+from seriatim_local import tls as local_tls
 
 from tools.ports import free_ports
 

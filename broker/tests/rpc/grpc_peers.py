@@ -7,12 +7,12 @@ from dataclasses import replace
 import grpc
 from seriatim_api.tls import TlsFiles, TlsSource
 from seriatim_broker.core.values.messages import FORMS
-from seriatim_broker.local.plan import Address, Link
-from seriatim_broker.local.proxy import Proxy
 from seriatim_broker.rpc.limits import SERVER_OPTIONS
 from seriatim_broker.rpc.peer import GrpcDialer, PeerServicer
 from seriatim_broker.rpc.transport import PLAIN, TlsTransport
 from seriatim_broker.tls import server_credentials
+from seriatim_local.plan import Address, Link
+from seriatim_local.proxy import Proxy
 
 from tools.ports import free_port
 

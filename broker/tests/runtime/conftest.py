@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
-from seriatim_broker.embedded import serve
 from seriatim_broker.interfaces.coordinator import Coordinator
+from seriatim_local.embedded import serve
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_other_ends(run: Run) -> None:
 def test_server_commands_without_the_broker_package(run: Run) -> None:
     status, _, err = run("standalone")
     assert status == 2
-    assert "seriatim-broker" in err
+    assert "seriatim-local" in err
 
 
 def test_check_judges_recorded_files(run: Run, tmp_path: Path) -> None:

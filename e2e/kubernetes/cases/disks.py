@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.cluster.errors import ClusterError
 from e2e.kubernetes.place import Manifest, condition, is_true

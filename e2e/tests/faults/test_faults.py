@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from seriatim_broker.local import FaultRecord
+from seriatim_local import FaultRecord
 
 from e2e.faults.case import ended_by_themselves
 from e2e.faults.catalogue import QUICK, all_faults, by_name

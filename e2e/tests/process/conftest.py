@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import structlog
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.observe import ChainNow, Snapshot
 from e2e.workers import start_worker

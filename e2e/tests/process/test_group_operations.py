@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import seriatim
 from seriatim_api.errors import StaleGroupEpochError
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(90)]
 

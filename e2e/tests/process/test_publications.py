@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from seriatim import Chunk, Client, WriterDescription, partition_of_key
 from seriatim_api import errors
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from .publishing_program import rows_of
 from .traffic import PROGRESS_DEADLINE_S

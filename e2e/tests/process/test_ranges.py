@@ -14,7 +14,7 @@ import pytest
 from seriatim import Client, LostRange, Producer, TopicSettings, sync
 from seriatim_api import errors
 from seriatim_api.ids import make_offset, split_offset
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.observe import Observer, Snapshot
 

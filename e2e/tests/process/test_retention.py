@@ -15,7 +15,7 @@ from seriatim.cli._connect import _Admin, _Ranges
 from seriatim.cli._ports import Retention
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 

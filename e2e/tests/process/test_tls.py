@@ -16,9 +16,9 @@ import structlog
 from seriatim import Client, Tls, _client
 from seriatim_api.errors import PreconditionError, TlsHandshakeError, UnavailableError
 from seriatim_api.tls import TlsFiles
-from seriatim_broker.local import LocalCluster
-from seriatim_broker.local import tls as local_tls
-from seriatim_broker.local.programs import find_etcd
+from seriatim_local import LocalCluster
+from seriatim_local import tls as local_tls
+from seriatim_local.programs import find_etcd
 
 from .traffic import tls_of, traffic
 

@@ -15,7 +15,7 @@ from typing import Final
 from seriatim import Client, Consumer, Delivery, Producer, SendError, Tls, TopicSettings
 from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import TopicExistsError
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 from e2e.observe import Observer, SegmentNow, Snapshot
 

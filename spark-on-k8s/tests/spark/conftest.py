@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 import structlog
 from seriatim import sync
-from seriatim_broker.local import LocalCluster
+from seriatim_local import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -85,7 +85,8 @@ class RootGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             if args and args[0] in _SERVER_COMMANDS:
-                text = f"'{args[0]}' belongs to the package seriatim-broker, which is not installed here. Install it."
+                package = _SERVER_COMMANDS[args[0]]
+                text = f"'{args[0]}' belongs to the package {package}, which is not installed here. Install it."
                 raise click.UsageError(text, ctx) from error
             raise
 
@@ -111,7 +112,13 @@ class RootGroup(click.Group):
         sys.exit(status if isinstance(status, int) else 0)  # `ctx.exit` returns its status here
 
 
-_SERVER_COMMANDS: Final = ("broker", "coordinator", "standalone", "cluster")
+_SERVER_COMMANDS: Final = {
+    "broker": "seriatim-broker",
+    "coordinator": "seriatim-broker",
+    "standalone": "seriatim-local",
+    "cluster": "seriatim-local",
+}
+"""The package that has each command of a server."""
 
 
 def expected_error(error: BaseException) -> SeriatimError | OSError | None:

@@ -1,0 +1,91 @@
+"""The work of `seriatim coordinator` and `seriatim standalone`: start, serve until SIGTERM or SIGINT, stop in order.
+
+This module imports every library of the broker. It is apart from `commands`, which `seriatim --help` loads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from seriatim_api.errors import SeriatimError
+from seriatim_api.tls import TlsFiles, TlsSource
+from seriatim_broker import logs
+from seriatim_broker.composition import Broker, serve_admin
+from seriatim_broker.metrics import Exposition
+from seriatim_broker.process_memory import settle_objects
+from seriatim_broker.serving import refuse, run, serve_until_stopped, stop_signal
+from seriatim_broker.settings import check_address, load
+from seriatim_broker.tls import open_source, server_credentials
+
+from seriatim_local.embedded import serve
+
+
+def run_coordinator(data: Path, listen: str, log_level: str, tls: TlsFiles | None) -> None:
+    """Run the embedded coordinator until a signal stops it, with mutual TLS if certificates are given."""
+    try:
+        check_address(listen)
+        logs.configure(log_level)
+        source = open_source(tls, "coordinator") if tls is not None else None
+    except (SeriatimError, ValueError) as exc:
+        refuse(exc)
+    run(_coordinator(data, listen, source))
+
+
+def run_standalone(data: Path, listen: str, admin_listen: str, log_level: str) -> None:
+    """Run the embedded coordinator and two brokers in this process until a signal stops it."""
+    try:
+        host, port = check_address(listen)
+        logs.configure(log_level)
+    except ValueError as exc:
+        refuse(exc)
+    run(_standalone(data, host, port, admin_listen))
+
+
+async def _coordinator(data: Path, listen: str, tls: TlsSource | None) -> None:
+    credentials = server_credentials(tls, "required") if tls is not None else None
+    running = await serve(data, listen, credentials=credentials)
+    settle_objects()
+    try:
+        await stop_signal()
+    finally:
+        await running.stop()
+
+
+async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> None:
+    click.echo(
+        "seriatim standalone: one process for a first look. Both copies of every message are on this one disk, "
+        "and the coordinator is in the same process: nothing here survives the loss of the machine.",
+        err=True,
+    )
+    running = await serve(data / "coordinator", f"{host}:{port + 2}")
+    brokers: list[Broker] = []
+    admin = None
+    exposition = Exposition()
+    try:
+        for slot in range(2):
+            settings = load(
+                {
+                    "cluster": "standalone",
+                    "group": "g0",
+                    "slot": slot,
+                    "data": data / f"g0-{slot}",
+                    "listen": f"{host}:{port + slot}",
+                    "coordinator": running.address,
+                    "stop_deadline_s": 0,  # there is no other broker group to hand over to
+                },
+                None,
+                {},
+            )
+            member = Broker(settings, exposition)
+            await member.start()
+            brokers.append(member)
+        click.echo(f"seriatim standalone: serving on {host}:{port} and {host}:{port + 1}", err=True)
+        admin = await serve_admin(admin_listen, exposition, brokers)
+        await serve_until_stopped(brokers)
+    finally:
+        for member in brokers:
+            await member.stop()
+        if admin is not None:
+            await admin.close()
+        await running.stop()
