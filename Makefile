@@ -72,7 +72,7 @@ lint: $(SYNCED) ## ruff
 	$(BIN)/ruff format --check .
 
 types: $(SYNCED) ## mypy --strict
-	$(BIN)/mypy api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e
+	$(BIN)/mypy api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools
 
 contracts: $(SYNCED) ## who may import whom
 	$(BIN)/lint-imports
@@ -108,7 +108,7 @@ words: ## hold pages, docstrings, comments, messages and descriptions against th
 	tools/vale/build.sh
 	.tools/bin/vale --output line --glob='!{**/*_pb2*,**/node_modules/**}' $(WORDS)
 
-WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e tools images
+WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools images
 
 bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a minute
 	$(BIN)/python -m e2e.bench.smoke
@@ -148,10 +148,10 @@ explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=1000
 
 .PHONY: e2e-cluster e2e-cluster-down
 e2e-cluster: $(SYNCED) ## a real Kubernetes of three nodes on this machine (root; the first time needs Go and about 15 min)
-	$(BIN)/python -m e2e.cluster up
+	$(BIN)/python -m tools.kubernetes up
 
 e2e-cluster-down: $(SYNCED) ## end and remove that cluster; what was built stays cached
-	$(BIN)/python -m e2e.cluster down
+	$(BIN)/python -m tools.kubernetes down
 
 .PHONY: e2e
 e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, judged (QUICK=1: a choice; ONLY="node lost": some)

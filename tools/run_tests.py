@@ -15,8 +15,9 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-PACKAGES = ("api", "broker", "client", "local", "operator", "spark-on-k8s", "e2e")
-PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in ("broker", "client", "local", "operator", "e2e")}
+PACKAGES = ("api", "broker", "client", "local", "operator", "spark-on-k8s", "tools", "sim", "e2e")
+_BESIDE = ("broker", "client", "local", "operator", "sim", "e2e")
+PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in _BESIDE}
 """Packages whose test files may run beside each other; e2e's make processes of their own."""
 
 ROOT = Path(__file__).resolve().parent.parent

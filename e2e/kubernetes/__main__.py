@@ -19,16 +19,16 @@ from typing import Final
 import structlog
 from rich.console import Console
 
-from e2e.cluster.api import Cluster
-from e2e.cluster.errors import ClusterError, MachineError
-from e2e.cluster.layout import ROOT, Layout, default_layout
-from e2e.cluster.lifecycle import Lifecycle
 from e2e.kubernetes import images
 from e2e.kubernetes.cases import Case, chosen
 from e2e.kubernetes.machines import OUTSIDE_VARIABLE
 from e2e.kubernetes.release import Images, operators_of_all
 from e2e.kubernetes.report import RunResult, exit_status, print_run, summary_line, to_json
 from e2e.kubernetes.run import Options, Suite
+from tools.kubernetes.api import Cluster
+from tools.kubernetes.errors import ClusterError, MachineError
+from tools.kubernetes.layout import ROOT, Layout, default_layout
+from tools.kubernetes.lifecycle import Lifecycle
 
 EXIT_FAILED: Final = 1
 EXIT_USE: Final = 2

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from e2e.cluster.errors import ClusterError
 from e2e.kubernetes.place import Place
+from tools.kubernetes.errors import ClusterError
 
 KINDS: Final = "brokerclusters,brokergroups,brokers,topics,consumergroups"
 LOG_LINES: Final = 5000

@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from e2e.cluster import base_image
-from e2e.cluster.api import Cluster
-from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import BASE_IMAGE, ROOT, cache_directory, stamp_of
-from e2e.cluster.running import run, succeeds
 from e2e.kubernetes.release import Images
+from tools.kubernetes import base_image
+from tools.kubernetes.api import Cluster
+from tools.kubernetes.errors import ClusterError
+from tools.kubernetes.layout import BASE_IMAGE, ROOT, cache_directory, stamp_of
+from tools.kubernetes.running import run, succeeds
 
 SOURCES: Final = ("api/src", "broker/src", "client/src", "operator/src", "images", "uv.lock")
 SPARK_SOURCES: Final = ("spark-on-k8s/src",)

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import ROOT, default_layout
-from e2e.cluster.running import run
+from tools.kubernetes.errors import ClusterError
+from tools.kubernetes.layout import ROOT, default_layout
+from tools.kubernetes.running import run
 
 OUTSIDE_VARIABLE: Final = "SERIATIM_E2E_OUTSIDE"
 """The pid of the process that started the suite: its mount namespace is the host's."""
@@ -88,7 +88,7 @@ class Machines:
         await self._command(command, node.removeprefix("node"))
 
     async def _command(self, command: str, *arguments: str) -> None:
-        inside = [sys.executable, "-m", "e2e.cluster", command, *arguments]
+        inside = [sys.executable, "-m", "tools.kubernetes", command, *arguments]
         argv = ["nsenter", f"--target={self._outside}", "--mount", "--", *inside]
         await asyncio.to_thread(run, argv, environment={"PYTHONPATH": str(ROOT)}, timeout_s=COMMAND_S)
 

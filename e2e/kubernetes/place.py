@@ -16,8 +16,8 @@ import kubernetes
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from e2e.cluster.api import Cluster
-from e2e.cluster.errors import ClusterError
+from tools.kubernetes.api import Cluster
+from tools.kubernetes.errors import ClusterError
 
 POLL_S: Final = 0.2
 REQUEST_S: Final = 10.0

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from e2e.cluster.api import Cluster
-from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import ROOT, STORAGE_CLASS
 from e2e.kubernetes.place import Manifest, Place
+from tools.kubernetes.api import Cluster
+from tools.kubernetes.errors import ClusterError
+from tools.kubernetes.layout import ROOT, STORAGE_CLASS
 
 RELEASE: Final = "seriatim"
 CLUSTER: Final = "orders"

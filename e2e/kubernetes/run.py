@@ -12,8 +12,6 @@ from typing import Final
 
 from seriatim_api.errors import SeriatimError
 
-from e2e.cluster.api import Cluster
-from e2e.cluster.errors import ClusterError
 from e2e.faults.load import Clients
 from e2e.kubernetes import images
 from e2e.kubernetes.cases import INSTALL, Case
@@ -24,6 +22,8 @@ from e2e.kubernetes.release import Images, Release, free_namespace, namespaces
 from e2e.kubernetes.report import CaseResult, Figure, RunResult, State
 from e2e.kubernetes.stage import Stage
 from e2e.workers import WorkerError
+from tools.kubernetes.api import Cluster
+from tools.kubernetes.errors import ClusterError
 
 CASE_DEADLINE_S: Final = 900.0
 """No case takes so long: one that does is cut off, so that the suite ends."""

@@ -17,13 +17,13 @@ from seriatim import Admin, Client, GroupDescription, Tls, TopicDescription, Top
 from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
-from e2e.cluster.errors import ClusterError
 from e2e.faults.fault import lacks_copies
 from e2e.faults.load import Clients, Load
 from e2e.faults.report import judge
 from e2e.faults.schedule import Workload
 from e2e.kubernetes.place import Manifest, Place, condition, is_true
 from e2e.kubernetes.release import CLUSTER, topic_manifest
+from tools.kubernetes.errors import ClusterError
 
 WORKLOAD: Final = Workload("kubernetes", partitions=4, rate=500.0)
 TOPIC_READY_S: Final = 60.0

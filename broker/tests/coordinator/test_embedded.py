@@ -31,8 +31,9 @@ from seriatim_local.embedded.lease import Leases
 from seriatim_local.embedded.mvcc import FROM_KEY, Change, Mvcc
 from seriatim_local.embedded.refusal import Refusal
 
-from .harness import ETCDCTL_BINARY, start_child, until
 from tools.ports import free_port
+
+from .harness import ETCDCTL_BINARY, start_child, until
 
 
 @asynccontextmanager

@@ -6,11 +6,11 @@ import json
 import time
 from typing import Final
 
-from e2e.cluster.errors import ClusterError
 from e2e.kubernetes.place import Place
 from e2e.kubernetes.release import CLUSTER, RELEASE, Release, topic_manifest
 from e2e.kubernetes.stage import Stage
 from e2e.kubernetes.traffic import bootstrap_of, first_message, wait_topic_ready, write_certificates
+from tools.kubernetes.errors import ClusterError
 
 GAP_LIMIT_S: Final = 0.3
 CHANGED_S: Final = 300.0

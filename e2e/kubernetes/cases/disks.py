@@ -14,10 +14,10 @@ from typing import Final
 
 from seriatim_local import LocalCluster
 
-from e2e.cluster.errors import ClusterError
 from e2e.kubernetes.place import Manifest, condition, is_true
 from e2e.kubernetes.release import CLUSTER
 from e2e.kubernetes.stage import Stage
+from tools.kubernetes.errors import ClusterError
 
 NAMED_S: Final = 90.0
 GONE_S: Final = 90.0

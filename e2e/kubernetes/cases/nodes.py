@@ -7,11 +7,11 @@ import time
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
-from e2e.cluster.errors import ClusterError
 from e2e.kubernetes import coordinator
 from e2e.kubernetes.place import Manifest, is_true
 from e2e.kubernetes.stage import Stage
 from e2e.kubernetes.traffic import Traffic
+from tools.kubernetes.errors import ClusterError
 
 NODE_GAP_LIMIT_S: Final = 2.0
 NEW_MEMBER_LIMIT_S: Final = 120.0

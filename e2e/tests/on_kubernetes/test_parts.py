@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import ROOT
 from e2e.kubernetes import images
 from e2e.kubernetes.cases import CASES, INSTALL, chosen
 from e2e.kubernetes.machines import container_pids, kubelet_pid
 from e2e.kubernetes.place import condition, is_true
 from e2e.kubernetes.release import free_namespace, merged, topic_manifest
+from tools.kubernetes.errors import ClusterError
+from tools.kubernetes.layout import ROOT
 
 
 def test_quick_is_a_choice_in_the_order_of_all() -> None:
