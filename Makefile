@@ -120,10 +120,10 @@ faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; M
 	$(BIN)/python -m e2e.faults
 
 sim: $(SYNCED) ## one simulated world of whole brokers: make sim SEED=7 STEPS=2000 (batches sent; TRACE=1: its story)
-	$(BIN)/python -m e2e.sim --seed $(or $(SEED),1) --steps $(or $(STEPS),2000) $(if $(TRACE),--trace)
+	$(BIN)/python -m sim --seed $(or $(SEED),1) --steps $(or $(STEPS),2000) $(if $(TRACE),--trace)
 
 sim-swarm: $(SYNCED) ## simulated worlds on all cores: make sim-swarm MINUTES=10 (FIRST=n: from that seed on)
-	$(BIN)/python -m e2e.sim --minutes $(or $(MINUTES),10) --first $(or $(FIRST),0)
+	$(BIN)/python -m sim --minutes $(or $(MINUTES),10) --first $(or $(FIRST),0)
 
 .PHONY: images
 images: $(SYNCED) ## container images with docker, podman or buildah (IMAGES="broker etcd": some; BASE_IMAGE=…: on that)
@@ -138,13 +138,13 @@ chart-check: $(SYNCED) ## fail if any of it is stale
 
 .PHONY: explore mutants stories
 mutants: $(SYNCED) ## the table of planted bugs: how soon the simulator finds each, and by which broken promise (2 min)
-	$(BIN)/python -m e2e.sim --mutants --seeds 300
+	$(BIN)/python -m sim --mutants --seeds 300
 
 stories: $(SYNCED) ## the shortest story of each broken promise, drawn into docs/internals/broken-promises.md (1 min)
-	$(BIN)/python -m e2e.sim.stories
+	$(BIN)/python -m sim.stories
 
 explore: $(SYNCED) ## a small world, all interleavings: make explore STATES=100000 (WORLD="--crashes 2": one of one's own)
-	$(BIN)/python -m e2e.sim.explore --states $(or $(STATES),100000) $(WORLD)
+	$(BIN)/python -m sim.explore --states $(or $(STATES),100000) $(WORLD)
 
 .PHONY: e2e-cluster e2e-cluster-down
 e2e-cluster: $(SYNCED) ## a real Kubernetes of three nodes on this machine (root; the first time needs Go and about 15 min)

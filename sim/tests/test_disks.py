@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from e2e.sim.run import Task, run_all, run_seed
+from sim.run import Task, run_all, run_seed
 
 SEED_COUNT = 20
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from e2e.sim.mutations import MUTATIONS, OVERLAPPING
+from sim.mutations import MUTATIONS, OVERLAPPING
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "internals" / "planted-bugs.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"[Rr]ules? ((?:`[a-z0-9-]+`(?: \([^)]*\))?(?:,| and|\s|#)*)+)")
 PLANTED = {*MUTATIONS, *OVERLAPPING}

@@ -1,4 +1,4 @@
-"""`python -m e2e.sim`."""
+"""`python -m sim`."""
 
 import sys
 

@@ -12,9 +12,9 @@ from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatches
 from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
 
-from e2e.sim.publishing.judge import Decided, Plan, PublicationJudge
-from e2e.sim.publishing.staged import STAGE_PARTITIONS, Stage
-from e2e.sim.schedule import Violation
+from sim.publishing.judge import Decided, Plan, PublicationJudge
+from sim.publishing.staged import STAGE_PARTITIONS, Stage
+from sim.schedule import Violation
 
 P = PartitionId(1)
 STAGED_AT = STAGE_PARTITIONS[0]

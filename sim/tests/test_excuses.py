@@ -6,10 +6,10 @@ import inspect
 import re
 from pathlib import Path
 
-from e2e.sim import checkers
-from e2e.sim.excuses import Excuse
+from sim import checkers
+from sim.excuses import Excuse
 
-PAGE = Path(__file__).parents[3] / "docs" / "internals" / "excuses.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "excuses.md"
 
 
 def test_the_page_has_every_excuse_with_its_reason_and_no_other() -> None:

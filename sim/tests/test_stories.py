@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from e2e.sim.mutations import MUTATIONS
-from e2e.sim.run import silence
-from e2e.sim.stories.__main__ import PAGE, TAIL, section, shorter, tell
-from e2e.sim.stories.draw import Drawing
-from e2e.sim.stories.promises import PROMISES
-from e2e.sim.stories.world import Seen, Words
+from sim.mutations import MUTATIONS
+from sim.run import silence
+from sim.stories.__main__ import PAGE, TAIL, section, shorter, tell
+from sim.stories.draw import Drawing
+from sim.stories.promises import PROMISES
+from sim.stories.world import Seen, Words
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 SEED_COUNT = 20
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from e2e.sim.run import Task, run_seed, run_seeds
+from sim.run import Task, run_seed, run_seeds
 
 SEED_COUNT = 2000
 QUICK_SEED_COUNT = 500
 SHORT = ("restored", "started-copies", "topics-again")
 """Profiles of whole brokers in which few batches will do."""
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(600)
@@ -34,7 +34,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
             states[state] = states.get(state, 0) + 1
         if result.violation:
             broken.append(
-                f"seed {result.seed} (python -m e2e.sim --world cores --seed {result.seed} --trace): {result.violation}"
+                f"seed {result.seed} (python -m sim --world cores --seed {result.seed} --trace): {result.violation}"
             )
         assert len(broken) < 10, "\n".join(broken)
     assert not broken, "\n".join(broken)
@@ -112,7 +112,7 @@ def test_a_seed_runs_the_same_each_time(seed: int) -> None:
 
 
 def _digests(hash_seed: str) -> str:
-    script = "from e2e.sim.run import run_seed\nprint([run_seed(s, detailed=True).digest for s in (1, 2, 11, 30)])"
+    script = "from sim.run import run_seed\nprint([run_seed(s, detailed=True).digest for s in (1, 2, 11, 30)])"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from e2e.sim.run import Task, run_all
+from sim.run import Task, run_all
 
 PROFILES = ("servers-lost", "stubs-copied", "torn-and-chatty")
 QUICK, SLOW = 8, 200

@@ -38,7 +38,7 @@ KINDS: tuple[str, ...] = (
     "coordinator_refuses",
     "restore",
 )
-"""The faults that may be drawn; each is a method `inject_<kind>` of `e2e.sim.injector.Injector`."""
+"""The faults that may be drawn; each is a method `inject_<kind>` of `sim.injector.Injector`."""
 
 RUNTIME_KINDS: tuple[str, ...] = (
     "starve",
@@ -49,7 +49,7 @@ RUNTIME_KINDS: tuple[str, ...] = (
     "bit_flip",
     "roll",
 )
-"""Those that only whole brokers can meet; methods of `e2e.sim.runtime_injector.RuntimeInjector`."""
+"""Those that only whole brokers can meet; methods of `sim.runtime_injector.RuntimeInjector`."""
 
 
 MORE_KINDS: tuple[str, ...] = (
@@ -75,15 +75,15 @@ MORE_KINDS: tuple[str, ...] = (
 
 
 DISK_KINDS: tuple[str, ...] = ("fsync_error",)
-"""Those that only the storage adapter can meet; methods of `e2e.sim.disks_world.DisksInjector`."""
+"""Those that only the storage adapter can meet; methods of `sim.disks_world.DisksInjector`."""
 
 
 SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word", "told_first")
-"""Those that meet a server; methods of `e2e.sim.serving_faults.ServingFaults`."""
+"""Those that meet a server; methods of `sim.serving_faults.ServingFaults`."""
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")
-"""Faults of a world in which an operator changes what it wants of broker groups; methods of `e2e.sim.groups_world`."""
+"""Faults of a world in which an operator changes what it wants of broker groups; methods of `sim.groups_world`."""
 
 
 @dataclass(frozen=True, slots=True)

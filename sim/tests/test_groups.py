@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from e2e.sim.faults import GROUP_KINDS
-from e2e.sim.groups_world import GroupsInjector
-from e2e.sim.run import Task, run_all, run_seed
+from sim.faults import GROUP_KINDS
+from sim.groups_world import GroupsInjector
+from sim.run import Task, run_all, run_seed
 
 SEED_COUNT = 40
 QUICK_SEED_COUNT = 12

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from e2e.sim.mutations import MUTATIONS
-from e2e.sim.run import Task, find
+from sim.mutations import MUTATIONS
+from sim.run import Task, find
 
 SEEDS_A_MUTANT = 300
-"""At the most; nearly all are found within twenty. `python -m e2e.sim --mutants` prints the table."""
+"""At the most; nearly all are found within twenty. `python -m sim --mutants` prints the table."""
 
 
 SLOW = {

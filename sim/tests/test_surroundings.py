@@ -31,12 +31,12 @@ from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
 from seriatim_broker.testing.memory_storage import MemoryStorage
 
-from e2e.sim.brokers import checksum
-from e2e.sim.checkers import Judge, messages_of
-from e2e.sim.faults import Options
-from e2e.sim.injector import CONTROL_LANE, DATA_LANE, Injector
-from e2e.sim.network import Network
-from e2e.sim.schedule import Schedule, Violation
+from sim.brokers import checksum
+from sim.checkers import Judge, messages_of
+from sim.faults import Options
+from sim.injector import CONTROL_LANE, DATA_LANE, Injector
+from sim.network import Network
+from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
 A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)

@@ -1,6 +1,6 @@
 """What must hold in every state of the small world, and at every step that the judge of the big simulation knows.
 
-The judge (`e2e.sim.checkers`) remembers one history, but here each state has a history of its own. So each transaction
+The judge (`sim.checkers`) remembers one history, but here each state has a history of its own. So each transaction
 and each reply gets a new judge, which knows only the disks and the chain.
 """
 

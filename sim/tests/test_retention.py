@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from e2e.sim.run import Task, run_all, run_seed
+from sim.run import Task, run_all, run_seed
 
 WORLDS = (("cores", "retention", 150, 12), ("cores", "unread", 40, 8), ("brokers", "retention", 24, 4))
 """World, profile, and of how many seeds, slow and quick."""

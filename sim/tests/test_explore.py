@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from e2e.sim.explore.checks import Checks
-from e2e.sim.explore.model import Model
-from e2e.sim.explore.mutants import (
+from sim.explore.checks import Checks
+from sim.explore.model import Model
+from sim.explore.mutants import (
     LOST_WRITE,
     MUTANTS,
     QUIET,
@@ -20,9 +20,9 @@ from e2e.sim.explore.mutants import (
     hunt,
     table,
 )
-from e2e.sim.explore.search import Found, explore, report
-from e2e.sim.explore.state import Draft, Limits, State
-from e2e.sim.mutations import MUTATIONS, applied
+from sim.explore.search import Found, explore, report
+from sim.explore.state import Draft, Limits, State
+from sim.mutations import MUTATIONS, applied
 
 
 def _explored(limits: Limits, states_max: int, rule: str = "") -> Found:
@@ -63,7 +63,7 @@ def test_a_rule_that_is_taken_away_is_missed(rule: str) -> None:
 
 
 def test_the_table_says_what_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("e2e.sim.explore.mutants.MUTANTS", {"every-member": (QUIET, 10), "attempt-id": (QUIET, 10)})
+    monkeypatch.setattr("sim.explore.mutants.MUTANTS", {"every-member": (QUIET, 10), "attempt-id": (QUIET, 10)})
     found, missed = (line.split() for line in table()[1:3])
     assert found[:3] == ["every-member", "I12", "1"]
     assert missed[:3] == ["attempt-id", "-", "-"]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.sim.mutations import MUTATIONS
-from e2e.sim.run import Task, run_seed, run_seeds, shrink
+from sim.mutations import MUTATIONS
+from sim.run import Task, run_seed, run_seeds, shrink
 
 SEED_COUNT = 80
 QUICK_SEED_COUNT = 40
 SEEDS_A_MUTANT = 60
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(600)
@@ -32,7 +32,7 @@ def test_seeds_keep_every_promise(seeds: range) -> None:
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:
-            broken.append(f"seed {result.seed} (python -m e2e.sim --seed {result.seed}): {result.violation}")
+            broken.append(f"seed {result.seed} (python -m sim --seed {result.seed}): {result.violation}")
         assert len(broken) < 10, "\n".join(broken)
     assert not broken, "\n".join(broken)
     # About half of what was seen when this was written: a world in which little happens proves little.
@@ -51,7 +51,7 @@ def test_a_seed_runs_the_same_each_time() -> None:
 
 def _digests(hash_seed: str) -> str:
     script = (
-        "from e2e.sim.run import run_seed\n"
+        "from sim.run import run_seed\n"
         "print([run_seed(s, world='brokers', detailed=True).digest for s in (2, 6, 10, 15, 31)])\n"
         "print([run_seed(s, world='disks', detailed=True).digest for s in (1, 4, 9)])"
     )

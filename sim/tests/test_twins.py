@@ -7,7 +7,7 @@ from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.values.effects import Effect
 from seriatim_broker.core.values.events import Event, Moment
 
-from e2e.sim.world import World
+from sim.world import World
 
 EVERY = 23
 """Of so many steps one is taken by a twin first: freezing a whole core costs as much as a hundred steps."""

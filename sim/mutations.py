@@ -1,7 +1,7 @@
 """All planted bugs: rules of the product, removed one at a time, each of which the simulation must find.
 
 A mutant replaces named decision points for the time of a run. Each mutant lists the promises that the judge may report
-as broken. `python -m e2e.sim --mutation NAME` looks for seeds, `python -m e2e.sim --mutants` prints the table of all.
+as broken. `python -m sim --mutation NAME` looks for seeds, `python -m sim --mutants` prints the table of all.
 """
 
 from __future__ import annotations

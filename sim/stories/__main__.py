@@ -1,4 +1,4 @@
-"""`python -m e2e.sim.stories`: find the shortest story of each broken promise, and write the page that tells them."""
+"""`python -m sim.stories`: find the shortest story of each broken promise, and write the page that tells them."""
 
 from __future__ import annotations
 

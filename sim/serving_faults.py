@@ -1,6 +1,6 @@
 """Faults that hit servers in the rare moments that decide which member may deliver and what a new server knows.
 
-Each method is one fault of `e2e.sim.injector.Injector`. A fault of several steps lists them in order.
+Each method is one fault of `sim.injector.Injector`. A fault of several steps lists them in order.
 """
 
 from __future__ import annotations

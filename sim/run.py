@@ -1,10 +1,10 @@
 """Runs of the simulation from the command line: many seeds at once, or the story of one.
 
-python -m e2e.sim --minutes 10            seeds on all cores for ten minutes; what fails is shrunk and told
-python -m e2e.sim --seeds 200             seeds 0 to 199
-python -m e2e.sim --seed 17 --trace       what happened in seed 17, step by step
-python -m e2e.sim --mutation NAME         seeds until the mutant is found
-python -m e2e.sim --mutants               the table of planted bugs: seeds until each is found, and by which promise
+python -m sim --minutes 10            seeds on all cores for ten minutes; what fails is shrunk and told
+python -m sim --seeds 200             seeds 0 to 199
+python -m sim --seed 17 --trace       what happened in seed 17, step by step
+python -m sim --mutation NAME         seeds until the mutant is found
+python -m sim --mutants               the table of planted bugs: seeds until each is found, and by which promise
 
 There are three worlds: whole brokers (`--world brokers`); bare cores without the runtime, which simulate less and are
 ten times faster (`cores`); and whole brokers whose disks the real storage adapter writes (`disks`).
@@ -87,7 +87,7 @@ class Task:
     @property
     def command(self) -> str:
         """How to see it again."""
-        words = [f"python -m e2e.sim --seed {self.seed}"]
+        words = [f"python -m sim --seed {self.seed}"]
         words += [f"--world {self.world}"] if self.world != "brokers" and not self.mutation else []
         words += [
             f"--{name} {value}" for name, value in (("mutation", self.mutation), ("profile", self.profile)) if value
@@ -180,7 +180,7 @@ def _summary(result: Result) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; 1 if a promise was broken (with `--mutation`: if none was)."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.sim", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
     parser.add_argument("--minutes", type=float, default=0.0, help="run seeds for so long instead")

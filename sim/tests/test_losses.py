@@ -14,9 +14,9 @@ from seriatim_broker.core.values.log import Batch, LocalSegment, Preparation, Pu
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from e2e.sim.brokers import checksum
-from e2e.sim.checkers import PERSON, Judge, messages_of
-from e2e.sim.schedule import Schedule, Violation
+from sim.brokers import checksum
+from sim.checkers import PERSON, Judge, messages_of
+from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
 A, B = MemberId("a-0", "a" * 32), MemberId("b-0", "b" * 32)

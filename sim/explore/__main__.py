@@ -1,4 +1,4 @@
-"""`python -m e2e.sim.explore`: narrow worlds that go deep, then the whole small world, or one world by its options."""
+"""`python -m sim.explore`: narrow worlds that go deep, then the whole small world, or one world by its options."""
 
 from __future__ import annotations
 
