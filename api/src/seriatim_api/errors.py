@@ -93,7 +93,8 @@ class MessageTooLargeError(RequestError):
 
 
 class BatchMismatchError(RequestError):
-    """The count or the length in the batch header does not match the body."""
+    """The count or the length in the batch header does not match the body, or the batch begins with messages that were
+    stored before as part of another batch."""
 
     number = 111
 

@@ -21,8 +21,8 @@ class BrokerConfig:
             process takes the value from its setting `silence_ms` (500 by default, see `BrokerSettings.core_config`).
             The default here counts only for a core that is made without settings: in tests, and in the small model.
         lane_probe_us: If a peer has not received anything on a link's data lane for so long, a probe is sent there.
-        lane_stall_us: One lane of a link that carried nothing for so long counts as silence of the peer, although
-            another lane carries. Longer than the largest message takes (32 MiB at `switch_bytes_per_s`: 1.7 s),
+        lane_stall_us: One lane of a link (control with its heartbeats, or data) that carried nothing for so long counts
+            as silence of the peer, although the other lane carries. Longer than the largest message takes (32 MiB at `switch_bytes_per_s`: 1.7 s),
             because nothing behind it arrives before it, and longer than the hang of a disk that is noticed; a lane
             that is stalled delays what is sent on it for at most this and `lane_probe_us`.
         probe_us: A master that a client finds silent is asked; without an answer in this time it is taken for dead.
@@ -32,7 +32,7 @@ class BrokerConfig:
             master answers; four times as old from the third opening on. 0: complaints are always believed.
         vain_patience_us_max: The same for a partition that clients moved around all its groups twice, and in which no
             segment since got a message: clients reach no broker. It begins with eight times `patience_us` and doubles
-            with each empty segment up to this, because empty segments stay in the chain.
+            with each empty segment up to this, because each of them takes a number of the chain for ever.
         disk_hang_us: A member whose disk completed no write for so long, although one waits, counts as silent. Above
             the longest pause of a disk that works (a network volume that fails over: about 1 s), because wrong costs a
             switch of every segment there; below the time that client deadlines wait.
