@@ -78,8 +78,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         balance_moves_per_s: Most open segments that the controller moves in a second.
         balance_threshold: How much the busiest broker group, or the busiest master in a broker group, may be above the
             mean, as a ratio.
-        balance_floor_bytes_per_s: If the mean traffic of a broker group is below this, the controller moves nothing. Each
-            batch counts as 64 KiB more than its bytes.
+        balance_floor_bytes_per_s: If the mean traffic of a broker group is below this, the controller moves nothing.
+            Each batch counts as 64 KiB more than its bytes.
         balance_steady_s: The controller moves nothing from or to a broker group for so many seconds after a change in
             it.
         balance_move_again_s: The controller does not move an open segment again for so many seconds.

@@ -22,9 +22,9 @@ class BrokerConfig:
             The default here counts only for a core that is made without settings: in tests, and in the small model.
         lane_probe_us: If a peer has not received anything on a link's data lane for so long, a probe is sent there.
         lane_stall_us: One lane of a link (control with its heartbeats, or data) that carried nothing for so long counts
-            as silence of the peer, although the other lane carries. Longer than the largest message takes (32 MiB at `switch_bytes_per_s`: 1.7 s),
-            because nothing behind it arrives before it, and longer than the hang of a disk that is noticed; a lane
-            that is stalled delays what is sent on it for at most this and `lane_probe_us`.
+            as silence of the peer, although the other lane carries. Longer than the largest message takes (32 MiB at
+            `switch_bytes_per_s`: 1.7 s), because nothing behind it arrives before it. Longer than the hang of a disk
+            that is noticed. A lane that is stalled delays what is sent on it for at most this and `lane_probe_us`.
         probe_us: A master that a client finds silent is asked; without an answer in this time it is taken for dead.
         restless_us: A partition that was opened twice within this is restless: a client's complaint alone does not move
             it at once, see `patience_us`.
