@@ -107,16 +107,6 @@ def test_a_weaker_level_decides_only_when_the_reply_leaves(level: AckLevel, when
     assert request in bench.accepted()
 
 
-def test_where_the_topic_flushes_no_promise_is_made_before_the_commit() -> None:
-    """What this member has in memory only, its next run may not have; and that may be the only one that is asked."""
-    bench = opened_master()
-    request = bench.append(0, starts=True, level=AckLevel.REPLICATED)
-    bench.ack(M01, 1)
-    assert not bench.accepted()
-    bench.persist()
-    assert request in bench.accepted()
-
-
 def test_consumers_level_is_not_the_producers_commit_moves_only_with_every_member() -> None:
     bench = opened_master()
     bench.append(0, starts=True, level=AckLevel.MASTER_RECEIVED)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seriatim_api.errors import CoordinatorBehindError, OutcomeUnknownError
+from seriatim_api.errors import CoordinatorBehindError
 from seriatim_broker.core.peers import behind
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain
-from seriatim_broker.core.values.log import PutBatch, PutChain, PutSegment, RecoveredPartition
+from seriatim_broker.core.values.log import PutChain, PutSegment, RecoveredPartition
 
 from .support import (
     M00,
@@ -73,20 +73,6 @@ def test_a_record_that_went_back_stops_everything(found: Chain | None) -> None:
     assert not bench.all(fx.WriteChain)
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_whoever_sees_the_loss_tells_those_whom_a_switch_from_the_older_record_would_fence(is_restarted: bool) -> None:
-    bench = Bench(M10, run=2, found=[RecoveredPartition(P, chain=second_chain())]) if is_restarted else ahead()
-    bench.link(M00)
-    bench.link(M20)
-    bench.clear()
-    bench.do(ev.ChainRead(P, first_chain(), 3))
-    assert [update.chain for update in bench.sent(msg.ChainUpdate, M00)] == [second_chain()]
-    assert not bench.sent(msg.ChainUpdate, M20), "it is no member of that segment"
-    bench.wait(4 * SECOND, (M00, M11, M20))
-    bench.do(ev.ChainRead(P, first_chain(), 3))
-    assert len(bench.sent(msg.ChainUpdate, M00)) == 1, "once"
-
-
 def test_when_the_record_is_there_again_the_segment_is_switched() -> None:
     bench = ahead()
     bench.do(ev.ChainRead(P, None, 0))
@@ -114,20 +100,6 @@ def test_an_answer_to_a_read_that_began_before_is_no_loss() -> None:
     bench.hear(M01, msg.ChainUpdate(second_chain(), 101))
     bench.do(ev.ChainRead(P, first_chain(), 100))
     assert not is_behind(bench)
-
-
-def test_another_record_under_the_same_epoch_and_revision_is_noticed() -> None:
-    """A restored coordinator counts on from a lower revision, and comes to the known one again."""
-    bench = opened_master()
-    known = replace(first_chain(), epoch=second_chain().epoch)
-    bench.do(ev.CompareChains())
-    bench.do(ev.ChainRead(P, known, 32))
-    bench.do(ev.CompareChains())
-    bench.do(ev.ChainRead(P, known, 32))
-    assert not is_behind(bench)
-    bench.do(ev.CompareChains())
-    bench.do(ev.ChainRead(P, second_chain(), 32))
-    assert "is another one than this broker knows" in behind.reason(bench.core.state)
 
 
 def test_what_was_lost_and_decided_once_more_is_the_same_record() -> None:
@@ -323,22 +295,6 @@ def test_who_was_only_asked_stays_until_the_record_is_there_again() -> None:
     assert P not in bench.core.partitions, "nothing of it is here"
 
 
-def test_a_switch_that_learns_of_the_loss_on_its_way_writes_nothing() -> None:
-    bench = switcher()
-    fenced(bench, M00, 0, unbroken=True)
-    bench.hear(M01, msg.ChainChanges(replace(second_chain(), epoch=9), 0, since=9, gone=(), digest=0))
-    bench.do(ev.ChainRead(P, first_chain(), 3))
-    assert is_behind(bench)
-    prepare_answers(bench, M10, M11)
-    assert not bench.all(fx.WriteChain)
-    bench.clear()
-    bench.do(ev.CompareChains())
-    bench.do(ev.ChainRead(P, replace(second_chain(), epoch=10), 4))
-    assert not is_behind(bench)
-    bench.wait(4 * SECOND, (M00, M01, M10, M11, M21))
-    assert not bench.all(fx.WriteChain), "the record is past that segment"
-
-
 def test_a_planned_switch_that_learns_of_the_loss_after_the_fence_goes_on_when_the_record_is_there() -> None:
     bench = planner()
     rested(bench)
@@ -349,16 +305,3 @@ def test_a_planned_switch_that_learns_of_the_loss_after_the_fence_goes_on_when_t
     bench.do(ev.OwnRecordSeen(""))
     bench.read_chain(first_chain())
     assert bench.sent(msg.FenceRequest, M01), "the master is fenced, so all members are asked"
-
-
-def test_a_length_that_another_member_tells_is_no_answer_while_the_coordinator_is_behind() -> None:
-    bench = opened_master()
-    bench.append(0, starts=True)
-    bench.persist()
-    bench.do(ev.OwnRecordSeen("it has no record of g0-0"))
-    (batch,) = [write.batch for write in bench.writes(PutBatch)]
-    bench.hear(M01, msg.ChainUpdate(sealed_chain(first_chain(), 1, batch.header.checksum), 102))
-    bench.persist()
-    assert not bench.accepted()
-    (error,) = bench.refused().values()
-    assert isinstance(error, OutcomeUnknownError)

@@ -27,10 +27,8 @@ from .support import (
     checksum_of,
     filled,
     first_chain,
-    opened_slave,
     prepared,
     recovered,
-    replicate,
     sealed_chain,
     segment_of,
 )
@@ -259,13 +257,3 @@ def test_where_another_disk_has_the_slot_of_the_server_a_whole_copy_asks_for_ano
     bench.wait(5 * SECOND)
     assert not bench.sent(msg.EligibleRequest)
     assert segment_of(bench.all(fx.WriteChain)[-1].chain, 1).server == M01
-
-
-def test_a_member_that_learns_of_the_seal_before_its_own_flush_is_listed_after_it() -> None:
-    bench = opened_slave()
-    replicate(bench, BATCHES)
-    bench.read_chain(chain_of(eligible=(M00,)))
-    assert not bench.sent(msg.EligibleRequest)
-    bench.persist()
-    bench.wait(SECOND, (M00,))
-    assert bench.sent(msg.EligibleRequest, M00)

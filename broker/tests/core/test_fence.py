@@ -159,26 +159,6 @@ def test_a_restarted_member_answers_with_the_append_time_of_its_last_batch() -> 
     assert answer_of(bench).last_append_ms == last_ms
 
 
-@pytest.mark.parametrize("flushed", [1, 2])
-def test_a_master_answers_with_the_append_time_at_its_commit(flushed: int) -> None:
-    """What lies above will be gone, and it may have set append time back: the clock of this master went back."""
-    bench = opened_master(flush=False)
-    for sequence in range(2):
-        bench.append(sequence, starts=not sequence)
-        bench.wait(SECOND, (M01,))
-    committed_ms = bench.part.logs[1].last_append_ms
-    bench.persist()
-    bench.ack(M01, 2, durable=flushed)
-    bench.wall_jump_ms = -3 * 3_600_000
-    bench.append(2)
-    assert bench.part.logs[1].last_append_ms < committed_ms
-    fence(bench)
-    bench.persist()
-    answer = answer_of(bench)
-    assert (answer.length, answer.commit) == (2, flushed)
-    assert answer.last_append_ms == committed_ms
-
-
 def test_a_master_that_tells_no_length_answers_with_its_newest_append_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The segment will be opened over, and all that this member has may be settled in it later."""
     bench = opened_master()
@@ -296,28 +276,6 @@ def test_a_suspect_fences_but_gives_no_length() -> None:
     answer = answer_of(bench)
     assert answer.fenced
     assert answer.length is None
-
-
-def test_a_suspect_stays_one_in_later_runs() -> None:
-    found = RecoveredPartition(P, (recovered(1, batches_of(1, [1]), flush=False),), (prepared(1, (M00, M01)),))
-    for suspect_before_run, length in ((2, None), (1, 1), (0, 1)):  # the segment was opened in run 1
-        bench = Bench(M01, 3, (found,), suspect_before_run=suspect_before_run)
-        fence(bench)
-        bench.persist()
-        assert answer_of(bench).length == length
-
-
-def test_a_suspect_that_lost_all_of_a_segment_gives_no_length() -> None:
-    """That the segment was opened here was not flushed either; of what it prepared since, it knows all."""
-    for prepared_in, flush, length in ((1, False, None), (1, True, 0), (2, False, 0)):
-        preparation = replace(prepared(1, (M00, M01), run=prepared_in), flush=flush)
-        found = RecoveredPartition(P, (), (preparation,))
-        asked, learned = (Bench(M01, 3, (found,), suspect_before_run=2) for _ in range(2))
-        learned.read_chain(first_chain(flush=flush))
-        for bench in (asked, learned):
-            fence(bench)
-            bench.persist()
-            assert answer_of(bench).length == length
 
 
 def test_a_suspect_is_trusted_where_the_topic_flushes() -> None:

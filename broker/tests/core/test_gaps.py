@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import pytest
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError, UnavailableError, UnknownTopicError
-from seriatim_broker.core.copies import producer_tables
-from seriatim_broker.core.dispatch import partitions
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain, declare_lost
-from seriatim_broker.core.values.producers import ProducerTable
 from seriatim_broker.core.values.segment import SegmentState
 
 from .support import (
     CONFLICT,
     GROUP,
     M00,
-    M01,
     M10,
     M11,
     M20,
@@ -26,7 +22,6 @@ from .support import (
     TOPIC,
     Bench,
     P,
-    batches_of,
     first_chain,
     sealed_chain,
     segment_of,
@@ -129,35 +124,3 @@ def test_a_consumer_is_told_of_a_gap_that_lies_behind_empty_segments() -> None:
     bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "reader", ev.StartPosition.EARLIEST, False))
     bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(3, 5, 0, TOPIC), 9))
     assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
-
-
-def test_a_consumer_is_told_of_the_gap_though_the_record_came_after_the_cursor() -> None:
-    bench = Bench(M10)
-    bench.link(M20)
-    bench.link(M11)
-    bench.prepare(2, (M10, M11), M20, incomplete=True)
-    bench.open(UNSETTLED)
-    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "reader", ev.StartPosition.EARLIEST, False))
-    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 5, 0, TOPIC), 9))
-    assert not bench.delivered(fx.Gap)
-    lost = declare_lost(UNSETTLED, 1)
-    for _ in range(2):
-        bench.hear(M20, msg.ChainUpdate(lost, 200))
-    assert bench.delivered(fx.Gap) == [fx.Gap(1, 0, "declared lost")]
-
-
-def test_the_table_behind_a_lost_segment_is_that_before_it() -> None:
-    """The lost one was opened with a complete table, which is as lost as the rest of it."""
-    chain = sealed_chain(first_chain((M10, M11)), 3, 77, members=(M20, M21))
-    chain = declare_lost(unsettled_chain(chain, members=(M00, M01)), 2)
-    bench = Bench(M00)
-    bench.link(M10)
-    bench.read_chain(chain)
-    broker = bench.core.state
-    partition = partitions.find(bench.core.partitions, P)
-    partition.chain = chain
-    assert producer_tables.want_before(broker, partition, 3) is None
-    table = ProducerTable()
-    table.record(batches_of(1, [1])[0].header)
-    producer_tables.on_answer(broker, partition, msg.TableAnswer(P, 1, table.at_rest()))
-    assert producer_tables.want_before(broker, partition, 3).at_rest() == table.at_rest()

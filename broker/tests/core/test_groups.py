@@ -224,42 +224,6 @@ def test_a_crossing_that_is_not_known_to_have_happened_is_not_told(outcome: ev.W
     assert not bench.delivered(fx.EndOfSegment)
 
 
-def test_whoever_could_not_make_a_cursor_reads_the_chain_before_it_tries_again() -> None:
-    """A new group's cursor compares the chain's revision: under the same one it would be refused again and again."""
-    bench = Serving()
-    bench.join()
-    bench.read_chain(bench.chain)
-    bench.do(ev.CursorRead(P, GROUP, None, 0))
-    (write,) = bench.all(fx.WriteCursor)
-    bench.clear()
-    bench.do(ev.CursorWritten(P, GROUP, write.serial, CONFLICT, 0))
-    bench.do(ev.CursorRead(P, GROUP, None, 0))
-    assert bench.all(fx.ReadChain)
-    assert not bench.all(fx.WriteCursor)
-    bench.do(ev.ChainRead(P, bench.chain, write.chain_revision + 3))
-    bench.do(ev.CursorRead(P, GROUP, None, 0))
-    (again,) = bench.all(fx.WriteCursor)
-    assert again.chain_revision == write.chain_revision + 3
-
-
-def test_a_cursor_under_a_lower_revision_came_late_only_if_its_read_began_before() -> None:
-    bench = served()
-    write = cross(bench)
-    bench.clear()
-    bench.do(ev.CursorWritten(P, GROUP, write.serial, UNKNOWN, 0))
-    (read,) = bench.all(fx.ReadCursor)
-    assert read.known_revision == 5
-    record = ev.CursorRecord(1, 1, 0, TOPIC)
-    bench.do(ev.CursorRead(P, GROUP, record, 3, known_revision=4))
-    bench.persist()
-    bench.synced()
-    assert not bench.all(fx.WriteCursor), "it was read before the newest one was known"
-    bench.do(ev.CursorRead(P, GROUP, record, 3, known_revision=5))
-    bench.persist()
-    bench.synced()
-    assert bench.all(fx.WriteCursor)[-1].revision == 3, "an older copy of the coordinator was restored"
-
-
 def test_the_place_of_a_group_is_found_anew_when_the_coordinator_is_rebuilt() -> None:
     """A member that did not notice the loss may serve it where an older cursor had put it."""
     bench = served()
@@ -270,14 +234,6 @@ def test_the_place_of_a_group_is_found_anew_when_the_coordinator_is_rebuilt() ->
     bench.cursor(no=2, revision=4)
     (refused,) = bench.delivered(fx.SubscriptionRefused)
     assert (refused.segment_no, refused.server) == (2, M10.broker)
-
-
-def test_a_group_is_given_with_a_flag_what_it_had_left_as_this_disk_knows() -> None:
-    bench = Serving(cursors=(CursorState(2, GROUP, 1, acked=0, reserved=0),))
-    bench.begin()  # an older copy of the coordinator says: segment 1
-    bench.deliver()
-    assert bench.indexes() == list(range(bench.length))
-    assert all(event.maybe_repeated_below > bench.length for event in bench.delivered(fx.Batches))
 
 
 def test_the_cursor_does_not_cross_before_everything_is_acknowledged() -> None:
@@ -331,29 +287,6 @@ def test_a_new_group_begins_at_the_first_segment() -> None:
     bench.do(ev.CursorRead(P, GROUP, None, 0))
     write = bench.all(fx.WriteCursor)[-1]
     assert (write.record.segment_no, write.record.start_index, write.revision) == (1, 0, 0)
-
-
-def test_a_read_that_overtakes_the_answer_of_the_cursors_creation_begins_nothing() -> None:
-    """Else the group would begin twice, and its consumer be given the same messages under two tokens."""
-    bench = Serving()
-    bench.link(M01)
-    bench.join()
-    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
-    bench.read_chain(bench.chain)
-    bench.cursor()
-    bench.written()
-    bench.persist()
-    bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + 100 * MS, (M01,))
-    bench.do(ev.CursorRead(P, GROUP, None, 0))
-    (write,) = bench.all(fx.WriteCursor)
-    bench.cursor(revision=6)
-    bench.deliver()
-    assert not bench.delivered(fx.Joined)
-    bench.do(ev.CursorWritten(P, GROUP, write.serial, DONE, 6))
-    bench.cursor(revision=6)
-    bench.deliver()
-    assert len(bench.delivered(fx.Joined)) == 1
-    assert bench.indexes() == list(range(bench.length))
 
 
 def test_a_consumer_is_sent_to_the_server_of_its_groups_head() -> None:
@@ -460,53 +393,12 @@ def test_a_server_that_lost_the_right_revokes() -> None:
 # ---- behind an unsettled segment ------------------------------------------------------------------------
 
 
-def test_behind_an_unsettled_segment_nothing_is_delivered_before_the_tables_are_known_and_repeats_are_skipped() -> None:
-    from dataclasses import replace
-
-    from seriatim_broker.core.values.chain import Seal, settle
-    from seriatim_broker.core.values.log import RecoveredPartition
-    from seriatim_broker.core.values.producers import ProducerTable
-
-    from .support import Bench, checksum_of, recovered, unsettled_chain
-
-    batches = batches_of(2, [1, 1, 1], sequence=3)
-    repeated = ProducerTable()
-    repeated.record(batches_of(1, [1], sequence=3)[0].header)
-    found = recovered(2, batches, commit=3, sealed=True, incomplete=True)
-    bench = Bench(M00, 1, (RecoveredPartition(P, (found,)),))
-    chain = settle(unsettled_chain(first_chain((M10, M01)), members=(M00, M01)), 1, Seal(4, 0, M10, (M10,), None, ()))
-    chain = sealed_chain(chain, 3, checksum_of(batches), members=(M10, M01), server=M00, eligible=(M00,))
-    chain = replace(chain)
-    bench.link(M10)
-    bench.do(ev.ConsumerJoin(STREAM, 1, P, GROUP, "c", ev.StartPosition.EARLIEST, False))
-    bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
-    bench.read_chain(chain)
-    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 5))
-    bench.written()
-    bench.persist()
-    bench.wait(SECOND, (M10,))
-    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 5))
-    bench.persist()
-    for read in bench.all(fx.ReadLog):
-        bench.do(ev.LogRead(read.serial, batches))
-    bench.persist()
-    bench.wait(SECOND, (M10,))
-    assert bench.sent(msg.TableRequest, M10)
-    assert not bench.delivered(fx.Batches)
-    bench.hear(M10, msg.TableAnswer(P, 1, repeated.at_rest()))
-    bench.wait(SECOND, (M10,))
-    assert [(skip.from_index, skip.to_index) for skip in bench.delivered(fx.Skip)] == [(0, 1)]
-    assert [b.header.base_index for event in bench.delivered(fx.Batches) for b in event.batches] == [1, 2]
-    left = (1 << 20) - sum(batch.size_bytes for batch in batches[1:])
-    assert bench.core.state.streams.credits[STREAM] == left, "no consumer gives back the credit of what is only skipped"
-
-
 def test_who_needs_the_table_of_a_server_that_is_gone_asks_for_another_server() -> None:
     """No other member misses the server of a segment that is empty, or that all consumer groups have read."""
     from seriatim_broker.core.values.chain import Seal, settle
     from seriatim_broker.core.values.log import RecoveredPartition
 
-    from .support import M11, Bench, checksum_of, recovered, sealed_chain, unsettled_chain
+    from .support import M11, Bench, checksum_of, recovered, unsettled_chain
 
     batches = batches_of(2, [1, 1, 1])
     found = recovered(2, batches, commit=3, sealed=True, incomplete=True)
@@ -531,55 +423,6 @@ def test_who_needs_the_table_of_a_server_that_is_gone_asks_for_another_server() 
     bench.wait(SECOND, (M01,))
     assert {message.segment_no for message in bench.sent(msg.TakeOver, M01)} == {1}
     assert not bench.delivered(fx.Batches)
-
-
-def test_a_server_that_hears_of_a_newer_cursor_serves_no_more_until_it_knows_the_record() -> None:
-    """1 it serves, cut off; 2 others move the group to a segment unknown here; 3 the cursor is heard of first."""
-    bench = served()
-    bench.ack(0)
-    bench.do(ev.Tick())
-    bench.wait(bench.config.ack_sync_us + MS)
-    assert bench.sent(msg.CursorSync, M01), "which no member confirms"
-    bench.clear()
-    bench.cursor(no=3, revision=9)
-    assert bench.all(fx.ReadChain)
-    bench.clear()
-    bench.unlink(M01)
-    bench.link(M01)
-    bench.wait(SECOND, (M01,))
-    assert not bench.sent(msg.CursorSync, M01)
-    assert not bench.delivered(fx.Batches)
-
-
-def test_who_asks_again_for_a_table_waits_once() -> None:
-    """Each question noted anew would make this server ask another one anew for each: they multiplied on the way."""
-    from .support import Bench, unsettled_chain
-
-    bench = Bench(M00)
-    bench.link(M10)
-    bench.read_chain(unsettled_chain(first_chain((M00, M01)), members=(M10, M01)))
-    for _ in range(5):
-        bench.hear(M10, msg.TableRequest(P, 1))
-    assert [wait.member for wait in bench.part.table_waits] == [M10]
-
-
-def test_a_question_for_a_table_leads_to_one_question_at_the_most() -> None:
-    """Two servers, each behind the other in turn, asked each other again for every waiting consumer: without end."""
-    from .support import M11, M20, M21, Bench, sealed_chain
-
-    chain = first_chain((M10, M11))
-    for members in ((M00, M01), (M10, M11), (M00, M01), (M20, M21)):  # segments 2 and 4 are served here, 1 and 3 there
-        chain = sealed_chain(chain, 0, 0, members, incomplete=True)
-    bench = Bench(M00)
-    for member in (M10, M20):
-        bench.link(member)
-    bench.read_chain(chain)
-    bench.clear()
-    bench.hear(M20, msg.TableRequest(P, 4))
-    assert [request.segment_no for request in bench.sent(msg.TableRequest, M10)] == [3]
-    bench.clear()
-    bench.hear(M10, msg.TableRequest(P, 2))
-    assert [request.segment_no for request in bench.sent(msg.TableRequest, M10)] == [1], "and not again for segment 3"
 
 
 def test_where_a_group_stands_is_found_anew_when_the_coordinator_has_what_it_had_lost() -> None:

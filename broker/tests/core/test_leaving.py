@@ -234,19 +234,6 @@ def test_a_member_that_stays_takes_the_right_of_a_server_that_is_gone() -> None:
     assert segment_of(write.chain, 1).members == (M00, M01, M20, M21)
 
 
-def test_one_that_leaves_takes_the_right_where_no_other_is_eligible() -> None:
-    """The server's disk is lost, its broker group is drained, no consumer reads: no other makes copies eligible."""
-    bench = whole_elsewhere(server=M01, eligible=(M00, M01))
-    for member in (M01, M20, M21):
-        bench.link(member)
-    bench.wait(2 * bench.config.heartbeat_us, (M01, M20, M21))
-    bench.unlink(M01, refused=True)
-    bench.do(ev.Release(P, (1,), M00, (M00, M01)))
-    (write,) = bench.all(fx.WriteChain)
-    assert segment_of(write.chain, 1).server == M00
-    assert segment_of(write.chain, 1).members == (M00, M01, M20, M21)
-
-
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_copy_without_control_records_takes_the_right_only_if_nobody_who_has_them_comes_back(
     is_replaced: bool,

@@ -225,22 +225,6 @@ def test_a_member_that_is_not_eligible_takes_over_only_after_the_servers_certifi
     assert taken.records_lost
 
 
-def test_lost_control_records_outlive_the_server_that_lost_them() -> None:
-    """It took over without them and restarted before a group came: what it delivers may still be a repeat."""
-    bench = Serving(run=2, server=M01, eligible=(M01,), learn=False)
-    bench.chain = change_server(bench.chain, 1, M00, (M01,))
-    bench.begin()
-    renewed = bench.all(fx.WriteCursor)[-1]
-    assert renewed.record.group_epoch == 2
-    bench.do(ev.CursorWritten(P, "readers", renewed.serial, ev.WriteOutcome.DONE, 6))
-    bench.cursor(epoch=2, revision=6)
-    bench.persist()
-    bench.deliver()
-    delivered = bench.delivered(fx.Batches)
-    assert delivered
-    assert all(event.maybe_repeated_below > bench.length for event in delivered)
-
-
 def test_a_member_that_lacks_a_part_does_not_take_over() -> None:
     from seriatim_broker.core.values.log import RecoveredPartition
 

@@ -6,7 +6,7 @@ from seriatim_api.ids import MemberId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import Seal, remove_eligible, settle
+from seriatim_broker.core.values.chain import remove_eligible
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.log import PutSegment, PutTailCopy, RecoveredPartition, TailCopy, Truncate
 from seriatim_broker.core.values.segment import SegmentState
@@ -144,38 +144,6 @@ def test_a_suspect_with_a_shorter_tail_leaves_it_to_the_other() -> None:
     shorter.wait(SECOND, (M10, M11))
     assert not shorter.sent(msg.StoreTail)
     assert not shorter.all(fx.WriteChain)
-
-
-def test_a_suspect_that_leaves_it_to_the_other_asks_whether_that_one_has_settled() -> None:
-    """The other may have had no answer to its transaction. Then it tells no member."""
-    shorter = returned(flush=False, suspect=True)
-    shorter.persist()
-    shorter.link(M00)
-    shorter.read_chain(CHAIN)
-    shorter.clear()
-    shorter.wait(SECOND, (M00, M10, M11))
-    assert not shorter.all(fx.ReadChain), "the member to leave it to is not there"
-    shorter.hear(M00, msg.SuspectTail(P, 1, 4))
-    shorter.wait(SECOND, (M00, M10, M11))
-    assert shorter.all(fx.ReadChain)
-    seal = Seal(4, 0, M00, (M00,), None, ())
-    shorter.read_chain(settle(CHAIN, 1, seal))
-    assert shorter.sent(msg.CopyRequest, M00)
-
-
-def test_a_suspect_does_not_wait_for_a_disk_that_was_replaced() -> None:
-    alone = returned(flush=False, suspect=True)
-    alone.persist()
-    alone.do(ev.DirectoryChanged((("g0", (M00, M01)), *GROUPS[1:])))
-    alone.wait(SECOND, (M10, M11))
-    assert not alone.sent(msg.StoreTail), "the other one may come back"
-    alone.do(ev.DirectoryChanged((("g0", (M01,)), *GROUPS[1:])))
-    assert not alone.sent(msg.StoreTail), "its slot has no other disk"
-    alone.do(ev.DirectoryChanged((("g0", (MemberId(M00.broker, "another disk"), M01)), *GROUPS[1:])))
-    stored(alone, M10)
-    (write,) = alone.all(fx.WriteChain)
-    assert segment_of(write.chain, 1).sealed_len == 3
-    assert [note.name for note in alone.all(fx.Note)].count("settled_by_suspect") == 1
 
 
 def test_what_a_replaced_disk_said_before_is_not_waited_for_either() -> None:
