@@ -30,10 +30,10 @@ from e2e.demo.settings import Settings, SettingsError, read_settings
 from e2e.workers import WorkerError
 
 FRAME_S: Final = 0.2
-"""Between two frames of the live view."""
+"""The time between two frames of the live view."""
 
 LINE_S: Final = 5.0
-"""Between two lines where there is no terminal."""
+"""The time between two lines of progress if stdout is not a terminal."""
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -41,7 +41,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class _View:
-    """What is shown while it runs: a live picture, or lines."""
+    """Shows the run while it goes on: as a live picture on a terminal, otherwise as lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -59,7 +59,7 @@ class _View:
             self._live.stop()
 
     def scene(self, scene: Scene) -> None:
-        """Something changed; drawn at most every `FRAME_S`."""
+        """Show the new state of the run, on a terminal at most once every `FRAME_S`."""
         now = time.monotonic()
         if self._live is not None:
             if now - self._shown_at >= FRAME_S:
@@ -70,13 +70,12 @@ class _View:
             self._shown_at, self._doing = now, scene.doing
 
     def fault(self, fault: DemoFault) -> None:
-        """A fault is over; the live view shows it anyhow."""
+        """Print a line for a fault that is over. The live view needs no such line, because it shows all faults."""
         if self._live is None:
             self._console.print(fault_line(fault), markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> int:
-    """The program."""
     console = Console()
     try:
         settings = read_settings(os.environ)
@@ -106,7 +105,7 @@ def main() -> int:
 
 
 async def _run(settings: Settings, view: _View) -> Result:
-    """The run as a task that SIGTERM ends like Ctrl-C does; of several failures the first is raised."""
+    """Run the demo as a task that SIGTERM ends as Ctrl-C does. If several things fail, raise the first failure."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -142,7 +141,7 @@ def _show(console: Console, settings: Settings, result: Result) -> None:
 
 
 def _log_to(file: TextIO) -> None:
-    """What the cluster's runner logs goes to a file: the terminal is drawn on."""
+    """Write the log of the cluster's runner to a file, because the live view draws on the terminal."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -28,7 +28,7 @@ JOIN_DEADLINE_S: Final = 60.0
 
 
 class Reading:
-    """Folds deliveries into histories; what came is written down by the client's recorder."""
+    """Folds deliveries into histories. (The client's recorder writes each delivery down.)"""
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}  # by partition: the highest offset applied
@@ -37,7 +37,7 @@ class Reading:
         self.last_at = 0.0
 
     def take(self, fetched: FetchedTable) -> None:
-        """Rows of one partition came."""
+        """Apply rows of one partition, without those that are known repeats."""
         at = time.monotonic()
         values = fetched.table.column("value")
         count = len(values)
@@ -51,7 +51,7 @@ class Reading:
         self.last_at = at
 
     def _known(self, partition: int, offset: int, count: int) -> int:
-        """How many of the rows from `offset` on were applied before: those up to the highest offset seen."""
+        """Return how many of the rows, from `offset` on, have an offset up to the highest that was applied."""
         return min(max(self._seen.get(partition, -1) - offset + 1, 0), count)
 
 
@@ -119,7 +119,6 @@ async def _main(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """The program."""
     parser = argparse.ArgumentParser(prog="python -m e2e.demo.consumer", description=__doc__)
     parser.add_argument("--bootstrap", required=True, help="host:port,...")
     parser.add_argument("--topic", required=True)

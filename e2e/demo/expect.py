@@ -19,25 +19,24 @@ NICENESS: Final = 15
 
 
 def write_histories(path: Path, histories: Mapping[bytes, bytes]) -> None:
-    """Histories into a file.
+    """Write histories into a file.
 
     Raises:
-        OSError: It cannot be written.
+            OSError: The file cannot be written.
     """
     path.write_text(json.dumps({key.decode(): text.decode() for key, text in histories.items()}))
 
 
 def read_histories(path: Path) -> dict[bytes, bytes]:
-    """What `write_histories` wrote.
+    """Read the histories that `write_histories` wrote.
 
     Raises:
-        OSError: It cannot be read.
+            OSError: The file cannot be read.
     """
     return {key.encode(): text.encode() for key, text in json.loads(path.read_text()).items()}
 
 
 def main() -> None:
-    """The program."""
     parser = argparse.ArgumentParser(prog="python -m e2e.demo.expect", description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--limit", type=int, default=None, help="only so many events")

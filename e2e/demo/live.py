@@ -1,8 +1,8 @@
 """Draws the running demo for a terminal: rate, chains, faults and their gaps, and how far the consumer is.
 
-Pure: a `Scene` has the figures of a moment. `draw` makes it into something that rich prints, and `progress_line` into
-one line if there is no terminal. The runner gathers the figures. Chains and faults share one axis of time, so that a
-reader sees which fault ended which segment. Words or shapes repeat what a colour says.
+This module is pure. A `Scene` has the figures of a moment. `draw` makes it into something that rich prints, and
+`progress_line` into one line if there is no terminal. The runner gathers the figures. Chains and faults share one axis
+of time, so that a reader sees which fault ended which segment. Words or shapes repeat what a colour says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.text import Text
 from e2e.demo.report import DemoFault, SegmentSpan
 
 RATE_WINDOW_S: Final = 60.0
-"""How much of the past the sparkline shows."""
+"""The length of the past that the sparkline shows."""
 
 FAULTS_SHOWN_MAX: Final = 8
 _GROUP_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6BB1")
@@ -31,16 +31,17 @@ _ROWS_OF_SPARK: Final = 3
 
 @dataclass(slots=True)
 class Scene:
-    """What is known at a moment; the runner keeps it up to date.
+    """All that the live view shows of one moment. The runner updates it.
 
     Attributes:
-        at_s: Seconds since the demo began to send; 0 before.
-        total: Events to be sent.
-        rates: Messages acknowledged in each `rate_step_s` seconds so far, oldest first.
-        faults: Every fault so far, the present one last.
-        segments: Every segment of every chain.
-        positions: For each partition how many the consumer has acknowledged, and how many there are.
-        doing: What happens right now, for people.
+            at_s: Seconds since the demo began to send; 0 before that.
+            total: The number of events that the demo sends.
+            rates: Messages acknowledged in each `rate_step_s` seconds so far, oldest first.
+            faults: Every fault so far, the present one last.
+            segments: Every segment of every chain.
+            positions: For each partition: the number of messages that the consumer has acknowledged, and the number of
+                messages in the partition.
+            doing: What the demo does right now, as a text for people.
         hits_min: How many faults must hit.
     """
 
@@ -61,18 +62,18 @@ class Scene:
 
     @property
     def hit_count(self) -> int:
-        """Faults that count."""
+        """The number of faults that count."""
         return sum(fault.hit for fault in self.faults)
 
     @property
     def rate(self) -> float:
-        """Messages acknowledged a second, over the last three seconds."""
+        """Messages acknowledged in a second, over the last 3 s."""
         recent = self.rates[-max(1, round(3 / self.rate_step_s)) :]
         return sum(recent) / (len(recent) * self.rate_step_s) if recent else 0.0
 
 
 def draw(scene: Scene, width: int) -> RenderableType:
-    """The scene, for a terminal of `width` columns."""
+    """Draw the scene for a terminal of `width` columns."""
     assert width >= 40
     inner = width - 4
     return Group(
@@ -85,7 +86,7 @@ def draw(scene: Scene, width: int) -> RenderableType:
 
 
 def progress_line(scene: Scene) -> str:
-    """The scene in one line."""
+    """Return the scene as one line."""
     return (
         f"{scene.at_s:6.1f} s  {scene.acknowledged:>9,} of {scene.total:,} acknowledged ({scene.rate:,.0f}/s)"
         f"  {scene.delivered:>9,} consumed  {len(scene.segments):>3} segments"
@@ -94,7 +95,7 @@ def progress_line(scene: Scene) -> str:
 
 
 def fault_line(fault: DemoFault) -> str:
-    """A fault in one line, once its gap is known."""
+    """Describe a fault in one line. Its gap must be known."""
     gap = "no gap seen" if fault.gap_ms is None else f"gap {fault.gap_ms:,.0f} ms"
     hit = "" if fault.hit else "  (hit nothing: does not count)"
     return f"{fault.at_s:6.1f} s  {fault.label:<9} {fault.victim:<18} {fault.role:<6}  {gap}{hit}"
@@ -130,7 +131,10 @@ def _rate(scene: Scene, width: int) -> RenderableType:
 
 
 def sparkline(values: Sequence[float], rows: int) -> list[str]:
-    """Columns of eighths, `rows` lines high, the highest line first; the greatest value fills its column."""
+    """Draw a column of eighths for each value.
+
+    Return `rows` lines, the highest first. The greatest value fills its column.
+    """
     top = max(values, default=0.0)
     heights = [round(value / top * rows * 8) if top > 0 else 0 for value in values]
     return ["".join(_SPARKS[min(max(height - 8 * row, 0), 8)] for height in heights) for row in reversed(range(rows))]
@@ -170,7 +174,10 @@ def _colours(segments: Iterable[SegmentSpan]) -> dict[str, str]:
 
 
 def ribbon(spans: Sequence[SegmentSpan], duration_s: float, columns: int, colours: dict[str, str]) -> Text:
-    """One partition's segments along the axis of time: a cell for each step, the newest segment that it touches."""
+    """Draw one partition's segments along the axis of time.
+
+    Each cell is a step of time. It shows the newest segment that touches it.
+    """
     cells: list[tuple[str, str]] = [(" ", "")] * columns
     for number, span in enumerate(spans):
         begin = _column(span.opened_at_s, duration_s, columns)

@@ -1,8 +1,8 @@
-"""The picture of a demo run: which broker group held each partition when, what was broken, and the rate meanwhile.
+"""Draws the picture of a demo run: which broker group held each partition at which time, all faults, and the rate.
 
 This module writes the SVG itself: rectangles, lines and labels. The same records give the same picture. A plotting
-library would not make the code shorter, and matplotlib brings 60 MB. The picture has a light ground of its own, so
-that it looks the same on a light and on a dark page.
+library would not make the code shorter, and matplotlib brings 60 MB. The picture has a light ground of its own, so that
+it looks the same on a light and on a dark page.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FONT: Final = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Seconds to pixels."""
+    """Converts seconds to pixels."""
 
     duration_s: float
 
@@ -60,15 +60,15 @@ def draw(
     title: str,
     subtitle: str = "",
 ) -> str:
-    """The picture, as the text of an SVG file.
+    """Return the picture as the text of an SVG file.
 
     Args:
-        segments: Of all partitions; a row for each partition, a bar for each segment.
-        faults: A mark each, in a lane for each kind; those that hit nothing are hollow.
-        rates: In the order of time; may be empty.
-        duration_s: Where the time axis ends, in seconds; what lies outside is cut off at the edge.
-        title: The headline.
-        subtitle: A line below it.
+            segments: The segments of all partitions. Each partition is a row, each segment a bar.
+            faults: Each fault is a mark, in a lane for its kind. The mark is hollow if the fault hit nothing.
+            rates: Samples of the rate in the order of time; may be empty.
+            duration_s: The end of the time axis, in seconds. Everything beyond it is cut off.
+            title: The headline.
+            subtitle: The line below the headline.
     """
     assert duration_s > 0
     scale = _Scale(duration_s)
@@ -123,7 +123,7 @@ def write(
     """Draw into a file.
 
     Raises:
-        OSError: It cannot be written.
+            OSError: The file cannot be written.
     """
     path.write_text(draw(segments, faults, rates, duration_s=duration_s, title=title, subtitle=subtitle))
 
@@ -157,7 +157,7 @@ def _text(
 
 
 def _hatch(svg: ET.Element) -> None:
-    """Stripes laid over a segment whose length is not known."""
+    """Define the stripes that are laid over a segment whose length is not known."""
     definitions = _add(svg, "defs")
     pattern = _add(
         definitions, "pattern", id="unsettled", width=7, height=7, patternUnits="userSpaceOnUse",
@@ -178,7 +178,7 @@ def _fault_labels(faults: Sequence[DemoFault]) -> list[str]:
 def _legend(
     svg: ET.Element, colours: dict[str, str], segments: Sequence[SegmentSpan], faults: Sequence[DemoFault]
 ) -> None:
-    """On a line of its own: groups, states out of the ordinary, marks."""
+    """Draw the legend on a line of its own: broker groups, unusual states, marks."""
     entries: list[tuple[str, str, str]] = [("group", group, colour) for group, colour in colours.items()]
     states = {segment.state for segment in segments}
     entries += [("state", state.lower(), state) for state in ("UNSETTLED", "LOST") if state in states]
@@ -199,7 +199,7 @@ def _legend(
 
 
 def _tick_seconds(duration_s: float) -> float:
-    """A round distance that makes six to twelve ticks."""
+    """Return a round distance that gives six to twelve ticks."""
     rough = duration_s / 10
     magnitude = 10.0 ** math.floor(math.log10(rough))
     return next(step * magnitude for step in (1.0, 2.0, 5.0, 10.0) if step * magnitude >= rough)
@@ -233,7 +233,7 @@ def _rate_panel(svg: ET.Element, scale: _Scale, rates: Sequence[RateSample], top
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten: the top of an axis."""
+    """Round up to the next of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten: the top of an axis."""
     if value <= 0:
         return 1.0
     magnitude = 10.0 ** math.floor(math.log10(value))
@@ -273,14 +273,14 @@ def _fault_words(fault: DemoFault) -> str:
 
 
 def _mark(parent: ET.Element, x: float, y: float, *, hit: bool) -> None:
-    """A small diamond: full where the fault hit, hollow where it did not."""
+    """Draw a small diamond: full if the fault hit, hollow if it did not."""
     points = f"{x:g},{y - 6:g} {x + 5:g},{y:g} {x:g},{y + 6:g} {x - 5:g},{y:g}"
     fill = _FAULT_COLOUR if hit else _GROUND
     _add(parent, "polygon", points=points, fill=fill, stroke=_FAULT_COLOUR, stroke_width=1.4)
 
 
 def _fault_lines(svg: ET.Element, scale: _Scale, faults: Sequence[DemoFault], top: float, end: float) -> None:
-    """Over the bars, for what hit: one should see which segments each fault ended."""
+    """Draw a line over the bars for each fault that hit, so that one sees which segments it ended."""
     for fault in faults:
         if fault.hit:
             x = scale.x(fault.at_s)
@@ -307,7 +307,10 @@ def _row_bars(
 
 
 def _extent(scale: _Scale, segment: SegmentSpan) -> tuple[float, float]:
-    """Where a segment's bar begins, and its width: a hair of ground between bars; the shortest stays visible."""
+    """Return where a segment's bar begins, and its width.
+
+    Thin gaps separate bars, and the shortest bar stays visible.
+    """
     x = scale.x(segment.opened_at_s)
     end = scale.x(segment.sealed_at_s if segment.sealed_at_s is not None else math.inf)
     return x, max(end - x - 1.2, 0.8)
@@ -320,7 +323,10 @@ def _row_labels(
     rows: Mapping[int, float],
     colours: dict[str, str],
 ) -> None:
-    """Last, so that no line crosses a number: the partitions, and the number of each segment with room for it."""
+    """Write the number of each partition, and the number of each segment that has room for it.
+
+    This comes last, so that no line crosses a number.
+    """
     middle = _ROW_HEIGHT / 2 + 4
     for partition, y in rows.items():
         _text(svg, _LEFT - 12, y + middle, f"partition {partition}", anchor="end")
@@ -339,7 +345,7 @@ def _row_labels(
 
 
 def _ink_on(ground: str) -> str:
-    """Dark or white text, whichever reads better on this colour."""
+    """Return dark or white, whichever is easier to read on this colour."""
     red, green, blue = (int(ground[n : n + 2], 16) for n in (1, 3, 5))
     return _INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#FFFFFF"
 

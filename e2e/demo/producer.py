@@ -4,8 +4,8 @@
 starts it (`go`). It prints `ready`. Then it prints `progress` every 0.1 s, with the times of acknowledgements by
 partition, and `done` when every event has an outcome. Its history has every send and every outcome.
 
-The events of a tick go to their partitions as slices of tables that are made before. So a tick costs one call for each
-partition.
+The events of a tick go to their partitions as slices of tables that are made in advance. So a tick costs one call for
+each partition.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from e2e.demo.flights import Events, load_events
 from e2e.workers import Parent
 
 TICK_S: Final = 0.01
-"""Between sends: short, so that a gap in acceptance is seen to a few milliseconds."""
+"""The time between two sends. It is short, so that a gap in acceptance is measured to a few milliseconds."""
 
 TICK_EVENTS_MAX: Final = 2_000
-"""Of a tick at full speed: several batches for each partition are under way at a time."""
+"""The most events of a tick at full speed. Then several batches for each partition are under way at a time."""
 
 UNSETTLED_MAX: Final = 200_000
-"""Events sent and without outcome; the producer's own buffer limits their bytes."""
+"""The most events that are sent and have no outcome yet. (The producer's own buffer limits their bytes.)"""
 
 SAY_S: Final = 0.1
 FLUSH_S: Final = 1.0
@@ -46,8 +46,8 @@ class Lane:
     """The events of one partition, in their order.
 
     Attributes:
-        numbers: Of the events in the whole stream.
-        table: Columns key, value, timestamp.
+            numbers: The numbers of these events in the whole stream.
+            table: Their columns key, value, timestamp.
     """
 
     numbers: Sequence[int]
@@ -55,7 +55,7 @@ class Lane:
 
 
 def make_lanes(events: Events, partition_count: int) -> list[Lane]:
-    """The events by partition, as the client's partitioner has it."""
+    """Split the events by partition, as the client's partitioner does."""
     encoded = events.keys.dictionary_encode()
     places = pa.array([partition_of_key(key, partition_count) for key in encoded.dictionary.to_pylist()], pa.int64())
     partitions = places.take(encoded.indices).to_pylist()
@@ -67,7 +67,10 @@ def make_lanes(events: Events, partition_count: int) -> list[Lane]:
 
 
 class Sending:
-    """One run over all events. `run` sends, with `settle` for each partition and `report` beside it."""
+    """One run over all events.
+
+    The tasks `settle` (one for each partition) and `report` run beside `run`, which sends.
+    """
 
     def __init__(self, producer: Producer, lanes: Sequence[Lane], history: HistoryWriter, topic: str) -> None:
         self._producer = producer
@@ -113,7 +116,7 @@ class Sending:
             event.set()
 
     async def _send_until(self, end: int) -> None:
-        """All events with numbers below `end`."""
+        """Send all events with numbers below `end`."""
         for partition, lane in enumerate(self._lanes):
             begin_row = self._sent_in_lane[partition]
             end_row = bisect_left(lane.numbers, end, begin_row)
@@ -153,7 +156,7 @@ class Sending:
             self._room.set()
 
     async def report(self, parent: Parent) -> None:
-        """Say how it goes, until all is done."""
+        """Tell the parent the progress until all events have an outcome."""
         flush_at = 0.0
         while True:
             acks, self._acks = self._acks, []
@@ -219,7 +222,6 @@ async def _work(sending: Sending, lane_count: int, parent: Parent) -> None:
 
 
 def main() -> None:
-    """The program."""
     parser = argparse.ArgumentParser(prog="python -m e2e.demo.producer", description=__doc__)
     parser.add_argument("--bootstrap", required=True, help="host:port,...")
     parser.add_argument("--topic", required=True)

@@ -1,17 +1,18 @@
-"""What the demo's consumer is for: the history of each aircraft, and the same history straight from the file.
+"""The work of the demo's consumer: the history of each aircraft; and the same history straight from the file.
 
-`Rebuilder` folds events in the order in which they are delivered; it sorts nothing and remembers no offsets, so an
-event that is missing, doubled or out of its place leaves its mark in the bytes. (Deliveries flagged as repeats are the
-runner's to leave out, by their offsets.) `expected` computes the same bytes from the rows of the file, by another way:
-plain Python over `csv`, all events of an aircraft at hand at once, nothing folded; it shares only the printed form with
-the fold, and no code with `flights`.
+`Rebuilder` folds events in the order of delivery. It sorts nothing and remembers no offsets. So an event that is
+missing, repeated or out of order changes the bytes. (The consumer's program leaves out repeats that are flagged, by
+their offsets.) `expected` computes the same bytes from the rows of the file in another way: with plain Python over
+`csv`, with all events of an aircraft at hand at once. It shares only the printed form with the fold. Of `flights` it
+uses only the unpacked file and two constants.
 
-The printed form of an aircraft: a line of totals, then a line for each flight in the order of its first event::
+The printed form of an aircraft is a line of totals, then a line for each flight in the order of its first event::
 
     N14228 at IAH; 9 events, 2 legs, 0 cancelled, 0 diverted, 6 min late out, 21 min late in
     UA1545 2013-01-01 EWR-IAH scheduled#0 delayed#2 departed#3+2 overdue#5 arrived#6+11
 
-The number behind `#` counts the events of the aircraft; that behind `+` or `-` is minutes late or early.
+The number behind `#` is the number of the event among those of the aircraft. The number behind `+` or `-` is minutes
+late or early.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ class _Aircraft:
 
 
 class Rebuilder:
-    """Rebuilds each aircraft's history from its events, one after the other."""
+    """Rebuilds each aircraft's history from its events, one event after another."""
 
     def __init__(self) -> None:
         self._aircraft: dict[bytes, _Aircraft] = {}
         self.event_count = 0
 
     def apply(self, key: bytes, value: bytes) -> None:
-        """Take one event of an aircraft, in the order of delivery.
+        """Apply one event of an aircraft. Events must come in the order of delivery.
 
         Raises:
             ValueError, KeyError: The value is not one of the demo's events.
@@ -96,7 +97,7 @@ class Rebuilder:
             totals.cancelled += 1
 
     def apply_all(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
-        """Take several events, in the order of delivery."""
+        """Apply several events, in the order of delivery."""
         for key, value in zip(keys, values, strict=True):
             self.apply(key, value)
 
@@ -105,7 +106,10 @@ class Rebuilder:
         return {key: _printed(key.decode(), one.totals, one.flights) for key, one in self._aircraft.items()}
 
     def to_bytes(self) -> bytes:
-        """All histories in one canonical form: the same events in the same order for each aircraft, the same bytes."""
+        """All histories in one canonical form.
+
+        If each aircraft got the same events in the same order, the bytes are the same.
+        """
         return canonical(self.histories())
 
     def digest(self) -> str:
@@ -114,7 +118,9 @@ class Rebuilder:
 
 
 def canonical(histories: Mapping[bytes, bytes]) -> bytes:
-    """All histories, aircraft in the order of their names (deliveries of several partitions interleave anyhow)."""
+    """Join all histories, aircraft in the order of their names, because the order of deliveries across partitions is
+    open.
+    """
     return b"".join(histories[aircraft] for aircraft in sorted(histories))
 
 
@@ -124,7 +130,9 @@ def digest(histories: Mapping[bytes, bytes]) -> str:
 
 
 def differences(rebuilt: Mapping[bytes, bytes], wanted: Mapping[bytes, bytes], limit: int = 10) -> list[str]:
-    """The first differing line of the first aircraft whose histories differ, as sentences; empty if they are equal."""
+    """Describe the first line that differs, in a sentence for each of the first `limit` aircraft that differ; empty if
+    all are equal.
+    """
     differing = (key for key in sorted({*rebuilt, *wanted}) if rebuilt.get(key) != wanted.get(key))
     return [_difference(key.decode(), rebuilt.get(key), wanted.get(key)) for key in islice(differing, limit)]
 
@@ -149,7 +157,7 @@ def _printed(aircraft: str, totals: Totals, flights: Mapping[str, str]) -> bytes
 
 
 class _Row(NamedTuple):
-    """A flight as the file has it, with times in minutes of a calendar that begins with the year 1."""
+    """A flight as in the file, with times in minutes of a calendar that begins with the year 1."""
 
     aircraft: str
     name: str
@@ -164,9 +172,9 @@ class _Row(NamedTuple):
 
 
 def expected(limit: int | None = None) -> dict[bytes, bytes]:
-    """The history of each aircraft after the first `limit` events (None: all), computed straight from the file.
+    """Compute the history of each aircraft after the first `limit` events (None: all) straight from the file.
 
-    About ten seconds for all of it.
+    All events take about 10 s.
 
     Raises:
         FlightsError: The data package is missing.
@@ -218,7 +226,7 @@ def _number(text: str) -> int | None:
 
 
 def _moments(row: _Row) -> Iterator[tuple[str, int]]:
-    """What the file tells of one flight, and when."""
+    """Return the events that the file tells of one flight, and their minutes."""
     yield "scheduled", row.due_out - SCHEDULE_LEAD_MINUTES
     if row.out is None:
         yield "cancelled", row.due_out
@@ -235,7 +243,7 @@ def _moments(row: _Row) -> Iterator[tuple[str, int]]:
 
 
 def _summary(aircraft: str, story: list[tuple[str, _Row]]) -> bytes:
-    """Totals by counting, the place from the last movement, and the states of each flight."""
+    """Count the totals, take the place from the last movement, and list the states of each flight."""
     arrivals = [row for kind, row in story if kind == "arrived"]
     moves = [(kind, row) for kind, row in story if kind in ("departed", "arrived", "diverted")]
     place = NOT_SEEN

@@ -20,7 +20,8 @@ from rich.table import Table
 from seriatim.history import Report, render
 
 Role = Literal["head", "server", "none"]
-"""What the victim was at the moment of the fault: head of a send chain, server of consumers, or neither."""
+"""The role of the victim at the moment of the fault: master of an open segment (head), server of consumers, or neither.
+"""
 
 DIFFERENCES_SHOWN_MAX: Final = 10
 _BROKEN_PROMISES: Final = (
@@ -33,14 +34,15 @@ class DemoFault:
     """One fault, as the runner saw it.
 
     Attributes:
-        kind: For example `kill`, `freeze`, `cut`.
-        victim: The member, the link, or both members, for people.
-        role: What the victim was when it was struck.
-        at_s: When, in seconds since the demo began to send.
-        healed_at_s: When it was mended (restarted, thawed, joined); None: not before the end.
-        hit: Whether it counts: the victim held a head or served a consumer at that moment.
-        gap_ms: For how long the partitions it struck accepted nothing, at worst; None: no such gap was seen.
-        both_members: Whether both members of a group were struck.
+            kind: For example `kill`, `freeze`, `cut`.
+            victim: The member, the link, or both members, as a text for people.
+            role: The role of the victim when it was struck.
+            at_s: When it was struck, in seconds since the demo began to send.
+            healed_at_s: When it was mended (restarted, thawed, joined again); None: not before the end.
+            hit: Whether the fault counts: at that moment the victim had an open segment or served a consumer.
+            gap_ms: The longest time for which a partition of the victim accepted nothing; None: not known yet, or the
+                victim was a member of no open segment.
+            both_members: Whether both members of a group were struck.
     """
 
     kind: str
@@ -54,7 +56,7 @@ class DemoFault:
 
     @property
     def label(self) -> str:
-        """The kind, with faults of both members apart."""
+        """The kind; a fault of both members has a kind of its own."""
         return f"{self.kind} both" if self.both_members else self.kind
 
 
@@ -67,9 +69,9 @@ class SegmentSpan:
         segment_no: The segment's number.
         group: The broker group that held it.
         state: OPEN, SEALED, UNSETTLED or LOST, at the end of the demo.
-        opened_at_s: When it was opened, in seconds since the demo began to send (negative: before).
-        sealed_at_s: When the next one took over; None: it is open.
-        length: Messages in it; None: not settled.
+            opened_at_s: When it was opened, in seconds since the demo began to send (negative: before that).
+            sealed_at_s: When the next segment was opened; None: it is open.
+            length: The number of messages in it; None: not settled.
     """
 
     partition: int
@@ -83,7 +85,7 @@ class SegmentSpan:
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """Messages acknowledged for each second, around a moment."""
+    """Messages acknowledged in a second, around a moment."""
 
     at_s: float
     messages_per_s: float
@@ -94,19 +96,19 @@ class Outcome:
     """All that is known when the demo is over.
 
     Attributes:
-        check: The checker's judgement of the recorded history.
-        event_count: Events that were to be sent.
-        duration_s: From the first send to the last acknowledgement, in seconds.
-        drained_s: From the first send to the last delivery, in seconds.
-        histories_equal: Whether the rebuilt histories are, byte for byte, those of the file.
-        differences: If not: sentences from `rebuild.differences`.
-        digest: SHA-256 of the rebuilt histories.
-        faults: Every fault that was injected.
-        segments: Every segment of the topic's chains.
-        seed: Replays the fault plan.
-        quick: Whether this was `QUICK=1`.
-        hits_min: How many faults must have hit.
-        kinds_wanted: Of each of these kinds (`DemoFault.label`) at least one must have hit.
+            check: The checker's judgement of the recorded history.
+            event_count: The number of events that the demo had to send.
+            duration_s: From the first send to the last acknowledgement, in seconds.
+            drained_s: From the first send to the last delivery, in seconds.
+            histories_equal: Whether the rebuilt histories equal those of the file, byte for byte.
+            differences: If they are not equal: sentences from `rebuild.differences`.
+            digest: SHA-256 of the rebuilt histories.
+            faults: Every fault that was injected.
+            segments: Every segment of the topic's chains.
+            seed: The seed that replays the fault plan.
+            quick: Whether this was `QUICK=1`.
+            hits_min: The number of faults that must have hit.
+            kinds_wanted: At least one fault of each of these kinds (`DemoFault.label`) must have hit.
     """
 
     check: Report
@@ -125,7 +127,7 @@ class Outcome:
 
     @property
     def throughput(self) -> float:
-        """Acknowledged messages for each second of sending."""
+        """Acknowledged messages per second of sending."""
         return self.check.counts["ok"] / self.duration_s if self.duration_s > 0 else 0.0
 
     @property
@@ -155,7 +157,7 @@ class Percentiles:
 
 
 def percentiles(values_ms: Iterable[float]) -> Percentiles | None:
-    """Percentiles by nearest rank: each is one of the values. None without values."""
+    """Return percentiles by nearest rank: each is one of the values. None if there are no values."""
     values = sorted(values_ms)
     if not values:
         return None
@@ -167,7 +169,7 @@ def percentiles(values_ms: Iterable[float]) -> Percentiles | None:
 
 
 def gaps_by_kind(faults: Iterable[DemoFault]) -> dict[str, Percentiles]:
-    """The gaps of the faults that hit, by kind, those of both members apart; sorted by kind."""
+    """Return the gaps of the faults that hit, sorted by kind. Faults of both members are kinds of their own."""
     found: dict[str, Percentiles] = {}
     counted = sorted((fault for fault in faults if fault.hit and fault.gap_ms is not None), key=lambda f: f.label)
     for label, group in groupby(counted, key=lambda fault: fault.label):
@@ -178,7 +180,7 @@ def gaps_by_kind(faults: Iterable[DemoFault]) -> dict[str, Percentiles]:
 
 
 def problems(outcome: Outcome) -> list[str]:
-    """Why the run did not show what it had to show; empty if it did."""
+    """Say why the run did not show what it had to show; empty if it did."""
     counts = outcome.check.counts
     found = [f"{counts[kind]:,} {kind}" for kind in _BROKEN_PROMISES if counts[kind]]
     if counts["sent"] != outcome.event_count:
@@ -197,12 +199,12 @@ def problems(outcome: Outcome) -> list[str]:
 
 
 def exit_status(outcome: Outcome) -> int:
-    """0 only if there is no problem."""
+    """Return 0 only if there is no problem."""
     return 1 if problems(outcome) else 0
 
 
 def summary(outcome: Outcome) -> dict[str, object]:
-    """The figures as plain data."""
+    """Return the figures as plain data."""
     counts = outcome.check.counts
     both = [fault for fault in outcome.hits if fault.both_members and fault.gap_ms is not None]
     single = [fault for fault in outcome.hits if not fault.both_members and fault.gap_ms is not None]
@@ -243,12 +245,15 @@ def _gaps(faults: Iterable[DemoFault]) -> dict[str, float] | None:
 
 
 def json_line(outcome: Outcome) -> str:
-    """The demo's last line: one JSON object, without a newline."""
+    """Return the demo's last line: one JSON object, without a newline."""
     return json.dumps(summary(outcome), separators=(", ", ": "), allow_nan=False)
 
 
 def print_report(console: Console, outcome: Outcome) -> None:
-    """Print everything but the last line, which is `json_line`: print that one plainly, so that it is not wrapped."""
+    """Print the report without the last line.
+
+    The caller prints that one (`json_line`) plainly, so that it is not wrapped.
+    """
     console.rule("[bold]What happened")
     console.print(_figures(outcome))
     if outcome.faults:

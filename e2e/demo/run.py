@@ -1,9 +1,8 @@
-"""One run of the demo, from an empty directory to the outcome: six brokers, a producer, a consumer, and what is done
-to them.
+"""One run of the demo, from an empty directory to the outcome: six brokers, a producer, a consumer, and faults.
 
     prepare      start the cluster, make the topic, load the events, begin the expected histories in the background
     faults       pace the producer so that its events last as long as the faults do
-    drain        heal all, send the other events at full speed; every send has an outcome, the consumer has read all
+    drain        heal all, send the other events at full speed; wait until every send has an outcome and all is read
     judge        check the histories of all processes, compare the rebuilt histories byte for byte
 
 The main process sends and receives no messages: it strikes, watches and draws. It ends every process that it started,
@@ -46,18 +45,18 @@ TOPIC: Final = "flights"
 GROUP: Final = "histories"
 
 LOOK_S: Final = 0.5
-"""Between two looks at the cluster for the view."""
+"""The time between two looks at the cluster for the view."""
 
 LOAD_DEADLINE_S: Final = 90.0
 DRAIN_DEADLINE_S: Final = 180.0
 EXPECT_DEADLINE_S: Final = 180.0
 
 RESERVE_SHARE: Final = 0.08
-"""Of the events, for after the last fault: they show the pace of a whole cluster."""
+"""The share of events that is sent after the last fault. They show the pace of a whole cluster."""
 
 RATE_MIN: Final = 500.0
 RATE_MAX: Final = 12_000.0
-"""Events a second while faults go on: two cores are shared with everything that is broken and restarted."""
+"""The most events in a second while faults go on. Two cores are shared with everything that is broken and restarted."""
 
 HISTORY_FILES: Final = ("demo.jsonl", "producer.jsonl", "consumer.jsonl")
 LOG_FILES: Final = ("producer.log", "consumer.log", "expect.log")
@@ -65,7 +64,7 @@ LOG_FILES: Final = ("producer.log", "consumer.log", "expect.log")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome, and what only the picture needs."""
+    """The outcome of a run, and what only the picture needs."""
 
     outcome: Outcome
     rates: tuple[RateSample, ...]
@@ -76,9 +75,9 @@ class Demo:
     """One run. `run` may be called once.
 
     Args:
-        settings: Of the run.
-        on_scene: Told of each change worth drawing.
-        on_fault: Told of each fault once its gap is known.
+            settings: The settings of the run.
+            on_scene: Called after each change that is worth drawing.
+            on_fault: Called with each fault once its gap is known.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Demo:
         self.scene = Scene("Seriatim", total=0, hits_min=settings.hits_min)
 
     async def run(self) -> Result:
-        """The whole demo.
+        """Run the whole demo.
 
         Raises:
             SeriatimError: The cluster did not come up, or did not drain.
@@ -133,7 +132,7 @@ class Demo:
             )
             client = await enter(Client.connect(cluster.bootstrap))
             admin = client.admin()
-            with suppress(TopicExistsError):  # an answer was lost and the question asked again: the cluster is new
+            with suppress(TopicExistsError):  # the client asked twice, because an answer was lost
                 await admin.create_topic(TOPIC, shape.partition_count, settings=TopicSettings(flush=True))
             await Observer(admin, TOPIC).wait_until(Snapshot.settled, "the topic accepts", LOAD_DEADLINE_S)
             observer = Observer(admin, TOPIC, GROUP)
@@ -216,13 +215,13 @@ class Demo:
         )
 
     def _after_fault(self, striker: Striker, producer: Worker) -> None:
-        """Tell of the fault, and pace the producer so that its events last for the faults that are left."""
+        """Report the fault, and pace the producer so that its events last for the faults that are left."""
         for fault in striker.records[self._reported :]:
             self._on_fault(fault)
         self._reported = len(striker.records)
         elapsed_s = time.monotonic() - self._begin
         done = len(striker.records)
-        # The guess from before counts as two faults, so that one slow fault does not stop the flow.
+        # The first guess counts as two faults, so that one slow fault does not stop the flow.
         fault_s = (elapsed_s + 2 * self._settings.fault_s) / (done + 2)
         left_s = max(striker.left_count, 1) * fault_s
         left = self._event_count * (1 - RESERVE_SHARE) - self.scene.sent
@@ -303,7 +302,7 @@ class Demo:
 
 @dataclass(frozen=True, slots=True)
 class _Drained:
-    """What the run leaves for the judgement."""
+    """The figures of a drained run that the judgement needs."""
 
     faults: tuple[DemoFault, ...]
     segments: tuple[SegmentSpan, ...]
@@ -312,7 +311,7 @@ class _Drained:
 
 
 def spans(snapshot: Snapshot, begin_ms: int) -> tuple[SegmentSpan, ...]:
-    """All segments of a snapshot along an axis of time that begins at `begin_ms` of the wall clock."""
+    """Return all segments of a snapshot along an axis of time that begins at `begin_ms` of the wall clock."""
     ends = {reader.partition: reader.end_position for reader in snapshot.readers if reader.known}
     found = []
     for chain in snapshot.chains:
@@ -335,7 +334,10 @@ def spans(snapshot: Snapshot, begin_ms: int) -> tuple[SegmentSpan, ...]:
 
 
 def _without_open_ends(found: list[SegmentSpan]) -> list[SegmentSpan]:
-    """An unsettled segment has no time of its sealing: for the eye it ends where the next one begins."""
+    """Give each unsettled segment an end for the picture: the time at which the next segment was opened.
+
+    The record has none.
+    """
     result = []
     for span, following in zip(found, [*found[1:], None], strict=True):
         if span.sealed_at_s is None and following is not None and following.partition == span.partition:
@@ -352,12 +354,12 @@ def _check(paths: list[Path]) -> Report:
 
 
 async def _guard(worker: Worker) -> None:
-    """End the run when a worker ends that still has something to do."""
+    """Fail the run if a worker ends before it has said `done`."""
     await worker.wait_for("done", None)
 
 
 def _keep_logs(data: Path, logs: Path) -> None:
-    """The brokers' logs stay; their data, hundreds of megabytes, goes."""
+    """Keep the brokers' logs, and remove their data (hundreds of megabytes)."""
     shutil.rmtree(logs, ignore_errors=True)
     if (data / "logs").exists():
         shutil.copytree(data / "logs", logs)

@@ -1,4 +1,4 @@
-"""The demo's settings from its environment: QUICK, SEED and OUT."""
+"""Reads the demo's settings from its environment: QUICK, SEED and OUT."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 SEED_MAX: Final = 999_999
-"""The largest seed that the program draws itself: few digits, because people type it again."""
+"""The largest seed that the program draws itself. It has few digits, because people type it again."""
 
 
 class SettingsError(ValueError):
-    """The environment says something that means nothing."""
+    """A variable of the environment has a value without a meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Settings:
     """One run of the demo.
 
     Attributes:
-        quick: A part of the events, and few faults.
-        seed: Of the fault plan.
-        out: Where report, picture and histories go.
-        event_limit: How many events are sent; None: all.
-        hits_min: How many faults must hit.
-        rate: Events a second while faults go on, at first; it follows the time that the faults take.
-        fault_s: What one fault is thought to take, from blow to blow, before anything is known, in seconds.
-        partition_count: Of the topic.
+            quick: Whether only a part of the events is sent, with few faults.
+            seed: The seed of the fault plan.
+            out: The directory for report, picture and histories.
+            event_limit: The number of events that are sent; None: all.
+            hits_min: The number of faults that must hit.
+            rate: Events in a second when the faults begin. Later the rate follows the time that the faults take.
+            fault_s: A first guess at the time from one fault to the next, in seconds.
+            partition_count: The number of partitions of the topic.
     """
 
     quick: bool
@@ -44,7 +44,7 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """The settings that the environment asks for.
+    """Read the settings from the environment.
 
     Raises:
         SettingsError: SEED is no number.

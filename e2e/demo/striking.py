@@ -1,9 +1,9 @@
 """Carries out the faults of a plan on a running cluster, one after another, and measures what each of them cost.
 
 A fault counts only if its victim had an open segment or served a consumer at that moment. The victim is chosen from a
-snapshot. If it had an open segment, the chain is read again afterwards: a fault whose open segment had just moved is
-not counted. The next fault waits until everything is whole again. `faults` has the plan, `gaps` measures how long a
-partition accepted nothing.
+snapshot. If it had an open segment, the chain is read again afterwards: the fault does not count if the segment was
+sealed before the fault. The next fault waits until everything is whole again. `faults` has the plan. `gaps` measures
+for how long a partition accepted nothing.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from e2e.demo.report import DemoFault
 from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot, still_struck
 
 WHOLE_DEADLINE_S: Final = 30.0
-"""For the cluster to be whole again after a fault was mended; after that the next fault comes all the same."""
+"""The longest time to wait for a whole cluster after a fault was mended. Then the next fault comes in any case."""
 
 ATTEMPTS_MAX: Final = 3
-"""How often a fault that hit nothing is tried again before the plan goes on."""
+"""How often a fault is tried if it hits nothing, before the plan goes on."""
 
 FAULT_COUNT_MAX_RATIO: Final = 3
-"""Faults injected, in multiples of those that must hit, before the demo gives up on hitting enough."""
+"""The demo gives up after so many faults, in multiples of those that must hit."""
 
 
 class Striker:
-    """Runs the plan of one seed. Not for use by two tasks at once.
+    """Runs the plan of one seed. Only one task may use it at a time.
 
     Args:
         cluster: The cluster to strike.
         observer: The observer of the topic and of the consumer group.
-        acks: The times of acknowledgements by partition; another task fills it meanwhile.
+            acks: The times of acknowledgements by partition. Another task fills it meanwhile.
         seed: The seed of the plan.
         hits_min: How many faults must hit.
         begin: When the demo began to send, on the monotonic clock, in seconds.
@@ -71,27 +71,27 @@ class Striker:
 
     @property
     def hit_count(self) -> int:
-        """Faults that count, so far."""
+        """The number of faults so far that count."""
         return sum(record.hit for record in self.records)
 
     @property
     def left_count(self) -> int:
-        """How many more must hit: to be enough, and to be of all kinds."""
+        """How many faults must still hit, so that the number is reached and every kind has hit."""
         return max(self._hits_min - self.hit_count, len(self.kinds_missing))
 
     @property
     def kinds_missing(self) -> tuple[str, ...]:
-        """The kinds of which none has hit yet."""
+        """The kinds of which no fault has hit yet."""
         seen = {record.label for record in self.records if record.hit}
         return tuple(kind for kind in KINDS if kind not in seen)
 
     async def run(self, after_each: Callable[[], None] = lambda: None) -> None:
-        """Strike until enough has hit, or until it is clear that it will not."""
+        """Inject faults until enough have hit, or until `FAULT_COUNT_MAX_RATIO` times as many were injected."""
         await self._whole()
         while self.left_count and len(self.records) < FAULT_COUNT_MAX_RATIO * self._hits_min:
             fault = next(self._plan)
             if self.left_count == len(self.kinds_missing) and fault.kind not in self.kinds_missing:
-                continue  # the last ones are for the kinds that are still missing
+                continue  # only kinds that are missing can still help
             for _ in range(ATTEMPTS_MAX):
                 if await self._strike(fault):
                     break
@@ -99,7 +99,7 @@ class Striker:
         self._on_change("all faults done")
 
     async def _strike(self, fault: PlannedFault) -> bool:
-        """One fault, from the choice of its victim until all is whole again; whether it hit."""
+        """Inject one fault, from the choice of its victim until all is whole again. Return whether it hit."""
         before = await self._observer.wait_until(lambda now: bool(now.masters()), "a look succeeds", WHOLE_DEADLINE_S)
         victim = choose(fault, before, self._members)
         if victim is None:
@@ -131,7 +131,7 @@ class Striker:
         return hit
 
     def _gap_ms(self, before: Snapshot, victim: Victim, struck_at: float) -> float | None:
-        """The longest gap until now of the victim's partitions; None if it was a member of no partition."""
+        """Return the longest gap of the victim's partitions until now; None if it is a member of no open segment."""
         partitions = before.partitions_on(victim.brokers)
         gap_s = self._acks.worst_gap_s(partitions, struck_at, time.monotonic())
         return None if gap_s is None else gap_s * 1000
@@ -164,7 +164,9 @@ class Striker:
         return not missing
 
     async def _whole(self) -> Snapshot | None:
-        """Wait until every broker is ready, every chain open and settled, every partition read; None: it is not."""
+        """Wait until every broker is ready, every chain open and settled, and every partition read; None if that takes
+        too long.
+        """
         try:
             await self._cluster.wait_ready(deadline_s=WHOLE_DEADLINE_S)
             return await self._observer.wait_until(self._is_whole, "the cluster is whole", WHOLE_DEADLINE_S)
@@ -177,7 +179,7 @@ class Striker:
 
 
 def not_whole(snapshot: Snapshot) -> str:
-    """What is missing, for people; empty if nothing is."""
+    """Say what is missing, as a text for people; empty if the snapshot is whole."""
     for chain in snapshot.chains:
         for segment in chain.segments:
             if segment.state == UNSETTLED:
@@ -194,7 +196,7 @@ def not_whole(snapshot: Snapshot) -> str:
 
 def _has_hit(before: Snapshot, after: Snapshot | None, victim: Victim, struck_at_ms: int) -> bool:
     if victim.role == "server":
-        return True  # it said so itself, just before the blow
+        return True  # the broker itself said so just before the fault
     later = {chain.partition: chain for chain in after.chains} if after is not None else {}
     held = [chain for chain in before.chains if chain.head.members and chain.head.members[0] in victim.brokers]
     return any(still_struck(chain, later.get(chain.partition), struck_at_ms) for chain in held)
