@@ -1,6 +1,7 @@
-"""`python -m e2e.demo_spark`, or `make demo-spark`: QUICK=1 runs a part, SEED=n repeats strikes, OUT= is a directory.
+"""`python -m e2e.demo_spark`, or `make demo-spark`: QUICK=1 runs a part, SEED=n repeats strikes, OUT= names the
+directory of the results.
 
-It ends with a report, and as the last line one JSON object. Exit status 0 only if all comparisons found no difference.
+The last line is one JSON object, after the report. The exit status is 0 only if all comparisons found no difference.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def main() -> int:
-    """The program."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:
         settings = read_settings({**os.environ, "OUT": os.environ.get("OUT") or OUT})
@@ -57,7 +57,7 @@ def main() -> int:
         except KeyboardInterrupt:
             console.print("interrupted; everything that was started has ended")
             return EXIT_INTERRUPTED
-        except Exception as error:  # also what Spark raises; the whole of it is in the log
+        except Exception as error:  # Spark raises errors of many types; the log has the whole text
             log.write("".join(traceback.format_exception(error)))
             console.print(f"[bold red]FAILED[/] {escape(last_line(error))}  (SEED={settings.seed})", highlight=False)
             return 1

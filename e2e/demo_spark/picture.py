@@ -15,11 +15,11 @@ COLOURS: Final = {"driver": "#B3261E", "worker": "#E69F00", "broker": "#0072B2"}
 
 
 def draw(course: Course, total: int) -> str:
-    """An SVG.
+    """Return the picture as the text of an SVG file.
 
     Args:
-        course: Of the replay.
-        total: Rows that it had to send.
+            course: The course of the replay.
+            total: The number of rows that it had to send.
     """
     span = course.took_s or 1.0
 

@@ -1,4 +1,6 @@
-"""The demo's run: flights into a topic, archive and table, audit, and a replay into a second topic under strikes."""
+"""The demo's run: flights go into a topic, an archive and a table. The archive is audited. Then a replay copies all
+rows into a second topic while its processes are killed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything: `rate` in events a second, `rows` of a publication."""
+    """The size of a run: `rate` is events in a second, `rows` is the rows of one publication."""
 
     events: int | None
     rate: float
@@ -49,7 +51,7 @@ WHOLE: Final = Plan(None, 20_000.0, 40_000, 9)
 
 @dataclass(slots=True)
 class Outcome:
-    """What the demo found."""
+    """The figures and the problems that the demo found."""
 
     events: int
     archived: int = 0
@@ -62,10 +64,10 @@ class Outcome:
 
 
 def start_spark(log: Path) -> SparkSession:
-    """A session on two cores, for all pipelines but the replay.
+    """Start a session on two cores, for all pipelines but the replay.
 
     Args:
-        log: What Java and Python workers of Spark write to their standard error.
+            log: The file for the standard error of Java and of Spark's Python workers.
     """
     terminal = os.dup(2)
     with log.open("wb") as file:
@@ -93,7 +95,7 @@ def _session() -> SparkSession:
 
 
 async def send(client: Client, events: Events, rate: float) -> None:
-    """All events, in their order, about so many a second."""
+    """Send all events in their order, at `rate` events in a second."""
     begun = time.monotonic()
     sent = 0
     async with client.producer(FIRST) as producer:
@@ -108,8 +110,6 @@ async def send(client: Client, events: Events, rate: float) -> None:
 
 
 class Demo:
-    """One run."""
-
     def __init__(self, settings: Settings, progress: Progress) -> None:
         self._settings = settings
         self._plan = QUICK if settings.quick else WHOLE
@@ -117,7 +117,7 @@ class Demo:
         self._progress = progress
 
     async def run(self, directory: Path) -> Outcome:
-        """All of it; a directory for what is thrown away."""
+        """Run the whole demo. `directory` is for data that is thrown away afterwards."""
         begun = time.monotonic()
         self._progress("reading the flights")
         events = await asyncio.to_thread(load_events, self._plan.events)

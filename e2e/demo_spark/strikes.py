@@ -1,6 +1,6 @@
-"""A replay that is killed again and again: its driver, the Python workers of its tasks, and brokers.
+"""Runs a replay and kills its processes again and again: its driver, the Python workers of its tasks, and brokers.
 
-The driver is a process of its own, as with `spark-submit`. It is started again until it ends well.
+The driver is a process of its own, as with `spark-submit`. It is started again until it ends with status 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_local import LocalCluster
 
 DEADLINE_S: Final = 900.0
-"""For all of a replay, restarts included."""
+"""The longest time that one driver may run, in seconds."""
 
 POLL_S: Final = 0.1
 STARTS_MAX: Final = 30
@@ -31,12 +31,12 @@ KINDS: Final = ("worker", "broker", "driver")
 
 
 class ReplayFailedError(RuntimeError):
-    """The replay did not come to its end."""
+    """The replay did not reach its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """What was killed, and when: seconds since the replay began."""
+    """One kill: of what kind, which process, and when, in seconds since the replay began."""
 
     kind: str
     victim: str
@@ -48,8 +48,8 @@ class Course:
     """How a replay went.
 
     Attributes:
-        rows: Seconds since it began, and rows that were published by then.
-        starts: Of the driver.
+            rows: Pairs: seconds since the replay began, and the number of rows that were published by then.
+            starts: How often the driver was started.
     """
 
     strikes: list[Strike] = field(default_factory=list)
@@ -59,13 +59,13 @@ class Course:
 
 
 class StruckReplay:
-    """Runs a replay to its end, with strikes at places of it that a seed chooses.
+    """Runs a replay to its end. A seed chooses after which publications something is killed.
 
     Args:
-        arguments: Of `python -m seriatim_spark`, `replay` first.
-        writer: The replay's id.
-        publications: How many it will make, of `rows` each.
-        strikes: How many to make.
+            arguments: The arguments of `python -m seriatim_spark`; the first is `replay`.
+            writer: The replay's id.
+            publications: The number of publications that it will make, with `rows` rows each.
+            strikes: The number of kills.
     """
 
     def __init__(
@@ -81,16 +81,18 @@ class StruckReplay:
         self._log = log
         self._random = random.Random(seed)
         places = self._random.sample(range(publications - 1), min(strikes, publications - 1))
-        # The driver comes last of each three: each start of one takes ten seconds, and the others strike it as it runs.
+        # The driver is the last of each three kinds, because a start takes it ten seconds. The others are killed while
+        # it runs.
         self._plan = [(place, KINDS[number % 3]) for number, place in enumerate(sorted(places))]
         self._begun_at = 0.0
         self.course = Course()
 
     async def run(self) -> Course:
-        """Until it is done.
+        """Run until the replay is done.
 
         Raises:
-            ReplayFailedError: It took too long, or too many starts.
+            ReplayFailedError: It was started too often.
+            TimeoutError: A driver ran for too long.
         """
         self._begun_at = time.monotonic()
         while self.course.starts < STARTS_MAX:
@@ -111,7 +113,8 @@ class StruckReplay:
         self.course.starts += 1
         environment = {
             **os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
-            # A task is tried again when its worker is killed; without this number a local Spark gives up at once.
+            # Spark tries a task again when its worker is killed. Without the second number a local Spark gives up at
+            # once.
             "PYSPARK_SUBMIT_ARGS": "--master local[2,4] --conf spark.ui.enabled=false "
             "--conf spark.python.authenticate.socketTimeout=60s pyspark-shell",
         }  # fmt: skip
@@ -122,7 +125,7 @@ class StruckReplay:
             )  # fmt: skip
 
     async def _follow(self, driver: asyncio.subprocess.Process) -> int:
-        """Until this driver has ended, by itself or by a strike."""
+        """Watch until this driver has ended, by itself or because it was killed. Return its exit status."""
         ended = asyncio.create_task(driver.wait())
         try:
             while not ended.done():
@@ -138,7 +141,7 @@ class StruckReplay:
     async def _published(self) -> int:
         try:
             known = await self._client.admin().describe_writer(self._topic, self._writer)
-        except SeriatimError:  # it is not opened yet, or a broker is down
+        except SeriatimError:  # the replay has not begun yet, or a broker is down
             return self.course.rows[-1][1] // self._rows if self.course.rows else 0
         return 0 if known.sequence is None else known.sequence + 1
 
@@ -147,7 +150,7 @@ class StruckReplay:
         victim = ""
         if kind == "worker":
             workers = workers_of(driver.pid)
-            if not workers:  # between two tasks: there will be one
+            if not workers:  # no task runs at this moment; the next look tries again
                 return
             pid = self._random.choice(workers)
             with suppress(ProcessLookupError):
@@ -176,7 +179,7 @@ class StruckReplay:
 
 
 def workers_of(ancestor: int) -> list[int]:
-    """Python workers of a driver: processes that Spark's daemon has forked."""
+    """Return the Python workers of a driver: processes that Spark's daemon has forked."""
     parents: Mapping[int, int] = {pid: _parent(pid) for pid in _pids()}
     daemons = {pid for pid in parents if WORKER in _command(pid)}
 
