@@ -14,13 +14,13 @@ from seriatim import Deliveries, Part, Producer
 from e2e.bench.steady import MESSAGE_SIZE_BYTES
 
 ROWS: Final = 8_192
-"""Rows of the table that is sent again and again; random, so that nothing on the way can compress it."""
+"""Rows of the table that is sent again and again. They are random, so that nothing on the way can compress them."""
 
 UNSETTLED_MESSAGES_MAX: Final = 60_000
 
 
 def pieces(rows: int) -> list[pa.Table]:
-    """Tables of so many messages each, all different."""
+    """Make tables of `rows` messages each, all different."""
     noise = random.Random(1).randbytes(ROWS * MESSAGE_SIZE_BYTES)
     values = [noise[at : at + MESSAGE_SIZE_BYTES] for at in range(0, len(noise), MESSAGE_SIZE_BYTES)]
     whole = pa.table({"value": pa.array(values, pa.binary()), "timestamp": pa.array([0] * ROWS, pa.int64())})
@@ -28,7 +28,7 @@ def pieces(rows: int) -> list[pa.Table]:
 
 
 class Count:
-    """What was sent, and what became of it."""
+    """Counts the messages that were sent, by outcome."""
 
     def __init__(self) -> None:
         self.ok_by_partition: dict[int, int] = {}
@@ -39,18 +39,18 @@ class Count:
 
     @property
     def ok(self) -> int:
-        """Messages acknowledged."""
+        """The number of acknowledged messages."""
         return sum(self.ok_by_partition.values())
 
     async def add(self, deliveries: Deliveries) -> None:
-        """A send is under way; waits while too many are."""
+        """Add a send that is under way. If too many messages have no outcome yet, wait."""
         self._under_way.append((deliveries, len(deliveries)))
         self._unsettled += len(deliveries)
         while self._unsettled > UNSETTLED_MESSAGES_MAX:
             await self._settle_one()
 
     async def finish(self) -> None:
-        """Wait for all that is under way."""
+        """Wait until every send has an outcome."""
         while self._under_way:
             await self._settle_one()
 
@@ -71,7 +71,7 @@ class Count:
 async def send_while(
     producer: Producer, pieces: Sequence[pa.Table], partition_count: int, goes_on: Callable[[int], bool]
 ) -> Count:
-    """Send piece after piece, to one partition after the other, while `goes_on(messages sent)`."""
+    """Send piece after piece, to one partition after the other, as long as `goes_on(messages sent)` is true."""
     count = Count()
     number = sent = 0
     while goes_on(sent):
@@ -84,6 +84,6 @@ async def send_while(
 
 
 async def send_for(producer: Producer, pieces: Sequence[pa.Table], partition_count: int, duration_s: float) -> Count:
-    """`send_while` for so many seconds."""
+    """Call `send_while` for `duration_s` seconds."""
     until = time.monotonic() + duration_s
     return await send_while(producer, pieces, partition_count, lambda _sent: time.monotonic() < until)

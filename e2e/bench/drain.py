@@ -1,13 +1,15 @@
-"""`python -m e2e.bench.drain [--quick]`, or `make bench-drain` (QUICK=1): how fast old messages are read, and copied.
+"""`python -m e2e.bench.drain [--quick]`, or `make bench-drain` (QUICK=1): how fast old messages are read and copied.
 
-512-byte messages of one partition, replicated and flushed, real broker processes without a proxy:
+The messages have 512 bytes. They are in one partition, replicated and flushed, on real broker processes without a
+proxy:
 
     tables, fetch, single   messages a second of one consumer that reads the partition from its first message on: as
                             Arrow tables, by `fetch` (500 at once), and one by one with `async for`
     range                   the same partition as Arrow tables, by a reader of the range from its beginning to its end
-    healing                 megabytes a second of messages that a new, empty disk gets from the other member
-    healing_p99             the 99th percentile of the time from a send to its acknowledgement, of producers that send
-                            one message at a time while that runs, as a multiple of the same before
+        healing                 megabytes of messages in a second that a new, empty disk gets from the other member
+        healing_p99             the 99th percentile of the time from a send to its acknowledgement while a disk is
+        healed,
+                                as a multiple of the same before. These producers send one message at a time.
 
 The benchmark checks that no message is missing: offsets follow one another, and each message is counted. It drains 1.5
 million messages (--quick: 150,000), and heals as many. It prints a table and writes `drain.json` in `bench-out/` (OUT=
@@ -40,7 +42,7 @@ QUICK_MESSAGES: Final = 150_000
 PIECE_ROWS: Final = 2_000
 FETCH_MESSAGES: Final = 500
 PAUSE_MESSAGES: Final = 100_000
-"""Single messages between two acknowledgements of the reader that takes one at a time."""
+"""How many messages the reader that takes one at a time takes before it acknowledges."""
 
 RANGE: Final = "range"
 
@@ -50,7 +52,7 @@ READ_DEADLINE_S: Final = 10.0
 
 
 class _Follower:
-    """Counts messages, and sees that each offset follows the one before."""
+    """Counts messages, and checks that each offset follows the one before."""
 
     def __init__(self, wanted: int) -> None:
         self.left = wanted
@@ -58,7 +60,7 @@ class _Follower:
         self._next: int | None = None
 
     def take(self, offset: int, count: int) -> None:
-        """So many messages came, the first at `offset`."""
+        """Note that `count` messages came, the first at `offset`."""
         if self._next is not None and offset != self._next and not self.problem:
             self.problem = f"offset {offset} came where {self._next} should"
         self._next = offset + count
@@ -174,7 +176,6 @@ async def _measure(directory: Path, progress: Progress, count: int, only: list[s
 
 
 def main() -> int:
-    """The program."""
     parser = argparse.ArgumentParser(description="how fast old messages are read, and copied to a new disk")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages instead of {MESSAGES:,}")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The figures of a benchmark, each with its aim: as a table for people, and as JSON for comparison.
+"""The figures of a benchmark, each with its aim: as a table for people, and as JSON to compare runs.
 
 If a figure was not verified, `Figure.problem` is shown in its place.
 """
@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table
 
 NEAR: Final = 0.9
-"""A figure within a tenth of its aim is shown as near it."""
+"""The share of its aim from which on a figure is shown as near it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Figure:
     """One measured figure.
 
     Attributes:
-        name: Short and stable: a key in the JSON.
-        text: What was measured, for people.
-        value: In `unit`; None: it could not be measured, see `problem`.
-        unit: `msg/s`, `MB/s`, `x` (times as much) or `ms`.
-        aim: None: none was set.
-        higher_is_better: For messages a second.
-        details: Whatever else belongs to it.
-        problem: Why it does not count.
+            name: A short and stable name: the key in the JSON.
+            text: What was measured, as a text for people.
+            value: The measured value in `unit`; None: it could not be measured, see `problem`.
+            unit: `msg/s`, `MB/s`, `x` (times as much) or `ms`.
+            aim: The value to reach; None: there is no aim.
+            higher_is_better: Whether more is better, as with messages in a second.
+            details: Other facts about the figure.
+            problem: Why the figure does not count; empty if it counts.
     """
 
     name: str
@@ -45,21 +45,21 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """How much of the aim was reached: 1 or more is all of it."""
+        """The share of the aim that was reached; 1 or more is all of it."""
         if self.value is None or self.aim is None or self.problem or self.value <= 0:
             return None
         return self.value / self.aim if self.higher_is_better else self.aim / self.value
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """By nearest rank: one of the values."""
+    """Return a percentile by nearest rank: it is one of the values."""
     assert values
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def table(figures: Sequence[Figure], title: str) -> Table:
-    """The figures beside their aims."""
+    """Show the figures beside their aims."""
     drawn = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     drawn.add_column("")
     for name in ("measured", "aim", "of the aim"):
@@ -105,7 +105,7 @@ def _notes(details: Mapping[str, object]) -> str:
 def to_json(
     figures: Sequence[Figure], machine: Mapping[str, object], took_s: float, *, benchmark: str = "smoke"
 ) -> str:
-    """Everything, for the next run to be compared with."""
+    """Write all figures as JSON, so that the next run can be compared with them."""
     return json.dumps(
         {
             "benchmark": benchmark,
@@ -122,10 +122,10 @@ def to_json(
 
 
 def write_json(path: Path, text: str) -> None:
-    """Write a file, its directory included.
+    """Write a file, and make its directory if it is missing.
 
     Raises:
-        OSError: It cannot be written.
+            OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")

@@ -1,4 +1,6 @@
-"""How fast a new disk gets the copies of a lost one, and how it slows producers. Part of `e2e.bench.drain`."""
+"""Measures how fast a new disk gets the copies of a lost one, and how much that slows producers. Part of
+`e2e.bench.drain`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ PIECE_ROWS: Final = 2_000
 HEAL_DEADLINE_S: Final = 180.0
 LOOK_S: Final = 0.02
 BEGUN_BYTES: Final = 4 << 20
-"""A new disk that holds so much is being filled: an empty log takes less."""
+"""A new disk that holds so much has begun to be filled, because an empty log takes less."""
 
 AIM_MB_PER_S: Final = 300.0
 AIM_P99_RATIO: Final = 2.0
@@ -42,13 +44,15 @@ SEND_PAUSE_S: Final = 0.005
 
 @dataclass(slots=True)
 class _Programs:
-    """The real programs; brokers in `new_disks` say at their next start that their empty directory is a new disk."""
+    """The real programs. A broker in `new_disks` is started once with the option that says that its empty directory is
+    a new disk.
+    """
 
     inner: SeriatimPrograms
     new_disks: set[str] = field(default_factory=set)
 
     def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
-        """`seriatim broker`."""
+        """Return the command line of `seriatim broker`."""
         argv = self.inner.broker(plan, broker, data)
         if broker.name in self.new_disks:
             self.new_disks.remove(broker.name)
@@ -56,16 +60,16 @@ class _Programs:
         return argv
 
     def coordinator(self, plan: ClusterPlan, data: Path) -> Sequence[str]:
-        """`seriatim coordinator`."""
+        """Return the command line of `seriatim coordinator`."""
         return self.inner.coordinator(plan, data)
 
     def last_run(self, data: Path, broker: str) -> RunId | None:
-        """As the real programs have it."""
+        """Read the last member run as the real programs do."""
         return self.inner.last_run(data, broker)
 
 
 class _Latency:
-    """One producer that sends a message at a time, and notes when it was sent and how long it took, in seconds."""
+    """A producer that sends one message at a time. It notes when it sent each, and how many seconds each took."""
 
     def __init__(self, producer: Producer, partition: int) -> None:
         self._producer = producer
@@ -73,7 +77,7 @@ class _Latency:
         self.taken: list[tuple[float, float]] = []
 
     async def send(self) -> None:
-        """Send for ever."""
+        """Send until the task is cancelled."""
         value = random.Random(self._partition).randbytes(MESSAGE_SIZE_BYTES)
         while True:
             sent_at = time.monotonic()
@@ -86,7 +90,7 @@ class _Latency:
 
 
 def _p99_ms(senders: Sequence[_Latency], begin: float, end: float) -> float:
-    """Over all messages that were sent in [begin, end)."""
+    """Return the 99th percentile over all messages that were sent in [begin, end), in ms."""
     taken = [took_s for sender in senders for sent_at, took_s in sender.taken if begin <= sent_at < end]
     return percentile(taken or [0.0], 0.99) * 1000
 
@@ -142,7 +146,10 @@ async def measure_healing(directory: Path, progress: Progress, count: int) -> li
 
 
 async def _heal(cluster: LocalCluster, client: Client, programs: _Programs, length: int) -> tuple[float, float]:
-    """When the new disk began to be filled, and when it had all."""
+    """Give the slot of a killed member a new disk.
+
+    Return when the disk began to be filled, and when it had everything.
+    """
     observer = Observer(client.admin(), HEALED)
     head = (await observer.look()).chains[0].head
     lost = head.members[1]
@@ -168,7 +175,7 @@ async def _heal(cluster: LocalCluster, client: Client, programs: _Programs, leng
 
 
 def _filling_begins(data: Path) -> float:
-    """The time at which the disk held something for the first time. Blocks."""
+    """Wait until the disk holds `BEGUN_BYTES`. Return the time. Blocks the thread."""
     until = time.monotonic() + DEADLINE_S
     while _held_bytes(data) < BEGUN_BYTES and time.monotonic() < until:
         time.sleep(LOOK_S)

@@ -1,6 +1,7 @@
-"""One Kafka broker on this machine, for `KAFKA=1 make bench-spark`: Spark's source of Kafka is compared with ours.
+"""Runs one Kafka broker on this machine. `KAFKA=1 make bench-spark` uses it to compare Spark's source of Kafka with
+ours.
 
-Its programs and the jars that Spark loads are those of `tools/kafka`. Nothing else of the project needs them.
+`tools/kafka` fetches its programs and the jars that Spark loads. Nothing else in the project needs them.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tools.kafka import fetch
 from tools.ports import free_ports
 
 SPARK: Final = "4.2"
-"""The Spark for which there is the source of Kafka that `tools/kafka/connector/pom.xml` names."""
+"""The version of Spark that fits the source of Kafka which `tools/kafka/connector/pom.xml` names."""
 
 CHILD: Final = str(Path(child.__file__).resolve())
 HEAP: Final = "1g"
-"""As Kafka's own start script has it."""
+"""The same size as in Kafka's own start script."""
 
 CLUSTER_ID: Final = "c2VyaWF0aW0tYmVuY2gxMA"
 START_DEADLINE_S: Final = 120.0
@@ -37,28 +38,28 @@ READY: Final = b"Kafka Server started"
 
 
 class KafkaError(NotMeasuredError):
-    """Kafka did not start; the text has the end of what it printed."""
+    """Kafka did not start. The text has the end of its output."""
 
 
 def fits_spark() -> bool:
-    """Whether the pyspark of this environment can load that source."""
+    """Whether the pyspark of this environment can load Spark's source of Kafka."""
     return version("pyspark").startswith(f"{SPARK}.")
 
 
 def connector_jars() -> str:
-    """What Spark must load, as its setting `spark.jars` wants it."""
+    """Return the jars that Spark must load, in the form of its setting `spark.jars`."""
     return ",".join(sorted(str(path) for path in fetch.CONNECTOR.glob("*.jar")))
 
 
 @asynccontextmanager
 async def broker(directory: Path, partitions: int) -> AsyncIterator[str]:
-    """Run a broker, which is its own controller, and give its address.
+    """Run a broker that is its own controller, and give its address.
 
-    It ends with the block, and the kernel ends it with this process.
+    The broker ends with the block. If this process dies, the kernel ends the broker.
 
     Args:
-        directory: A new one, for its data and its log.
-        partitions: Of a topic that is written first.
+        directory: A new directory, for its data and its log.
+        partitions: The number of partitions of a topic that is made by its first write.
 
     Raises:
         KafkaError: It did not start.
@@ -83,7 +84,7 @@ async def broker(directory: Path, partitions: int) -> AsyncIterator[str]:
 
 
 def _configured(directory: Path, partitions: int) -> tuple[str, Path]:
-    """Its address, and the file with its settings; the directory is made."""
+    """Make the directory and the file with the settings. Return the broker's address and the file."""
     directory.mkdir(parents=True)
     port, control = free_ports(2)
     settings = {

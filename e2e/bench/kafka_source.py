@@ -1,8 +1,9 @@
-"""Spark's source of Kafka and ours read the same rows, in turns: what `KAFKA=1 make bench-spark` adds.
+"""Measures Spark's source of Kafka and ours on the same rows, in turns. `KAFKA=1 make bench-spark` adds this.
 
-The rows are read from the topic and written into Kafka by Spark, so each partition has the same rows in both. Before
-anything is timed, counts and sums of checksums of each partition are compared. Then each source reads all rows once to
-warm up, and both are timed in turns, `ROUNDS` times, because the machine is never as fast as a minute ago.
+Spark reads the rows from the topic and writes them into Kafka, so each partition has the same rows in both. Before
+anything is timed, the benchmark compares counts and sums of checksums of each partition. Then each source reads all
+rows once to warm up. At last both are timed in turns, `ROUNDS` times, because the speed of the machine changes within
+minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 ROUNDS: Final = 5
 TOPIC: Final = "spark"
 PRODUCER: Final = {"kafka.batch.size": "131072", "kafka.linger.ms": "5"}
-"""A program that wants throughput makes batches as large. By default they are an eighth of it, and read slower."""
+"""A program that wants throughput makes batches of this size.
+
+Kafka's default is an eighth of it, and such batches are slower to read.
+"""
 
 
 def compare(
@@ -31,11 +35,11 @@ def compare(
     """Copy the rows into Kafka, and measure both sources.
 
     Args:
-        spark: With the jars of Spark's source of Kafka.
-        ours: All rows of the topic, with all columns that the source gives by itself.
-        address: Of the Kafka broker, where no topic `TOPIC` is.
-        count: Rows of the topic.
-        progress: Told what is done.
+            spark: A session with the jars of Spark's source of Kafka.
+            ours: Returns all rows of the topic, with the columns that the source gives by default.
+            address: The address of the Kafka broker. It must have no topic `TOPIC`.
+            count: The number of rows of the topic.
+            progress: Called with a text for each step.
     """
 
     def kafkas() -> DataFrame:
@@ -72,7 +76,7 @@ def _figure(
 
 
 def _summary(rows: DataFrame) -> list[tuple[Any, ...]]:
-    """Of each partition: its number, how many rows it has, and the sum of their values' checksums."""
+    """Return for each partition: its number, its row count, and the sum of its values' checksums."""
     digests = rows.selectExpr("partition", "crc32(value) as digest")
     found = digests.groupBy("partition").agg({"*": "count", "digest": "sum"}).collect()
     return sorted((row["partition"], row["count(1)"], row["sum(digest)"]) for row in found)

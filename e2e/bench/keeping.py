@@ -1,4 +1,5 @@
-"""`python -m e2e.bench.keeping`: a topic that keeps a minute, under load for an hour: does everything have an end?
+"""`python -m e2e.bench.keeping`: a topic keeps one minute of messages, under load for an hour. Does all its use of
+space stop growing?
 
 One partition takes messages of 512 bytes at a steady rate, and its open segment moves to another broker group every
 minute. A reader that is always behind is told which messages it missed. Every five seconds the benchmark notes the
@@ -38,14 +39,14 @@ SAMPLE_S: Final = 5.0
 SWITCH_S: Final = 60.0
 PIECE_ROWS: Final = 500
 SLOW_READ_S: Final = 0.2
-"""Between two tables that the slow reader takes."""
+"""The time between two tables that the slow reader takes."""
 
 DISK_MINUTES_MAX: Final = 2.5
-"""Of traffic, on the disks of the two members that hold it."""
+"""The aim for the disks of the two members of the open segment: how many minutes of traffic they may hold."""
 
 
 class Sample(NamedTuple):
-    """What there was at a time, in seconds since the beginning."""
+    """The use of space at one time, in seconds since the beginning."""
 
     at_s: float
     disk_bytes: int
@@ -79,7 +80,7 @@ async def _switch(client: Client, until: float) -> None:
     partition = (await client.admin().describe_topic(TOPIC)).topic.partition_ids[0]
     while time.monotonic() + SWITCH_S < until:
         await asyncio.sleep(SWITCH_S)
-        with suppress(SeriatimError):  # the next minute tries again
+        with suppress(SeriatimError):  # the next round tries again
             await client.admin().switch_partition(partition)
 
 
@@ -116,7 +117,7 @@ async def _sample(cluster: LocalCluster, client: Client, begin: float, until: fl
 
 
 async def measure(directory: Path, progress: Callable[[str], None]) -> list[Figure]:
-    """Load for `MINUTES`, and what was held meanwhile."""
+    """Send for `MINUTES`, and note meanwhile how much is held."""
     minutes, rate = float(os.environ.get("MINUTES") or 60), float(os.environ.get("RATE") or 20_000)
     kind = "etcd" if os.environ.get("COORDINATOR", "etcd") == "etcd" else "embedded"
     samples: list[Sample] = []
@@ -178,7 +179,7 @@ _PANELS: Final[tuple[tuple[str, str, float], ...]] = (
 
 
 def draw(samples: Sequence[Sample], title: str) -> str:
-    """The picture, as the text of an SVG file: a panel for each of what was noted, over the same time."""
+    """Return the picture as the text of an SVG file. It has a panel for each figure, all over the same time."""
     height = 60 + len(_PANELS) * _PANEL
     svg = ET.Element(
         "svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {_WIDTH} {height}", width=str(_WIDTH),
@@ -211,7 +212,6 @@ def _label(svg: ET.Element, x: float, y: float, text: str, size: str) -> None:
 
 
 def main() -> int:
-    """Run it; the exit status."""
     return run("keeping", measure, "what a topic with a minute of retention holds")
 
 

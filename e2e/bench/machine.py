@@ -1,4 +1,4 @@
-"""The facts of the machine on which a figure was measured, and the processor time of processes.
+"""Reads the facts of the machine on which a figure was measured, and the processor time of processes.
 
 Linux only: both come from /proc.
 """
@@ -22,7 +22,9 @@ _DISTRIBUTIONS = ("grpcio", "pyarrow", "rocksdict")
 
 
 def machine_facts(directory: Path) -> dict[str, object]:
-    """Cores, memory, kernel, Python, libraries, how fast `directory` syncs, and how busy the machine was before."""
+    """Cores, memory, kernel, Python, libraries, how fast `directory` syncs, and how busy the machine was before the
+    run.
+    """
     return {
         "cores": len(os.sched_getaffinity(0)),
         "processor": _processor(),
@@ -37,7 +39,7 @@ def machine_facts(directory: Path) -> dict[str, object]:
 
 
 def sync_ms_p50(directory: Path) -> float:
-    """The median time of writing a message's worth of bytes and syncing it, in ms: nothing flushed is faster."""
+    """Measure the median time to write and sync `SYNC_BYTES`, in ms. No flushed message can be faster."""
     taken = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(SYNC_COUNT):
@@ -76,7 +78,9 @@ def cpu_s(pid: int) -> float:
 
 
 class MachineCpu(NamedTuple):
-    """What all processors together did, in seconds: worked, were kept from it by the hypervisor, and there were."""
+    """Seconds of all processors together: they worked (busy), the hypervisor kept them from working (stolen), all time
+    (total).
+    """
 
     busy_s: float
     stolen_s: float
@@ -87,7 +91,7 @@ class MachineCpu(NamedTuple):
 
 
 def machine_cpu() -> MachineCpu:
-    """Since the machine started: see proc(5), `/proc/stat`."""
+    """Read the times since the machine started: see proc(5), `/proc/stat`."""
     ticks = os.sysconf("SC_CLK_TCK")
     line = Path("/proc/stat").read_text().partition("\n")[0]
     user, nice, system, idle, iowait, irq, softirq, steal = (int(field) / ticks for field in line.split()[1:9])
@@ -97,11 +101,11 @@ def machine_cpu() -> MachineCpu:
 
 @dataclass(frozen=True, slots=True)
 class CpuClock:
-    """Processor time of several processes, from the moment it was made.
+    """The processor time that several processes use from the moment `start` is called.
 
     Attributes:
-        pids: By role.
-        begun_s: What each had used then.
+        pids: The processes of each role.
+        begun_s: The time that each role had used at that moment, in seconds.
     """
 
     pids: Mapping[str, Sequence[int]]
@@ -113,10 +117,10 @@ class CpuClock:
         return cls(pids, {role: sum(map(cpu_s, found)) for role, found in pids.items()})
 
     def used_s(self) -> dict[str, float]:
-        """What each role has used since, in seconds."""
+        """Return the time that each role has used since then, in seconds."""
         return {role: sum(map(cpu_s, found)) - self.begun_s[role] for role, found in self.pids.items()}
 
     def per_million(self, message_count: int) -> dict[str, float]:
-        """What each role has used since, in seconds for a million messages."""
+        """Return the time that each role has used since then, in seconds for a million messages."""
         assert message_count > 0
         return {role: round(used * 1e6 / message_count, 2) for role, used in self.used_s().items()}

@@ -25,11 +25,11 @@ Measure = Callable[[Path, Progress], Awaitable[list[Figure]]]
 
 
 class NotMeasuredError(Exception):
-    """Something that the benchmark needs is not there; the text says what, and what to do."""
+    """Something that the benchmark needs is missing. The text says what it is, and what to do."""
 
 
 def run(name: str, measure: Measure, title: str) -> int:
-    """Measure, and print the table; the exit status: 0, 1 if a figure was not verified, 130 after Ctrl-C.
+    """Measure, and print the table. Return the exit status: 0, 1 if a figure was not verified, 130 after Ctrl-C.
 
     Figures go to `NAME.json` and logs to `bench.log`, both in `bench-out/` (OUT= another directory).
     """

@@ -1,14 +1,14 @@
 """`make bench-spark` (QUICK=1): how fast Spark reads and writes a topic, beside Spark's own bridge to Python.
 
-512-byte messages of four partitions, replicated and flushed, two real broker processes, Spark with two cores, all on
-this machine:
+The messages have 512 bytes. The topic has four partitions, replicated and flushed on two real broker processes. Spark
+has two cores. All of it runs on this machine:
 
     bridge, bridge_stream   rows a second that Spark takes from a source in Python which gives the same record batch
-                            again and again: what no source in Python can pass
-    batch, stream           rows a second of the topic, written to nowhere; the stream in five micro-batches
+                            again and again: no source in Python can be faster
+    batch, stream           rows a second that Spark reads from the topic and drops; the stream in five micro-batches
     audit                   rows a second of an audit of the topic's archive, without checksums
     sink                    rows a second from memory into another topic, as one publication: staged, decided, carried
-                            out, all of them on two disks twice
+                            out. So every row is written to two disks twice.
     kafka_source, in_turns, to_kafka
                             only with KAFKA=1: Spark's source of Kafka reads the same rows from one Kafka broker, in
                             turns with a batch read of the topic (`kafka_source`); Maven gets both (`tools/kafka`)
@@ -51,7 +51,7 @@ AIM_OF_BRIDGE: Final = 0.5
 AUDIT_AIM: Final = 1_000_000.0
 SINK_AIM: Final = 150_000
 SINK_SHARE: Final = 5
-"""Of the rows that are read, so many times less are written."""
+"""The sink writes the number of rows that are read, divided by this."""
 
 SINK_TOPIC: Final = "spark-sink"
 TOPIC: Final = "spark"
@@ -74,7 +74,7 @@ def _session(jars: str) -> SparkSession:
 
 
 def memory_batches(count: int) -> Iterator[Any]:
-    """A record batch of a topic's rows again and again, `count` rows in all."""
+    """Return the same record batch of a topic's rows again and again, `count` rows in all."""
     import numpy as np
     import pyarrow as pa
 
@@ -95,7 +95,10 @@ def memory_batches(count: int) -> Iterator[Any]:
 
 
 def _memory_source(called: str, count: int) -> Any:
-    """A data source that gives rows from memory; made here, so that Spark's workers get it by value."""
+    """Make a data source that gives rows from memory.
+
+    The class is made in a function, so that Spark's workers get its code by value.
+    """
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
     columns = ddl(DEFAULT_COLUMNS)
@@ -138,7 +141,7 @@ def _memory_source(called: str, count: int) -> Any:
 
 
 class _Runs:
-    """What is measured, in the order in which it is run. All of it waits."""
+    """Runs the measurements in their order. All methods block."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, count: int, directory: Path) -> None:
         self._spark = spark
@@ -149,11 +152,11 @@ class _Runs:
         spark.dataSource.register(_memory_source("memory_sink", count // SINK_SHARE))
 
     def all(self, progress: Progress, kafka_address: str | None) -> list[Figure]:
-        """One figure after the other; the first run of each kind only warms up.
+        """Measure one figure after the other. The first run of each kind only warms up.
 
         Args:
-            progress: Told what is done.
-            kafka_address: Of the broker to compare with; None: that is left out.
+                progress: Called with a text for each step.
+                kafka_address: The Kafka broker to compare with; None: do not compare.
         """
         rates: dict[str, float] = {}
         kinds: dict[str, Callable[[], None]] = {
@@ -201,7 +204,7 @@ class _Runs:
     def _stream(self, source: str, options: dict[str, str]) -> None:
         checkpoint = self._directory / f"checkpoint-{time.monotonic_ns()}"
         rows = self._spark.readStream.format(source).options(**options).load()
-        if source == "memory":  # it has no end: five micro-batches as fast as they go
+        if source == "memory":  # its query does not end by itself
             query = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
             while len(query.recentProgress) < STREAM_BATCHES:
                 time.sleep(0.005)
@@ -271,7 +274,6 @@ async def _measure(directory: Path, progress: Progress, count: int, *, beside_ka
 
 
 def main() -> int:
-    """The program."""
     parser = argparse.ArgumentParser(description="how fast Spark reads and writes a topic")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages instead of {MESSAGES:,}")
     parser.add_argument("--kafka", action="store_true", help="compare with Spark's source of Kafka (Maven gets it)")

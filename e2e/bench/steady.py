@@ -20,7 +20,7 @@ MESSAGE_SIZE_BYTES: Final = 512
 SETTINGS: Final = TopicSettings(flush=True)
 
 SEND_PAUSE_S: Final = 0.001
-"""Between two messages while a master is killed: the gap is known to about this."""
+"""The time between two messages while a master is killed. The gap is measured with about this error."""
 
 DEADLINE_S: Final = 30.0
 
@@ -36,14 +36,17 @@ class SteadySender:
         self.not_ok = 0
 
     async def send(self) -> None:
-        """Send for ever."""
+        """Send until the task is cancelled."""
         value = random.Random(3).randbytes(MESSAGE_SIZE_BYTES)
         while True:
             self._under_way.put_nowait(await self._producer.send(value))
             await asyncio.sleep(SEND_PAUSE_S)
 
     async def note(self) -> None:
-        """Note outcomes for ever. Those of one partition come in its order, so waiting in order loses nothing."""
+        """Note outcomes until the task is cancelled.
+
+        It waits for them in the order of sending, as the partition's outcomes come.
+        """
         while True:
             delivery = await self._under_way.get()
             try:
@@ -55,20 +58,20 @@ class SteadySender:
                 self._acknowledged.set()
 
     async def wait_for_ack_after(self, at: float) -> None:
-        """Wait until something was acknowledged after `at`."""
+        """Wait until a message was acknowledged after `at`."""
         async with asyncio.timeout(DEADLINE_S):
             while not self.ack_times or self.ack_times[-1] <= at:
                 self._acknowledged.clear()
                 await self._acknowledged.wait()
 
     def gap_s(self, at: float) -> float:
-        """The longest time between two acknowledgements of which the later came after `at`."""
+        """Return the longest time between two acknowledgements of which the later came after `at`."""
         return max(later - earlier for earlier, later in pairwise(self.ack_times) if later > at)
 
 
 @asynccontextmanager
 async def bench_cluster(directory: Path, groups: int) -> AsyncIterator[tuple[LocalCluster, Client]]:
-    """A cluster with that many groups in a new directory, and a client of it; both end with the block."""
+    """Start a cluster of `groups` broker groups in a new directory, and a client of it. Both end with the block."""
     async with (
         LocalCluster(directory / f"groups-{groups}", groups=groups, proxy=False, name="bench") as cluster,
         Client.connect(cluster.bootstrap) as client,

@@ -1,15 +1,16 @@
-"""How much longer a partition with many producers accepts nothing when its master is killed, on real processes.
+"""Measures how much longer a partition with many producers accepts nothing when its master is killed.
 
     python -m e2e.bench.switch_tables [--producers 100000] [--batches 1] [--rounds 2] [--kills 3]
 
-A cluster of two groups, each broker a process. The producers speak the append protocol from this process, over one
-stream: an object of the client for each of 100,000 would measure the client. Each has sent `--batches` batches of one
-message, within the last minutes; so all of them are in the table, as windows. Then one producer of the client sends a
-message every millisecond, the master is killed (SIGKILL), and the longest time between two acknowledgements is the gap.
-The same with few producers (16) that sent as many batches together, in turns (A B A B), each on a cluster of its own.
+The cluster has two groups, and each broker is a process. This process speaks the append protocol for all producers over
+one stream. It does not make 100,000 producers of the client, because then it would measure the client. Each producer
+sends `--batches` batches of one message within some minutes, so the table has all of them as windows. Then one producer
+of the client sends a message every millisecond, and the master is killed (SIGKILL). The gap is the longest time between
+two acknowledgements. The same is measured with 16 producers that send as many batches together. The two cases take
+turns (A B A B), each on a cluster of its own.
 
-The figure is the difference of the medians. Memory is how much more the members of the partition had after all sends
-than in the case of few producers; the log itself is in both. It prints a table and writes `switch_tables.json` in
+The figure is the difference of the medians. Memory is how much more the members of the partition use after all sends
+than in the case of 16 producers. (Both cases have the same log.) It prints a table and writes `switch_tables.json` in
 `bench-out/` (OUT= another directory). Exit status 1 if the aim was missed.
 """
 
@@ -47,16 +48,19 @@ from e2e.observe import Observer, Snapshot
 
 TOPIC: Final = "producers"
 AIM_MS: Final = 300.0
-"""A switch takes at most so much longer than with one producer."""
+"""A switch may take so much longer than with few producers."""
 
 PRODUCER_COUNT: Final = 100_000
 FEW: Final = 16
 FRAME_BATCHES: Final = 200
 WINDOW_BATCHES: Final = 16
-"""Of one producer that may be unanswered."""
+"""The most batches of one producer that may have no answer yet."""
 
 IN_FLIGHT_BATCHES: Final = 2_000
-"""About 1 MB: within what a broker allows a stream and a partition."""
+"""The most batches of all producers that may have no answer yet.
+
+They have about 1 MB. A broker allows more for a stream and a partition.
+"""
 
 REPLY_DEADLINE_S: Final = 5.0
 RETRY_S: Final = 0.2
@@ -70,7 +74,7 @@ _GET_TOPIC: Final = "/seriatim.v1.Routing/GetTopic"
 
 
 async def _route(cluster: LocalCluster) -> common_pb2.Route:
-    """Where the partition is written to."""
+    """Ask where the partition takes messages."""
     async with grpc.aio.insecure_channel(cluster.bootstrap[0]) as channel:
         ask = channel.unary_unary(
             _GET_TOPIC,
@@ -82,7 +86,7 @@ async def _route(cluster: LocalCluster) -> common_pb2.Route:
 
 
 class _Appender:
-    """Has producers send batches, a bounded number of them at a time; what was refused is sent again."""
+    """Sends batches of all producers, with at most `IN_FLIGHT_BATCHES` unanswered. Sends refused batches again."""
 
     def __init__(self, cluster: LocalCluster, producer_count: int) -> None:
         self._cluster = cluster
@@ -91,10 +95,10 @@ class _Appender:
         column = pa.record_batch({"key": pa.nulls(1, pa.binary()), "value": pa.array([b"x"], pa.binary())})
         self._body = column.serialize().to_pybytes()
         self._crc = google_crc32c.value(self._body)
-        self._run = 0  # a new one for each stream: then a producer may begin again, wherever the partition is
+        self._run = 0  # each stream has a new one, so that producers may begin again
 
     async def send_all(self, batch_count: int) -> None:
-        """So many batches of every producer: all first ones, then all second ones."""
+        """Send `batch_count` batches of every producer: first the first batch of each, then the second of each."""
         left = dict.fromkeys((producer, sequence) for sequence in range(batch_count) for producer in self._producers)
         async with asyncio.timeout(SEND_DEADLINE_S):
             while left:
@@ -149,7 +153,7 @@ class _Appender:
 
 
 async def make_producers(cluster: LocalCluster, producer_count: int, batch_count: int) -> float:
-    """Have so many producers send so many batches each; returns the seconds that it took."""
+    """Let `producer_count` producers send `batch_count` batches each. Return how many seconds that took."""
     begin = time.monotonic()
     await _Appender(cluster, producer_count).send_all(batch_count)
     return time.monotonic() - begin
@@ -159,7 +163,7 @@ async def make_producers(cluster: LocalCluster, producer_count: int, batch_count
 
 
 def _memory_bytes(cluster: LocalCluster) -> dict[str, int]:
-    """What each broker has in memory now (resident)."""
+    """Return the resident memory of each broker."""
     found = {}
     for name in cluster.broker_names:
         pid = cluster.pid(name)
@@ -173,7 +177,7 @@ def _memory_bytes(cluster: LocalCluster) -> dict[str, int]:
 
 
 async def _gaps_ms(client: Client, cluster: LocalCluster, kills: int, progress: Callable[[str], None]) -> list[float]:
-    """Kill the master again and again under one steady producer."""
+    """Kill the master again and again while one producer sends. Return the gaps in ms."""
     observer = Observer(client.admin(), TOPIC)
     gaps: list[float] = []
     async with client.producer(TOPIC) as producer, asyncio.TaskGroup() as tasks:
@@ -200,7 +204,7 @@ async def _gaps_ms(client: Client, cluster: LocalCluster, kills: int, progress: 
 async def measure_one(
     directory: Path, producer_count: int, batch_count: int, kills: int, progress: Callable[[str], None]
 ) -> dict[str, object]:
-    """One cluster: make the producers, measure the memory, kill the master."""
+    """Measure one case on a cluster: make the producers, measure the memory, kill the master."""
     async with bench_cluster(directory, 2) as (cluster, client):
         await make_topic(client.admin(), TOPIC, 1)
         before = _memory_bytes(cluster)
@@ -250,7 +254,6 @@ def _figures(found: list[dict[str, Any]], producer_count: int) -> list[Figure]:
 
 
 def main() -> int:
-    """The program."""
     parser = argparse.ArgumentParser(description="the gap at kill -9 with many producers against few")
     parser.add_argument("--producers", type=int, default=PRODUCER_COUNT, help="how many of them (100,000)")
     parser.add_argument("--batches", type=int, default=1, help="how many batches each has sent (1)")

@@ -1,13 +1,14 @@
-"""How much longer a switch takes if a partition has many producers: each step that handles the table, one by one.
+"""Measures how much longer a switch takes if a partition has many producers: each step that handles the table, one by
+one.
 
     python -m e2e.bench.tables [--quick]
 
-Between two brokers the table goes through: the fence answer (made, encoded, decoded), the prepare request (encoded for
-each of two members, decoded by both), the preparation on each disk, and the opening of the next segment. (Its master
-makes the windows later: that is not in the sum.) All steps run here in one process, one after another and without a
-network. Their sum is the most that they add to a switch on one core. In a cluster three processes share them. Of a
-million producers, most are in idle blocks, which travel ahead of a switch. Their cost is measured apart, and does not
-count. It prints a table and writes `tables.json`.
+Between two brokers the table goes through four steps: the fence answer (made, encoded, decoded), the prepare request
+(encoded for each of two members, decoded by both), the preparation on each disk, and the opening of the next segment.
+(The new master makes the windows later. The sum does not contain that.) All steps run in this process, one after
+another and without a network. So their sum is the most that they add to a switch on one core. In a cluster three
+processes share them. If there are a million producers, most are in idle blocks, which members get before a switch.
+Their cost is measured apart, and does not count. The benchmark prints a table and writes `tables.json`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .machine import machine_facts
 _T = TypeVar("_T")
 
 AIM_MS = 300.0
-"""A switch takes at most so much longer than with one producer."""
+"""A switch may take so much longer than with one producer."""
 
 CASES = (
     ("1 producer", 1, 1, 0),
@@ -51,13 +52,13 @@ MEMBERS = (MemberId("g1-0", "a" * 32), MemberId("g1-1", "b" * 32))
 
 
 class Steps:
-    """Runs steps and remembers how long each took, in ms."""
+    """Runs steps, and notes how many ms each took."""
 
     def __init__(self) -> None:
         self.took_ms: dict[str, float] = {}
 
     def run(self, name: str, step: Callable[[], _T]) -> _T:
-        """Run a step; a name that comes again is added up."""
+        """Run a step. If several steps have the same name, add their times."""
         begin = time.perf_counter()
         result = step()
         self.took_ms[name] = self.took_ms.get(name, 0.0) + 1000 * (time.perf_counter() - begin)
@@ -65,7 +66,9 @@ class Steps:
 
 
 def live_table(producer_count: int, entry_count: int, idle_count: int) -> ProducerTable:
-    """A table with that many producers, whose ids are as random as clients make them, and with others in blocks."""
+    """Make a table with that many producers in windows, and with `idle_count` others in blocks. Ids are random, as
+    clients make them.
+    """
     chance = random.Random(1)
     live = ProducerTable()
     windows = {}
@@ -83,7 +86,7 @@ def live_table(producer_count: int, entry_count: int, idle_count: int) -> Produc
 
 
 def send_ahead(live: ProducerTable) -> dict[str, float]:
-    """What it takes to bring all blocks to one member, as it is done ahead of a switch; the ms of each step."""
+    """Send all blocks to one member, as it is done ahead of a switch. Return the ms of each step."""
     steps = Steps()
     for block in live.blocks:
         answer = m.BlockAnswer(PARTITION, (block.data,))
@@ -95,7 +98,7 @@ def send_ahead(live: ProducerTable) -> dict[str, float]:
 
 
 def over_the_wire(steps: Steps, message: m.Message) -> m.Message:
-    """The message as it arrives."""
+    """Encode and decode the message. Return it as it arrives."""
     name = type(message).__name__
     frames = steps.run(f"{name} encoded", lambda: list(peer_frames.write_control_frames([message])))
     reader = peer_frames.ControlReader()
@@ -104,7 +107,7 @@ def over_the_wire(steps: Steps, message: m.Message) -> m.Message:
 
 
 def switch(live: ProducerTable) -> dict[str, float]:
-    """All that a switch does with a table; the ms of each step."""
+    """Do everything that a switch does with a table. Return the ms of each step."""
     steps = Steps()
     partition = PARTITION
     known = {block.id: block for block in live.blocks}
@@ -127,13 +130,13 @@ def switch(live: ProducerTable) -> dict[str, float]:
 
 
 def measure(live: ProducerTable, repeat_count: int) -> dict[str, float]:
-    """The steps of the quickest of several switches: what is left after other processes had their time."""
+    """Run several switches, and return the steps of the quickest, because other processes slow some of them down."""
     gc.collect()
     return min((switch(live) for _ in range(repeat_count)), key=lambda took: sum(took.values()))
 
 
 def main() -> int:
-    """Measure all cases; 1 if one is over the aim."""
+    """Measure all cases. Return 1 if one is over the aim."""
     parser = argparse.ArgumentParser(description="how much a producer table adds to a switch")
     parser.add_argument("--quick", action="store_true", help="measure each case once, and not five times")
     arguments = parser.parse_args()

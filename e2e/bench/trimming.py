@@ -1,9 +1,10 @@
 """`python -m e2e.bench.trimming`: how much retention slows producers, and how long a search for a time takes.
 
-    trimming_p99     the 99th percentile of the time from a send to its acknowledgement, of producers that send one
-                     message at a time, while retention drops the beginnings of another topic on the same brokers, as a
-                     multiple of the same while that topic keeps everything. Both topics are sent to all the time;
-                     keeping and dropping take turns.
+        trimming_p99     the 99th percentile of the time from a send to its acknowledgement while retention drops the
+                         beginnings of another topic on the same brokers, as a multiple of the same while that topic
+                         keeps
+                         everything. The producers send one message at a time. Both topics are sent to all the time;
+                         keeping and dropping take turns.
     offsets_by_time  the time that `Client.offsets` takes to find a time in a chain of many segments, at a client
 
 SEGMENTS=1000 (of the long chain; 3,000 take five minutes). Prints a table and writes `trimming.json` in `bench-out/`
@@ -37,11 +38,14 @@ DROPPED_PARTITIONS: Final = 20
 STEADY_PARTITIONS: Final = 4
 KEPT_MS: Final = 12_000
 LOOK_S: Final = 5
-"""Between two looks of a broker at what it may drop: twenty partitions are trimmed 240 times a minute."""
+"""The time after which a broker looks again for messages that it may drop.
+
+So twenty partitions are trimmed 240 times a minute.
+"""
 
 TURN_S: Final = 30.0
 SETTLE_S: Final = 15.0
-"""After a change of what is kept, before the turn counts."""
+"""The time from a change of retention until the turn counts."""
 
 TURNS: Final = 4
 SEND_PAUSE_S: Final = 0.01
@@ -53,7 +57,7 @@ AIM_LOOK_MS: Final = 20.0
 
 
 async def _send(producer: Producer, partition: int, pause_s: float, taken: list[tuple[float, float]]) -> None:
-    """Send one message at a time for ever; notes when each was sent and how long it took, in seconds."""
+    """Send one message at a time until the task is cancelled. Note when each was sent, and how many seconds it took."""
     value = random.Random(partition).randbytes(MESSAGE_SIZE_BYTES)
     while True:
         sent_at = time.monotonic()
@@ -66,13 +70,13 @@ async def _send(producer: Producer, partition: int, pause_s: float, taken: list[
 
 
 async def _begins(client: Client) -> list[tuple[int, int]]:
-    """Where each partition of the topic that drops begins: a segment and an index in it."""
+    """Return the first segment of each partition of the topic that drops, and the first index in it."""
     chains = [await client.admin().describe_chain(DROPPED, index) for index in range(DROPPED_PARTITIONS)]
     return [(chain.segments[0].no, chain.segments[0].start) for chain in chains]
 
 
 async def _count_trims(client: Client, seconds: float) -> int:
-    """How often a partition of that topic was trimmed in so many seconds from now."""
+    """Count how often partitions of that topic are trimmed in the next `seconds`."""
     trims, until = 0, time.monotonic() + seconds
     before = await _begins(client)
     while (left := until - time.monotonic()) > 0:
@@ -133,7 +137,7 @@ async def _long_chain(client: Client, count: int, progress: Progress) -> Figure:
             await (await producer.send(b"one message"))
             try:
                 await client.admin().switch_partition(partition)
-            except SeriatimError:  # the next one tries again
+            except SeriatimError:  # the next round tries again
                 continue
             made += 1
             if made % 100 == 0:
@@ -153,7 +157,7 @@ async def _long_chain(client: Client, count: int, progress: Progress) -> Figure:
 
 
 async def measure(directory: Path, progress: Progress) -> list[Figure]:
-    """Both, on one cluster."""
+    """Measure both figures on one cluster."""
     count = int(os.environ.get("SEGMENTS") or 1_000)
     looks = ("--set", f"retention_look_s={LOOK_S}")
     async with (
@@ -164,7 +168,6 @@ async def measure(directory: Path, progress: Progress) -> list[Figure]:
 
 
 def main() -> int:
-    """Run it; the exit status."""
     return run("trimming", measure, "what retention costs")
 
 
