@@ -1,8 +1,8 @@
-"""A snapshot of a cluster from outside, as plain values: chains, and the server of each cursor segment.
+"""A snapshot of a cluster from outside, as plain values: chains, and which broker serves each consumer group.
 
-The demo chooses its victims from snapshots, draws them, and waits for them; the process tests wait for them. `Observer`
-reads a snapshot from a cluster. Plain functions answer questions about it (which broker has an open segment, whether
-everything is whole), so tests of them need no cluster.
+The demo chooses its victims from snapshots, and draws the snapshots. The demo and the process tests also wait until a
+snapshot has a certain state. `Observer` reads a snapshot from a cluster. Plain functions answer questions about it
+(which broker has an open segment, whether everything is whole), so tests of them need no cluster.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from seriatim import Chain, GroupDescription, GroupPartition, TopicDescription
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
 LOOK_DEADLINE_S: Final = 5.0
-"""For one look: a server that does not answer is waited for by the broker that was asked, and machines are busy."""
+"""The deadline of one look. The asked broker waits for a server that does not answer, and the machine is busy."""
 
 POLL_S: Final = 0.1
-"""Between two looks of `Observer.wait_until`: describing costs the brokers little, but not nothing."""
+"""The time between two looks of `Observer.wait_until`. Each look costs the brokers a little."""
 
 OPEN: Final = "OPEN"
 UNSETTLED: Final = "UNSETTLED"
@@ -27,15 +27,15 @@ UNSETTLED: Final = "UNSETTLED"
 
 @dataclass(frozen=True, slots=True)
 class SegmentNow:
-    """A segment as its chain's record has it.
+    """A segment as the record of its chain has it.
 
     Attributes:
-        members: Brokers, the master first.
-        base: Messages before it; None: a segment before it is not settled.
-        length: None while it is open or not settled.
-        opened_at_ms: Wall clock.
-        sealed_at_ms: Wall clock; 0: not sealed.
-        eligible: Brokers that have all of it, control records too, and may serve it.
+            members: Brokers, the master first.
+            base: The number of messages before it; None: an earlier segment is not settled.
+            length: The number of its messages; None while it is open or not settled.
+            opened_at_ms: When it was opened, by the wall clock.
+            sealed_at_ms: When it was sealed, by the wall clock; 0: it is not sealed.
+            eligible: Brokers that may serve it, because they have all of it and its control records.
     """
 
     no: int
@@ -52,7 +52,7 @@ class SegmentNow:
 
 @dataclass(frozen=True, slots=True)
 class ChainNow:
-    """A partition's chain, its newest segments, oldest first."""
+    """The chain of a partition: its newest segments, oldest first."""
 
     partition: int
     epoch: int
@@ -69,11 +69,11 @@ class ReaderNow:
     """A consumer group on one partition.
 
     Attributes:
-        server: The broker that serves it; empty if no broker does.
-        active: The consumer that gets its messages; empty if no consumer does.
-        position: Messages acknowledged.
-        end_position: Messages committed in the partition; meaningless where `known` is False.
-        known: Whether the server itself answered.
+            server: The broker that serves the consumer group; empty if no broker does.
+            active: The consumer that gets the messages; empty if no consumer does.
+            position: The number of acknowledged messages.
+            end_position: The number of committed messages in the partition. It means nothing if `known` is False.
+            known: Whether the server itself answered.
     """
 
     partition: int
@@ -87,7 +87,7 @@ class ReaderNow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one moment. `readers` is empty where no group was asked for."""
+    """Everything at one moment. `readers` is empty if the observer has no group."""
 
     chains: tuple[ChainNow, ...] = ()
     readers: tuple[ReaderNow, ...] = ()
@@ -117,10 +117,10 @@ class Snapshot:
         )
 
     def drained(self) -> bool:
-        """Whether the group has acknowledged everything that is committed, and its servers say so themselves.
+        """Whether the consumer group has acknowledged all committed messages, as its servers say.
 
-        Only the server of the open segment knows where the partition ends: one of an earlier segment, whose group has
-        yet to cross, may answer with an end of 0.
+        Only the server of the open segment knows where the partition ends. While the consumer group is in an earlier
+        segment, its server may answer with an end of 0. So the group must be in the open segment.
         """
         heads = {chain.partition: chain.head.no for chain in self.chains}
         return bool(self.readers) and all(
@@ -130,13 +130,14 @@ class Snapshot:
 
 
 def still_struck(before: ChainNow, after: ChainNow | None, struck_at_ms: int, slack_ms: int = 0) -> bool:
-    """Whether the head of `before` was still the head when the blow fell: it is open yet, or was sealed afterwards.
+    """Whether the open segment of `before` was still open when the fault began: it is open now, or was sealed
+    afterwards.
 
     Args:
-        before: The chain as it was read before the blow.
-        after: As it was read after it; None: not known, which counts as no.
-        struck_at_ms: The wall clock just before the blow.
-        slack_ms: By how much the clock of the record may be behind, at most.
+            before: The chain, read before the fault.
+            after: The chain, read after the fault; None: not known, then the answer is no.
+            struck_at_ms: The wall clock just before the fault.
+            slack_ms: The most that the clock of the record may be behind.
     """
     if after is None:
         return False
@@ -147,7 +148,7 @@ def still_struck(before: ChainNow, after: ChainNow | None, struck_at_ms: int, sl
 
 
 def chain_now(chain: Chain) -> ChainNow:
-    """A chain as the client describes it."""
+    """Convert a chain from the client's description."""
     return ChainNow(
         chain.partition,
         chain.epoch,
@@ -170,7 +171,7 @@ def chain_now(chain: Chain) -> ChainNow:
 
 
 def reader_now(partition: GroupPartition) -> ReaderNow:
-    """A consumer group's partition as the client describes it."""
+    """Convert a partition of a consumer group from the client's description."""
     return ReaderNow(
         partition=partition.partition,
         segment=partition.segment,
@@ -183,22 +184,22 @@ def reader_now(partition: GroupPartition) -> ReaderNow:
 
 
 class Describing(Protocol):
-    """What a look needs of an `Admin`."""
+    """The methods of `Admin` that a look needs."""
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """A topic and its chains."""
+        """Describe a topic and its chains."""
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
-        """Where a consumer group stands."""
+        """Describe where a consumer group is."""
 
 
 class Observer:
-    """Reads snapshots of one topic, and of one consumer group on it. Not for use by two tasks at once.
+    """Reads snapshots of one topic, and of one consumer group on it. Only one task may use it at a time.
 
     Args:
-        admin: Of the cluster.
-        topic: Whose chains.
-        group: Of consumers; None: chains only.
+            admin: The `Admin` of the cluster.
+            topic: The topic to observe.
+            group: The consumer group to observe; None: observe chains only.
     """
 
     def __init__(self, admin: Describing, topic: str, group: str | None = None) -> None:
@@ -208,7 +209,7 @@ class Observer:
         self.latest = Snapshot()
 
     async def look(self, deadline_s: float = LOOK_DEADLINE_S) -> Snapshot:
-        """The cluster now.
+        """Read a snapshot of the cluster.
 
         Raises:
             SeriatimError: No broker described the cluster within `deadline_s` seconds.
@@ -227,10 +228,10 @@ class Observer:
         return self.latest
 
     async def wait_until(self, holds: Callable[[Snapshot], bool], what: str, deadline_s: float) -> Snapshot:
-        """Look again and again until `holds`.
+        """Look again and again until `holds` is true of the snapshot. Return that snapshot.
 
         Raises:
-            DeadlineExceededError: Not within `deadline_s` seconds.
+                DeadlineExceededError: It was not true within `deadline_s` seconds.
         """
         failure = ""
         try:

@@ -1,17 +1,16 @@
-"""The code blocks of the pages, as a reader types them: which there are, and a shell that runs those of one page.
+"""The code blocks of the pages, and a shell that runs the blocks of one page as a reader would type them.
 
 A page is README.md or a page of docs/. Its blocks of the languages `console` and `python` are run in the order of the
-page. In a console block a line that begins with `$ ` is a command, and the lines below it are what it prints: `…` in
-such a line stands for any text, a line that is only `…` for any number of lines, and spaces at the end count for
-nothing. A command without shown output may print what it likes. Every command must end with status 0.
+page. In a console block a line that begins with `$ ` is a command. The lines below it are its output. In such a line
+`…` stands for any text. A line that is only `…` stands for any number of lines. Spaces at the end of a line are
+ignored. A command without shown output may print anything. Every command must end with status 0.
 
-A comment that the reader does not see tells what a block needs beside that. It stands on a line of its own before the
-block:
+A comment that readers of the page do not see says what else a block needs. It is on a line of its own before the block:
 
     <!-- not run: REASON -->     the block is not run; the tests list it with its reason
     <!-- terminals -->           each command runs in a terminal of its own until Ctrl-C; it must print something
-    <!-- before: COMMAND -->     the command is run first: what the text around the block takes for granted
-    <!-- Ctrl-C -->              everything that runs in terminals is ended first, as a reader does by Ctrl-C
+    <!-- before: COMMAND -->     the command is run first: something that the text assumes as done
+    <!-- Ctrl-C -->              first, all commands in terminals are ended by Ctrl-C
     <!-- output differs: REASON --> the shown output is an example, and is not compared
     <!-- file: NAME -->          (python) the program is saved under this name, and is run by a later command
 """
@@ -33,9 +32,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 RUNNABLE: Final = ("console", "python")
 
 COMMAND_DEADLINE_S: Final = 120.0
-"""For one command. The slowest waits until a broker group is drained."""
+"""The deadline of one command. The slowest command waits until a broker group is drained."""
 TERMINAL_DEADLINE_S: Final = 30.0
-"""From Ctrl-C until the command of a terminal has ended."""
+"""The longest time from Ctrl-C until the command of a terminal has ended."""
 
 _FENCE: Final = re.compile(r"^```(\w*)\s*$")
 _COMMENT: Final = re.compile(r"^<!-- ([a-zA-Z-][a-zA-Z -]*?)(?:: (.*?))? -->$")
@@ -43,7 +42,7 @@ _KINDS: Final = ("not run", "terminals", "before", "Ctrl-C", "output differs", "
 
 
 class PageError(AssertionError):
-    """What a page says is not what happens."""
+    """A command did something else than its page says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,9 @@ class Step:
     """One command of a console block.
 
     Attributes:
-        line: Number in the page, from 1.
-        command: Without `$ `.
-        shown: The lines below it; empty: the page shows none.
+            line: The number of its line in the page, from 1.
+            command: The command without `$ `.
+            shown: The lines below it; empty if the page shows none.
     """
 
     line: int
@@ -66,9 +65,9 @@ class Block:
     """One code block.
 
     Attributes:
-        page: Path below the root of the repository.
-        line: Number of the line with the opening fence, from 1.
-        notes: The comments before it, as (kind, text).
+            page: The path of the page below the root of the repository.
+            line: The number of the line with the opening fence, from 1.
+            notes: The comments before the block, as (kind, text).
     """
 
     page: str
@@ -78,12 +77,12 @@ class Block:
     notes: tuple[tuple[str, str], ...] = ()
 
     def note(self, kind: str) -> str | None:
-        """The text of a comment of that kind; None without one."""
+        """Return the text of a comment of that kind; None if there is none."""
         return next((text for found, text in self.notes if found == kind), None)
 
     @property
     def where(self) -> str:
-        """For people."""
+        """The place of the block as a text for people."""
         return f"{self.page}:{self.line}"
 
     def steps(self) -> list[Step]:
@@ -101,7 +100,7 @@ class Block:
 
 
 def _take_ctrl_c() -> None:
-    """Of a child, before its program starts: behind `&` a shell has us ignore Ctrl-C, and our children with us."""
+    """Let a child of this process take Ctrl-C again. If a shell started us with `&`, we and our children ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -150,7 +149,7 @@ def runnable(page: str) -> list[Block]:
 
 
 def is_shown(shown: Sequence[str], printed: Sequence[str]) -> bool:
-    """Whether what was printed is what the page shows."""
+    """Whether the printed lines are what the page shows."""
     pattern = ""
     for line in shown:
         if line.strip() == "…":
@@ -176,11 +175,11 @@ class _Terminal:
 class Reader:
     """A person who types the commands of a page: one shell, and more terminals if the page asks for them.
 
-    As a context: at its end nothing runs any more, and a local cluster that is left is taken down.
+    As a context manager, it ends everything that still runs, and takes a local cluster down.
 
     Args:
-        directory: An empty one. It becomes a checkout: its entries lead to those of the repository.
-        checkout: Whether the repository's entries are needed there.
+            directory: An empty directory. It becomes like a checkout: it gets links to the entries of the repository.
+            checkout: Whether the commands need these links.
     """
 
     directory: Path
@@ -228,7 +227,7 @@ class Reader:
             pipe.close()
 
     def read(self, blocks: Iterable[Block]) -> None:
-        """Do what the blocks of a page say, in their order.
+        """Run all commands and programs in the blocks, in their order.
 
         Raises:
             PageError: A command failed, took too long, or printed something else than the page shows.
@@ -254,17 +253,18 @@ class Reader:
         self.end_terminals()
 
     def run(self, page: str, step: Step) -> list[str]:
-        """Run a command in the shell; the lines that it printed.
+        """Run a command in the shell. Return the lines that it printed.
 
         Raises:
-            PageError: As for `read`.
+                PageError: The command failed, took too long, or printed something else than the page shows.
         """
         shell = self._shell
         assert shell is not None
         assert shell.stdin is not None
         assert shell.stdout is not None
         mark = f"--- done {len(self.transcript)} "
-        # In braces: a comment at the end of the command ends with its line. The status goes first to a variable.
+        # The braces are needed because a comment at the end of the command ends with its line. The status is first put
+        # into a variable.
         shell.stdin.write(f"{{ {step.command}\n}} </dev/null; status=$?; echo; echo '{mark}'$status\n")
         shell.stdin.flush()
         printed: list[str] = []
@@ -320,7 +320,7 @@ class Reader:
         self.see_terminals(page)
 
     def see_terminals(self, page: str) -> None:
-        """See that what runs in terminals still runs."""
+        """Check that the commands in the terminals still run."""
         for terminal in self._terminals:
             if terminal.process.poll() is not None:
                 text = terminal.text()[-2000:]
@@ -330,7 +330,7 @@ class Reader:
         """Press Ctrl-C in each terminal, in the order in which they were opened.
 
         Raises:
-            PageError: One printed nothing, did not end, or ended with another status than 0.
+                PageError: A command printed nothing, did not end, or ended with another status than 0.
         """
         while self._terminals:
             terminal = self._terminals[0]
@@ -350,7 +350,7 @@ class Reader:
 
 
 def _environment() -> dict[str, str]:
-    """What a new terminal has: the commands of the environment, and nothing that names a cluster."""
+    """The environment of a new terminal. It has our commands in its path, and no variable that names a cluster."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SERIATIM_")}
     return {**kept, "PATH": f"{ROOT / '.venv' / 'bin'}:{kept['PATH']}", "COLUMNS": "160", "TERM": "dumb"}
 

@@ -1,7 +1,7 @@
-"""Child processes that say what they do, and are told what to do, in JSON lines: producers and consumers of a run.
+"""Child processes that talk with their parent in JSON lines: the producers and consumers of a run.
 
-The parent's half is `Worker`, the child's is `Parent`. A child ends when its stdin ends, so it cannot outlive the
-process that started it. Both halves decide what their lines mean.
+The parent uses `Worker`, the child uses `Parent`. A child ends when its stdin ends, so it does not outlive the process
+that started it. Each program decides what its lines mean.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, Final
 
 LINE_SIZE_BYTES_MAX: Final = 4 << 20
-"""One line, either way."""
+"""The longest line in either direction."""
 
 END_GRACE_S: Final = 3.0
-"""What a child may take to end by itself once its stdin is closed."""
+"""The time that a child gets to end by itself after its stdin is closed."""
 
 _TAIL_BYTES: Final = 2000
 
 
 class WorkerError(RuntimeError):
-    """A child ended before it had done its work; the message has the end of its log."""
+    """A child ended too early, or did not say a line in time. The message has the end of its log."""
 
 
 class Worker:
@@ -33,7 +33,6 @@ class Worker:
 
     Attributes:
         latest: The last line of each kind (`k`), as plain data.
-        done: The line of kind `done`, once there.
     """
 
     def __init__(
@@ -49,11 +48,11 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The child's process id."""
         return self._process.pid
 
     async def read(self) -> None:
-        """Take its lines until it has ended; the owner runs this as a task."""
+        """Read the child's lines until it has ended. The owner runs this as a task."""
         assert self._process.stdout is not None
         try:
             while line := await self._process.stdout.readline():
@@ -68,13 +67,13 @@ class Worker:
                 self._changed.notify_all()
 
     def tell(self, **message: object) -> None:
-        """Send it a line; nothing happens if it has gone."""
+        """Send the child a line. If the child has ended, nothing happens."""
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
     async def wait_for(self, kind: str, deadline_s: float | None) -> dict[str, Any]:
-        """The line of that kind, once there was one.
+        """Wait for a line of that kind, and return it.
 
         Raises:
             WorkerError: The worker ended without such a line, or wrote none within `deadline_s` seconds (None: no
@@ -90,7 +89,7 @@ class Worker:
         return self.latest[kind]
 
     async def end(self) -> None:
-        """Close its stdin, and make it end if that does not."""
+        """Close the child's stdin. If the child does not end, send SIGTERM, then SIGKILL, each after `END_GRACE_S`."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         for step in (None, signal.SIGTERM, signal.SIGKILL):
@@ -119,18 +118,18 @@ async def start_worker(
     """Run `python -m module arguments...` for as long as the block lasts.
 
     Args:
-        name: For messages.
-        module: A program that uses `Parent`.
-        arguments: Of its command line.
-        log: Where its stderr is appended.
-        on_line: Called with each line that it says, in the event loop.
+            name: The worker's name in messages.
+            module: A program that uses `Parent`.
+            arguments: The arguments of its command line.
+            log: The file to which its stderr is appended.
+            on_line: Called in the event loop with each line that the child says.
     """
     with log.open("ab") as stderr:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", module, *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stderr,
             limit=LINE_SIZE_BYTES_MAX,
-            start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
+            start_new_session=True,  # so that Ctrl-C at the terminal reaches only the parent
         )  # fmt: skip
     worker = Worker(name, process, log, on_line)
     reading = asyncio.create_task(worker.read(), name=f"lines of {name}")
@@ -142,14 +141,14 @@ async def start_worker(
 
 
 class Parent:
-    """The parent, as its child sees it: where lines go, and where commands come from."""
+    """The parent, as its child sees it: it takes lines, and gives commands."""
 
     def __init__(self, on_line: Callable[[dict[str, Any]], None]) -> None:
         self._on_line = on_line
         self.gone = asyncio.Event()
 
     async def listen(self) -> None:
-        """Take commands until the parent closes; the owner runs this as a task."""
+        """Take commands until the parent closes the pipe. The owner runs this as a task."""
         reader = asyncio.StreamReader(limit=LINE_SIZE_BYTES_MAX)
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer
@@ -159,5 +158,5 @@ class Parent:
         self.gone.set()
 
     def say(self, kind: str, **message: object) -> None:
-        """Say a line. Lines are short and the parent always reads, so this blocks for no time worth naming."""
+        """Say a line. This may block, but only for a moment, because lines are short and the parent always reads."""
         print(json.dumps({"k": kind, **message}), flush=True)  # stdout is the channel
