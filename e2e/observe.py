@@ -30,12 +30,12 @@ class SegmentNow:
     """A segment as the record of its chain has it.
 
     Attributes:
-            members: Brokers, the master first.
-            base: The number of messages before it; None: an earlier segment is not settled.
-            length: The number of its messages; None while it is open or not settled.
-            opened_at_ms: When it was opened, by the wall clock.
-            sealed_at_ms: When it was sealed, by the wall clock; 0: it is not sealed.
-            eligible: Brokers that may serve it, because they have all of it and its control records.
+        members: Brokers, the master first.
+        base: The number of messages before it; None: an earlier segment is not settled.
+        length: The number of its messages; None while it is open or not settled.
+        opened_at_ms: When it was opened, by the wall clock.
+        sealed_at_ms: When it was sealed, by the wall clock; 0: it is not sealed.
+        eligible: Brokers that may serve it, because they have all of it and its control records.
     """
 
     no: int
@@ -69,11 +69,11 @@ class ReaderNow:
     """A consumer group on one partition.
 
     Attributes:
-            server: The broker that serves the consumer group; empty if no broker does.
-            active: The consumer that gets the messages; empty if no consumer does.
-            position: The number of acknowledged messages.
-            end_position: The number of committed messages in the partition. It means nothing if `known` is False.
-            known: Whether the server itself answered.
+        server: The broker that serves the consumer group; empty if no broker does.
+        active: The consumer that gets the messages; empty if no consumer does.
+        position: The number of acknowledged messages.
+        end_position: The number of committed messages in the partition. It means nothing if `known` is False.
+        known: Whether the server itself answered.
     """
 
     partition: int
@@ -134,10 +134,10 @@ def still_struck(before: ChainNow, after: ChainNow | None, struck_at_ms: int, sl
     afterwards.
 
     Args:
-            before: The chain, read before the fault.
-            after: The chain, read after the fault; None: not known, then the answer is no.
-            struck_at_ms: The wall clock just before the fault.
-            slack_ms: The most that the clock of the record may be behind.
+        before: The chain, read before the fault.
+        after: The chain, read after the fault; None: not known, then the answer is no.
+        struck_at_ms: The wall clock just before the fault.
+        slack_ms: The most that the clock of the record may be behind.
     """
     if after is None:
         return False
@@ -197,9 +197,9 @@ class Observer:
     """Reads snapshots of one topic, and of one consumer group on it. Only one task may use it at a time.
 
     Args:
-            admin: The `Admin` of the cluster.
-            topic: The topic to observe.
-            group: The consumer group to observe; None: observe chains only.
+        admin: The `Admin` of the cluster.
+        topic: The topic to observe.
+        group: The consumer group to observe; None: observe chains only.
     """
 
     def __init__(self, admin: Describing, topic: str, group: str | None = None) -> None:
@@ -231,7 +231,7 @@ class Observer:
         """Look again and again until `holds` is true of the snapshot. Return that snapshot.
 
         Raises:
-                DeadlineExceededError: It was not true within `deadline_s` seconds.
+            DeadlineExceededError: It was not true within `deadline_s` seconds.
         """
         failure = ""
         try:

@@ -50,9 +50,9 @@ class Step:
     """One command of a console block.
 
     Attributes:
-            line: The number of its line in the page, from 1.
-            command: The command without `$ `.
-            shown: The lines below it; empty if the page shows none.
+        line: The number of its line in the page, from 1.
+        command: The command without `$ `.
+        shown: The lines below it; empty if the page shows none.
     """
 
     line: int
@@ -65,9 +65,9 @@ class Block:
     """One code block.
 
     Attributes:
-            page: The path of the page below the root of the repository.
-            line: The number of the line with the opening fence, from 1.
-            notes: The comments before the block, as (kind, text).
+        page: The path of the page below the root of the repository.
+        line: The number of the line with the opening fence, from 1.
+        notes: The comments before the block, as (kind, text).
     """
 
     page: str
@@ -178,8 +178,8 @@ class Reader:
     As a context manager, it ends everything that still runs, and takes a local cluster down.
 
     Args:
-            directory: An empty directory. It becomes like a checkout: it gets links to the entries of the repository.
-            checkout: Whether the commands need these links.
+        directory: An empty directory. It becomes like a checkout: it gets links to the entries of the repository.
+        checkout: Whether the commands need these links.
     """
 
     directory: Path
@@ -256,7 +256,7 @@ class Reader:
         """Run a command in the shell. Return the lines that it printed.
 
         Raises:
-                PageError: The command failed, took too long, or printed something else than the page shows.
+            PageError: The command failed, took too long, or printed something else than the page shows.
         """
         shell = self._shell
         assert shell is not None
@@ -330,7 +330,7 @@ class Reader:
         """Press Ctrl-C in each terminal, in the order in which they were opened.
 
         Raises:
-                PageError: A command printed nothing, did not end, or ended with another status than 0.
+            PageError: A command printed nothing, did not end, or ended with another status than 0.
         """
         while self._terminals:
             terminal = self._terminals[0]

@@ -118,11 +118,11 @@ async def start_worker(
     """Run `python -m module arguments...` for as long as the block lasts.
 
     Args:
-            name: The worker's name in messages.
-            module: A program that uses `Parent`.
-            arguments: The arguments of its command line.
-            log: The file to which its stderr is appended.
-            on_line: Called in the event loop with each line that the child says.
+        name: The worker's name in messages.
+        module: A program that uses `Parent`.
+        arguments: The arguments of its command line.
+        log: The file to which its stderr is appended.
+        on_line: Called in the event loop with each line that the child says.
     """
     with log.open("ab") as stderr:
         process = await asyncio.create_subprocess_exec(

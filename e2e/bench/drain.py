@@ -6,10 +6,9 @@ proxy:
     tables, fetch, single   messages a second of one consumer that reads the partition from its first message on: as
                             Arrow tables, by `fetch` (500 at once), and one by one with `async for`
     range                   the same partition as Arrow tables, by a reader of the range from its beginning to its end
-        healing                 megabytes of messages in a second that a new, empty disk gets from the other member
-        healing_p99             the 99th percentile of the time from a send to its acknowledgement while a disk is
-        healed,
-                                as a multiple of the same before. These producers send one message at a time.
+    healing                 megabytes of messages in a second that a new, empty disk gets from the other member
+    healing_p99             the 99th percentile of the time from a send to its acknowledgement while a disk is healed,
+                            as a multiple of the same before. These producers send one message at a time.
 
 The benchmark checks that no message is missing: offsets follow one another, and each message is counted. It drains 1.5
 million messages (--quick: 150,000), and heals as many. It prints a table and writes `drain.json` in `bench-out/` (OUT=

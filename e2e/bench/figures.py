@@ -24,14 +24,14 @@ class Figure:
     """One measured figure.
 
     Attributes:
-            name: A short and stable name: the key in the JSON.
-            text: What was measured, as a text for people.
-            value: The measured value in `unit`; None: it could not be measured, see `problem`.
-            unit: `msg/s`, `MB/s`, `x` (times as much) or `ms`.
-            aim: The value to reach; None: there is no aim.
-            higher_is_better: Whether more is better, as with messages in a second.
-            details: Other facts about the figure.
-            problem: Why the figure does not count; empty if it counts.
+        name: A short and stable name: the key in the JSON.
+        text: What was measured, as a text for people.
+        value: The measured value in `unit`; None: it could not be measured, see `problem`.
+        unit: `msg/s`, `MB/s`, `x` (times as much) or `ms`.
+        aim: The value to reach; None: there is no aim.
+        higher_is_better: Whether more is better, as with messages in a second.
+        details: Other facts about the figure.
+        problem: Why the figure does not count; empty if it counts.
     """
 
     name: str
@@ -125,7 +125,7 @@ def write_json(path: Path, text: str) -> None:
     """Write a file, and make its directory if it is missing.
 
     Raises:
-            OSError: The file cannot be written.
+        OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")

@@ -35,11 +35,11 @@ def compare(
     """Copy the rows into Kafka, and measure both sources.
 
     Args:
-            spark: A session with the jars of Spark's source of Kafka.
-            ours: Returns all rows of the topic, with the columns that the source gives by default.
-            address: The address of the Kafka broker. It must have no topic `TOPIC`.
-            count: The number of rows of the topic.
-            progress: Called with a text for each step.
+        spark: A session with the jars of Spark's source of Kafka.
+        ours: Returns all rows of the topic, with the columns that the source gives by default.
+        address: The address of the Kafka broker. It must have no topic `TOPIC`.
+        count: The number of rows of the topic.
+        progress: Called with a text for each step.
     """
 
     def kafkas() -> DataFrame:

@@ -155,8 +155,8 @@ class _Runs:
         """Measure one figure after the other. The first run of each kind only warms up.
 
         Args:
-                progress: Called with a text for each step.
-                kafka_address: The Kafka broker to compare with; None: do not compare.
+            progress: Called with a text for each step.
+            kafka_address: The Kafka broker to compare with; None: do not compare.
         """
         rates: dict[str, float] = {}
         kinds: dict[str, Callable[[], None]] = {

@@ -95,7 +95,7 @@ class _Appender:
         column = pa.record_batch({"key": pa.nulls(1, pa.binary()), "value": pa.array([b"x"], pa.binary())})
         self._body = column.serialize().to_pybytes()
         self._crc = google_crc32c.value(self._body)
-        self._run = 0  # each stream has a new one, so that producers may begin again
+        self._run = 0  # each stream has a new one, so that a producer may begin again on any member
 
     async def send_all(self, batch_count: int) -> None:
         """Send `batch_count` batches of every producer: first the first batch of each, then the second of each."""

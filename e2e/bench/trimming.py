@@ -1,10 +1,9 @@
 """`python -m e2e.bench.trimming`: how much retention slows producers, and how long a search for a time takes.
 
-        trimming_p99     the 99th percentile of the time from a send to its acknowledgement while retention drops the
-                         beginnings of another topic on the same brokers, as a multiple of the same while that topic
-                         keeps
-                         everything. The producers send one message at a time. Both topics are sent to all the time;
-                         keeping and dropping take turns.
+    trimming_p99     the 99th percentile of the time from a send to its acknowledgement while retention drops the
+                     beginnings of another topic on the same brokers, as a multiple of the same while that topic keeps
+                     everything. The producers send one message at a time. Both topics are sent to all the time;
+                     keeping and dropping take turns.
     offsets_by_time  the time that `Client.offsets` takes to find a time in a chain of many segments, at a client
 
 SEGMENTS=1000 (of the long chain; 3,000 take five minutes). Prints a table and writes `trimming.json` in `bench-out/`

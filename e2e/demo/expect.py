@@ -22,7 +22,7 @@ def write_histories(path: Path, histories: Mapping[bytes, bytes]) -> None:
     """Write histories into a file.
 
     Raises:
-            OSError: The file cannot be written.
+        OSError: The file cannot be written.
     """
     path.write_text(json.dumps({key.decode(): text.decode() for key, text in histories.items()}))
 
@@ -31,7 +31,7 @@ def read_histories(path: Path) -> dict[bytes, bytes]:
     """Read the histories that `write_histories` wrote.
 
     Raises:
-            OSError: The file cannot be read.
+        OSError: The file cannot be read.
     """
     return {key.encode(): text.encode() for key, text in json.loads(path.read_text()).items()}
 

@@ -45,11 +45,11 @@ class PlannedFault:
     """One fault of the plan.
 
     Attributes:
-            kind: What is done to the victim.
-            role: The role that the victim should have at that moment.
-            hold_s: The time until the fault is mended, in seconds.
-            pick: A number from 0 to 1 that picks one of the possible victims.
-            cut_from: The other end of a cut; for cuts only.
+        kind: What is done to the victim.
+        role: The role that the victim should have at that moment.
+        hold_s: The time until the fault is mended, in seconds.
+        pick: A number from 0 to 1 that picks one of the possible victims.
+        cut_from: The other end of a cut; for cuts only.
     """
 
     kind: Kind
@@ -64,9 +64,9 @@ class Victim:
     """The brokers that a fault strikes.
 
     Attributes:
-            brokers: One broker, or both members of a group.
-            role: Their role at this moment.
-            name: The victim's name in reports.
+        brokers: One broker, or both members of a group.
+        role: Their role at this moment.
+        name: The victim's name in reports.
     """
 
     brokers: tuple[str, ...]
@@ -105,8 +105,8 @@ def choose(fault: PlannedFault, snapshot: Snapshot, members: Mapping[str, tuple[
     """Choose the broker that the fault strikes now; None if no broker is master of an open segment.
 
     Args:
-            fault: A fault of the plan.
-            snapshot: The cluster, read just now.
+        fault: A fault of the plan.
+        snapshot: The cluster, read just now.
         members: The brokers of each group.
     """
     if fault.kind == "kill both":

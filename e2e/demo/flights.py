@@ -65,10 +65,10 @@ class Events:
     """Events in time order, as columns of equal length that a producer takes as they are.
 
     Attributes:
-            keys: The aircraft of each event (binary).
-            values: A JSON object for each event, 100 to 120 bytes (binary). It begins with the event's number in the
-                stream, from 0 on, in a field of fixed width: see `event_numbers`.
-            timestamps_ms: When each event happened (int64). No timestamp is below the one before it.
+        keys: The aircraft of each event (binary).
+        values: A JSON object for each event, 100 to 120 bytes (binary). It begins with the event's number in the
+            stream, from 0 on, in a field of fixed width: see `event_numbers`.
+        timestamps_ms: When each event happened (int64). No timestamp is below the one before it.
     """
 
     keys: pa.Array

@@ -34,14 +34,14 @@ class Scene:
     """All that the live view shows of one moment. The runner updates it.
 
     Attributes:
-            at_s: Seconds since the demo began to send; 0 before that.
-            total: The number of events that the demo sends.
-            rates: Messages acknowledged in each `rate_step_s` seconds so far, oldest first.
-            faults: Every fault so far, the present one last.
-            segments: Every segment of every chain.
-            positions: For each partition: the number of messages that the consumer has acknowledged, and the number of
-                messages in the partition.
-            doing: What the demo does right now, as a text for people.
+        at_s: Seconds since the demo began to send; 0 before that.
+        total: The number of events that the demo sends.
+        rates: Messages acknowledged in each `rate_step_s` seconds so far, oldest first.
+        faults: Every fault so far, the present one last.
+        segments: Every segment of every chain.
+        positions: For each partition: the number of messages that the consumer has acknowledged, and the number of
+            messages in the partition.
+        doing: What the demo does right now, as a text for people.
         hits_min: How many faults must hit.
     """
 

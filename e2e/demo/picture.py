@@ -63,12 +63,12 @@ def draw(
     """Return the picture as the text of an SVG file.
 
     Args:
-            segments: The segments of all partitions. Each partition is a row, each segment a bar.
-            faults: Each fault is a mark, in a lane for its kind. The mark is hollow if the fault hit nothing.
-            rates: Samples of the rate in the order of time; may be empty.
-            duration_s: The end of the time axis, in seconds. Everything beyond it is cut off.
-            title: The headline.
-            subtitle: The line below the headline.
+        segments: The segments of all partitions. Each partition is a row, each segment a bar.
+        faults: Each fault is a mark, in a lane for its kind. The mark is hollow if the fault hit nothing.
+        rates: Samples of the rate in the order of time; may be empty.
+        duration_s: The end of the time axis, in seconds. Everything beyond it is cut off.
+        title: The headline.
+        subtitle: The line below the headline.
     """
     assert duration_s > 0
     scale = _Scale(duration_s)
@@ -123,7 +123,7 @@ def write(
     """Draw into a file.
 
     Raises:
-            OSError: The file cannot be written.
+        OSError: The file cannot be written.
     """
     path.write_text(draw(segments, faults, rates, duration_s=duration_s, title=title, subtitle=subtitle))
 

@@ -46,8 +46,8 @@ class Lane:
     """The events of one partition, in their order.
 
     Attributes:
-            numbers: The numbers of these events in the whole stream.
-            table: Their columns key, value, timestamp.
+        numbers: The numbers of these events in the whole stream.
+        table: Their columns key, value, timestamp.
     """
 
     numbers: Sequence[int]

@@ -34,15 +34,15 @@ class DemoFault:
     """One fault, as the runner saw it.
 
     Attributes:
-            kind: For example `kill`, `freeze`, `cut`.
-            victim: The member, the link, or both members, as a text for people.
-            role: The role of the victim when it was struck.
-            at_s: When it was struck, in seconds since the demo began to send.
-            healed_at_s: When it was mended (restarted, thawed, joined again); None: not before the end.
-            hit: Whether the fault counts: at that moment the victim had an open segment or served a consumer.
-            gap_ms: The longest time for which a partition of the victim accepted nothing; None: not known yet, or the
-                victim was a member of no open segment.
-            both_members: Whether both members of a group were struck.
+        kind: For example `kill`, `freeze`, `cut`.
+        victim: The member, the link, or both members, as a text for people.
+        role: The role of the victim when it was struck.
+        at_s: When it was struck, in seconds since the demo began to send.
+        healed_at_s: When it was mended (restarted, thawed, joined again); None: not before the end.
+        hit: Whether the fault counts: at that moment the victim had an open segment or served a consumer.
+        gap_ms: The longest time for which a partition of the victim accepted nothing; None: not known yet, or the
+            victim was a member of no open segment.
+        both_members: Whether both members of a group were struck.
     """
 
     kind: str
@@ -69,9 +69,9 @@ class SegmentSpan:
         segment_no: The segment's number.
         group: The broker group that held it.
         state: OPEN, SEALED, UNSETTLED or LOST, at the end of the demo.
-            opened_at_s: When it was opened, in seconds since the demo began to send (negative: before that).
-            sealed_at_s: When the next segment was opened; None: it is open.
-            length: The number of messages in it; None: not settled.
+        opened_at_s: When it was opened, in seconds since the demo began to send (negative: before that).
+        sealed_at_s: When the next segment was opened; None: it is open.
+        length: The number of messages in it; None: not settled.
     """
 
     partition: int
@@ -96,19 +96,19 @@ class Outcome:
     """All that is known when the demo is over.
 
     Attributes:
-            check: The checker's judgement of the recorded history.
-            event_count: The number of events that the demo had to send.
-            duration_s: From the first send to the last acknowledgement, in seconds.
-            drained_s: From the first send to the last delivery, in seconds.
-            histories_equal: Whether the rebuilt histories equal those of the file, byte for byte.
-            differences: If they are not equal: sentences from `rebuild.differences`.
-            digest: SHA-256 of the rebuilt histories.
-            faults: Every fault that was injected.
-            segments: Every segment of the topic's chains.
-            seed: The seed that replays the fault plan.
-            quick: Whether this was `QUICK=1`.
-            hits_min: The number of faults that must have hit.
-            kinds_wanted: At least one fault of each of these kinds (`DemoFault.label`) must have hit.
+        check: The checker's judgement of the recorded history.
+        event_count: The number of events that the demo had to send.
+        duration_s: From the first send to the last acknowledgement, in seconds.
+        drained_s: From the first send to the last delivery, in seconds.
+        histories_equal: Whether the rebuilt histories equal those of the file, byte for byte.
+        differences: If they are not equal: sentences from `rebuild.differences`.
+        digest: SHA-256 of the rebuilt histories.
+        faults: Every fault that was injected.
+        segments: Every segment of the topic's chains.
+        seed: The seed that replays the fault plan.
+        quick: Whether this was `QUICK=1`.
+        hits_min: The number of faults that must have hit.
+        kinds_wanted: At least one fault of each of these kinds (`DemoFault.label`) must have hit.
     """
 
     check: Report

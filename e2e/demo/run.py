@@ -75,9 +75,9 @@ class Demo:
     """One run. `run` may be called once.
 
     Args:
-            settings: The settings of the run.
-            on_scene: Called after each change that is worth drawing.
-            on_fault: Called with each fault once its gap is known.
+        settings: The settings of the run.
+        on_scene: Called after each change that is worth drawing.
+        on_fault: Called with each fault once its gap is known.
     """
 
     def __init__(

@@ -21,14 +21,14 @@ class Settings:
     """One run of the demo.
 
     Attributes:
-            quick: Whether only a part of the events is sent, with few faults.
-            seed: The seed of the fault plan.
-            out: The directory for report, picture and histories.
-            event_limit: The number of events that are sent; None: all.
-            hits_min: The number of faults that must hit.
-            rate: Events in a second when the faults begin. Later the rate follows the time that the faults take.
-            fault_s: A first guess at the time from one fault to the next, in seconds.
-            partition_count: The number of partitions of the topic.
+        quick: Whether only a part of the events is sent, with few faults.
+        seed: The seed of the fault plan.
+        out: The directory for report, picture and histories.
+        event_limit: The number of events that are sent; None: all.
+        hits_min: The number of faults that must hit.
+        rate: Events in a second when the faults begin. Later the rate follows the time that the faults take.
+        fault_s: A first guess at the time from one fault to the next, in seconds.
+        partition_count: The number of partitions of the topic.
     """
 
     quick: bool

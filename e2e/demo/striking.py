@@ -38,7 +38,7 @@ class Striker:
     Args:
         cluster: The cluster to strike.
         observer: The observer of the topic and of the consumer group.
-            acks: The times of acknowledgements by partition. Another task fills it meanwhile.
+        acks: The times of acknowledgements by partition. Another task fills it meanwhile.
         seed: The seed of the plan.
         hits_min: How many faults must hit.
         begin: When the demo began to send, on the monotonic clock, in seconds.

@@ -18,8 +18,8 @@ def draw(course: Course, total: int) -> str:
     """Return the picture as the text of an SVG file.
 
     Args:
-            course: The course of the replay.
-            total: The number of rows that it had to send.
+        course: The course of the replay.
+        total: The number of rows that it had to send.
     """
     span = course.took_s or 1.0
 

@@ -67,7 +67,7 @@ def start_spark(log: Path) -> SparkSession:
     """Start a session on two cores, for all pipelines but the replay.
 
     Args:
-            log: The file for the standard error of Java and of Spark's Python workers.
+        log: The file for the standard error of Java and of Spark's Python workers.
     """
     terminal = os.dup(2)
     with log.open("wb") as file:

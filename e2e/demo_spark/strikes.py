@@ -48,8 +48,8 @@ class Course:
     """How a replay went.
 
     Attributes:
-            rows: Pairs: seconds since the replay began, and the number of rows that were published by then.
-            starts: How often the driver was started.
+        rows: Pairs: seconds since the replay began, and the number of rows that were published by then.
+        starts: How often the driver was started.
     """
 
     strikes: list[Strike] = field(default_factory=list)
@@ -62,10 +62,10 @@ class StruckReplay:
     """Runs a replay to its end. A seed chooses after which publications something is killed.
 
     Args:
-            arguments: The arguments of `python -m seriatim_spark`; the first is `replay`.
-            writer: The replay's id.
-            publications: The number of publications that it will make, with `rows` rows each.
-            strikes: The number of kills.
+        arguments: The arguments of `python -m seriatim_spark`; the first is `replay`.
+        writer: The replay's id.
+        publications: The number of publications that it will make, with `rows` rows each.
+        strikes: The number of kills.
     """
 
     def __init__(
