@@ -4,13 +4,13 @@ Brokers, coordinator and clients are processes of this machine. The suite does e
 histories that the clients wrote, and prints a table. `docs/internals/faults.md` says what each fault does, and how to
 replay a run.
 
-    fault       what a fault is, and what it may do to: `Scene`
+    fault       what a fault is, and the `Scene` on which it acts
     processes, network, disks, damage, loss, coordinator, clocks, switching    the faults
-    catalogue   all of them, and the choice for a quick run
+    catalogue   all faults, and the choice for a quick run
     schedule    which fault comes when, with which load: from the seed alone
-    client      a producer's or a reader's process; `load` is the side that starts and tells them
-    clusters    the clusters that cases run on, with `shims` below their processes; `trio` is an etcd of three, and
-                `namespaces` a network on which packets are lost
+    client      a producer's or a reader's process; `load` starts these processes and tells them what to do
+    clusters    the clusters on which cases run, with `shims` below their processes; `trio` is an etcd of three members,
+                and `namespaces` is a network on which packets are lost
     case        one fault, from a healthy cluster to the judgement
     report      table, JSON, and whether the run fails
 """

@@ -27,7 +27,7 @@ LOG_NAME: Final = "suite.log"
 
 
 def main() -> int:
-    """Run; the exit status."""
+    """Run the suite, and return the exit status."""
     console = Console(width=None if sys.stdout.isatty() else 150)
     try:
         settings = read_settings(os.environ)
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 async def _run(settings: Settings, console: Console) -> RunResult:
-    """The run as a task that SIGTERM ends like Ctrl-C does."""
+    """Run the suite as a task that SIGTERM ends as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -65,7 +65,7 @@ async def _run(settings: Settings, console: Console) -> RunResult:
 
 
 def _log_to(file: TextIO) -> None:
-    """What the clusters' runner logs goes to a file."""
+    """Write the log of the clusters' runner to a file."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

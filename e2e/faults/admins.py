@@ -1,8 +1,8 @@
 """Admin calls to any broker that answers, while others are frozen or cut off.
 
 A client of the library stays with the broker that answered last, and makes a call that changes something only once. The
-suite strikes brokers all the time, and needs the answers of the others. So it has a connection to each broker, and
-goes on to the next one if a broker does not answer.
+suite breaks brokers all the time, and needs answers from the others. So it has a connection to each broker, and asks
+the next broker if one does not answer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from seriatim import (
 from seriatim_api.errors import DeadlineExceededError, SeriatimError, TopicExistsError, UnavailableError
 
 LOOK_S: Final = 2.0
-"""For one broker's description; it may have to ask others, of which one is silent."""
+"""The deadline for one broker's description. The broker may have to ask others, one of which does not answer."""
 
 SCRUB_S: Final = 30.0
-"""For a broker to read all that it holds: a few megabytes here."""
+"""The deadline for a scrub: a broker reads all that it holds, which is a few megabytes here."""
 
 CHANGE_S: Final = 10.0
-"""For a call that changes the cluster. It is made once, because the change may be made although the answer is lost."""
+"""The deadline for a call that changes the cluster.
+
+The call is made once, because it may be carried out although its answer is lost.
+"""
 
 T = TypeVar("T")
 
@@ -44,7 +47,7 @@ Intent = Literal["active", "cordoned", "draining"]
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """What a scrub of one broker read, and what was damaged."""
+    """How many segments a scrub of one broker read, and the damage that it found."""
 
     segments: int
     damages: tuple[Damage, ...]
@@ -57,10 +60,10 @@ async def _scrub(admin: Admin, broker: str) -> Scrubbed:
 
 
 class Admins:
-    """An `Admin` at each broker, as an asynchronous context; not for use by two tasks at once.
+    """An `Admin` at each broker. Use it as an asynchronous context manager, and only in one task at a time.
 
     Args:
-        bootstrap: The brokers.
+        bootstrap: The addresses of the brokers.
     """
 
     def __init__(self, bootstrap: tuple[str, ...]) -> None:
@@ -82,28 +85,28 @@ class Admins:
         await self._stack.aclose()
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """As `Admin.describe_topic`, from the first broker that answers."""
+        """Call `Admin.describe_topic` at the first broker that answers."""
         return await self._look(lambda admin: admin.describe_topic(name))
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
-        """As `Admin.describe_group`, from the first broker that answers."""
+        """Call `Admin.describe_group` at the first broker that answers."""
         return await self._look(lambda admin: admin.describe_group(topic, group))
 
     async def describe_chain(self, topic: str, partition: int) -> Chain:
-        """As `Admin.describe_chain`, from the first broker that answers."""
+        """Call `Admin.describe_chain` at the first broker that answers."""
         return await self._look(lambda admin: admin.describe_chain(topic, partition))
 
     async def runs_known_to(self, address: str) -> dict[str, int]:
-        """The run of each broker, as the broker at that address knows it.
+        """Return the member run of each broker, as the broker at that address knows it.
 
         Raises:
-            SeriatimError: It does not answer.
+            SeriatimError: The broker does not answer.
         """
         cluster = await self._within(LOOK_S, self._by_address[address].describe_cluster())
         return {broker.name: broker.run for broker in cluster.brokers}
 
     async def switch_partition(self, partition_id: int) -> Route:
-        """As `Admin.switch_partition`; the broker that answered last is asked, once.
+        """Call `Admin.switch_partition` once, at the broker that answered last.
 
         Raises:
             SeriatimError: The switch failed, or its outcome is unknown.
@@ -111,35 +114,35 @@ class Admins:
         return await self._within(CHANGE_S, self._admins[0].switch_partition(partition_id))
 
     async def list_broker_groups(self) -> list[BrokerGroup]:
-        """As `Admin.list_broker_groups` with counts, from the first broker that answers."""
+        """Call `Admin.list_broker_groups` with counts, at the first broker that answers."""
         return await self._look(lambda admin: admin.list_broker_groups(with_counts=True))
 
     async def set_broker_group(self, name: str, intent: Intent) -> None:
-        """As `Admin.set_broker_group`, from the first broker that takes it: said twice it means the same."""
+        """Call `Admin.set_broker_group` at the first broker that takes it. A repeated call changes nothing."""
         await self._look(lambda admin: admin.set_broker_group(name, intent), CHANGE_S)
 
     async def check_restart(self, broker: str) -> RestartCheck:
-        """As `Admin.check_restart`, from the first broker that answers."""
+        """Call `Admin.check_restart` at the first broker that answers."""
         return await self._look(lambda admin: admin.check_restart(broker), CHANGE_S)
 
     async def declare_dead_at(self, address: str, broker: str, run: int, issuer: str) -> None:
-        """As `Admin.declare_dead`; the broker at that address is asked, once.
+        """Call `Admin.declare_dead` once, at the broker at that address.
 
         Raises:
-            SeriatimError: It refuses, or does not answer.
+            SeriatimError: The broker refuses, or does not answer.
         """
         await self._within(CHANGE_S, self._by_address[address].declare_dead(broker, run, issuer))
 
     async def scrub(self, broker: str) -> Scrubbed:
-        """Have a broker read all that it holds; asked of whichever broker answers, and again if it does not end.
+        """Let a broker read all that it holds. If one broker does not pass the request on, ask the next one.
 
         Raises:
-            SeriatimError: The scrub did not end within `SCRUB_S` seconds.
+            SeriatimError: No scrub ended within `SCRUB_S` seconds.
         """
         return await self._look(lambda admin: _scrub(admin, broker), SCRUB_S)
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
-        """As `Admin.declare_gap`, from the first broker that takes it: to declare it twice does no harm.
+        """Call `Admin.declare_gap` at the first broker that takes it. A repeated call changes nothing.
 
         Raises:
             SeriatimError: No broker took it within `CHANGE_S` seconds.
@@ -147,7 +150,10 @@ class Admins:
         await self._look(lambda admin: admin.declare_gap(topic, partition, segment, issuer), CHANGE_S)
 
     async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> None:
-        """Make a topic, asking one broker after another: one that made it and did not answer is found out."""
+        """Make a topic: ask one broker after another.
+
+        If a broker made it and did not answer, the next one says that it exists.
+        """
         error: SeriatimError = UnavailableError("there is no broker")
         for admin in list(self._admins):
             try:
@@ -167,7 +173,7 @@ class Admins:
                 answer = await self._within(deadline_s, ask(admin))
             except SeriatimError as exc:
                 error = exc
-                self._admins.remove(admin)  # to the end: asked last from now on
+                self._admins.remove(admin)  # from now on this broker is asked last
                 self._admins.append(admin)
             else:
                 return answer

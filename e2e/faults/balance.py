@@ -1,4 +1,4 @@
-"""Maintenance leaves open segments on one broker group, and the controller spreads them again under load.
+"""Maintenance leaves all open segments on one broker group. The controller spreads them again under load.
 
 Nothing breaks: brokers hand their open segments over, end, and come back. So no message may be lost, and no send may
 get the outcome `failed`.
@@ -27,12 +27,15 @@ BALANCE: Final = {
 
 
 def heads_by_group(snapshot: Snapshot) -> Counter[str]:
-    """How many partitions each group has the open segment of."""
+    """Count the open segments of each group."""
     return Counter(chain.head.group for chain in snapshot.chains)
 
 
 class UnevenHeads(Fault):
-    """All groups but one are restarted, one after another; then the heads are spread by planned switches."""
+    """All groups but one are restarted, one after another.
+
+    Then the controller spreads the open segments by planned switches.
+    """
 
     name = "heads on one group"
     workloads = ("keys",)
@@ -42,7 +45,7 @@ class UnevenHeads(Fault):
     )
 
     async def inject(self, scene: Scene) -> None:
-        """Stop everybody else; they hand over, and come back when all heads stand on one group."""
+        """Stop the brokers of all other groups. They hand over. Start them when one group has all open segments."""
         others = [broker for broker in scene.cluster.broker_names if not broker.startswith(f"{GROUP_KEPT}-")]
         for broker in others:
             await scene.cluster.stop_gracefully(broker)
@@ -53,7 +56,7 @@ class UnevenHeads(Fault):
         scene.note(f"heads before: {dict(heads_by_group(snapshot))}")
 
     async def hold(self, scene: Scene) -> None:
-        """No group keeps more than its share."""
+        """Wait until no group has more than half of the open segments."""
         partitions = scene.load.workload.partitions
         snapshot = await self._wait(
             scene, lambda now: max(heads_by_group(now).values()) <= partitions // 2, "no group has more than half"
@@ -65,7 +68,6 @@ class UnevenHeads(Fault):
             raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")
 
     async def heal(self, scene: Scene) -> None:
-        """Start each broker again that is still stopped."""
         await scene.cluster.start_again("brokers")
 
     async def _wait(self, scene: Scene, condition: Callable[[Snapshot], bool], what: str) -> Snapshot:

@@ -1,11 +1,11 @@
 """One case, from a healthy cluster to the judgement.
 
-1  the cluster is healthy: every broker ready, nothing cut, nothing frozen
-2  a topic is made, and messages flow
-3  the fault is injected, lasts, and heals
-4  messages flow on, and everything has two copies again
-5  no more is sent; every send has an outcome, every group has read everything
-6  the histories of all client processes are judged
+1  The cluster is healthy: every broker is ready, no link is cut, no process is frozen.
+2  The suite makes a topic, and messages flow.
+3  The fault is injected, lasts, and is healed.
+4  Messages still flow, and everything has two copies again.
+5  The producer sends no more. Every send has an outcome, and every group has read everything.
+6  The histories of all client processes are judged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from e2e.workers import WorkerError
 HEALTHY_DEADLINE_S: Final = 60.0
 
 _EXPECTED: Final = (SeriatimError, NotStruckError, WorkerError, TimeoutError, OSError)
-"""What a case may fail with; anything else is a mistake of the suite, and ends the run."""
+"""The errors with which a case may fail. Any other error is a mistake of the suite, and ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Outcome:
     """A case's result.
 
     Attributes:
-        result: For the report.
-        healthy: Whether the next case may have the cluster.
+        result: The result for the report.
+        healthy: Whether the next case may use the cluster.
     """
 
     result: CaseResult
@@ -52,7 +52,7 @@ class Outcome:
 
 
 async def unhealthy(cluster: LocalCluster) -> str:
-    """What is wrong with the processes and links, for people; empty if nothing is."""
+    """Say what is wrong with the processes and links, as a text for people; empty if nothing is."""
     try:
         await cluster.wait_ready(deadline_s=HEALTHY_DEADLINE_S)
     except (DeadlineExceededError, PreconditionError) as error:
@@ -65,7 +65,7 @@ async def unhealthy(cluster: LocalCluster) -> str:
 
 
 def ended_by_themselves(deeds: Iterable[FaultRecord]) -> list[str]:
-    """The processes that ended and were not made to: a failed assertion, as a rule."""
+    """Return the processes that ended although the suite did not end them. As a rule an assertion failed there."""
     return [f"{deed.victim} ended by itself: {deed.details}" for deed in deeds if deed.kind == "end"]
 
 
@@ -74,13 +74,13 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
     """Run a case.
 
     Args:
-        case: From the schedule.
-        fault: A new object of that kind.
+        case: A case of the schedule.
+        fault: A new fault of the case's kind.
         running: The cluster.
         clients: The client processes.
-        directory: Empty; for the histories.
-        seed: The run's, for the report.
-        quick: Whether to be short.
+        directory: An empty directory for the histories.
+        seed: The seed of the run, for the report.
+        quick: Whether the fault should be short.
         publish: Whether a program publishes beside the load.
     """
     began = time.monotonic()
@@ -135,7 +135,7 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
 
 
 async def _tried(step: Awaitable[object]) -> list[str]:
-    """What a step failed with, or what it found wrong."""
+    """Return the error with which a step failed, or the problems that it found."""
     try:
         found = await step
     except _EXPECTED as error:
@@ -144,7 +144,7 @@ async def _tried(step: Awaitable[object]) -> list[str]:
 
 
 async def _published(program: Publishing, scene: Scene) -> list[str]:
-    """What was published is there, once and in order."""
+    """Check that all published rows are there, once and in order."""
     problems = await program.finish()
     lost = f", {program.lost_count} of them with loss" if program.lost_count else ""
     scene.note(f"{program.last} publications{lost}; the program was killed {program.kill_count} times")
@@ -152,7 +152,7 @@ async def _published(program: Publishing, scene: Scene) -> list[str]:
 
 
 async def _strike(fault: Fault, scene: Scene, history: HistoryWriter, measured: dict[str, float]) -> None:
-    """Have messages flow, break something, mend it."""
+    """Begin the load, then inject the fault, hold it and heal it."""
     load = scene.load
     await load.begin()
     measured["struck at"] = time.monotonic()
@@ -170,7 +170,7 @@ async def _strike(fault: Fault, scene: Scene, history: HistoryWriter, measured: 
 
 
 async def _recover(fault: Fault, scene: Scene, _history: HistoryWriter, measured: dict[str, float]) -> None:
-    """Messages flow, and everything has two copies again."""
+    """Wait until messages flow and everything has two copies again."""
     load = scene.load
     if "healed at" not in measured:
         return
@@ -184,7 +184,7 @@ async def _recover(fault: Fault, scene: Scene, _history: HistoryWriter, measured
 
 
 async def _drain(_fault: Fault, scene: Scene, _history: HistoryWriter, measured: dict[str, float]) -> None:
-    """No more is sent; every send has an outcome, every group has read everything."""
+    """Stop sending. Wait until every send has an outcome and every group has read everything."""
     if scene.load.groups:
         await scene.load.stop()
         measured["drained"] = time.monotonic()
@@ -198,12 +198,13 @@ def _judge(directory: Path) -> Report:
 
 @contextlib.asynccontextmanager
 async def _resets(scene: Scene) -> AsyncIterator[None]:
-    """Break the clients' connections again and again, if the load wants it."""
+    """Break the clients' connections again and again, if the workload says so."""
     if not scene.load.workload.resets:
         yield
         return
     over = asyncio.Event()
-    # Dice of their own: how many are cast depends on the time that things take, and the fault's must not.
+    # This has dice of its own. The time that things take decides how often they are thrown, and the fault's dice must
+    # not depend on that.
     dice = random.Random(scene.dice.random())
     task = asyncio.create_task(break_connections(scene.cluster, over, dice), name="resets")
     try:

@@ -47,11 +47,11 @@ QUICK: Final = (
     "drained group",
     "unread false certificate of master",
 )
-"""At least one of each kind, those first that have found something."""
+"""At least one fault of each kind. Faults that have found an error come first."""
 
 
 def all_faults() -> list[Fault]:
-    """A new object of each."""
+    """Make a new object of each fault."""
     return [
         KillBrokers("master"),
         KillBrokers("slave"),
@@ -114,7 +114,7 @@ def all_faults() -> list[Fault]:
 
 
 def by_name() -> dict[str, Callable[[], Fault]]:
-    """How to make each fault, by its name: an object serves one case."""
+    """Return a function for each name that makes the fault. (An object serves one case at a time.)"""
 
     def maker(name: str) -> Callable[[], Fault]:
         return lambda: next(fault for fault in all_faults() if fault.name == name)
@@ -123,7 +123,7 @@ def by_name() -> dict[str, Callable[[], Fault]]:
 
 
 def missing(fault: Fault) -> str:
-    """What this machine lacks for a fault; empty if nothing."""
+    """Say what this machine lacks for a fault; empty if nothing."""
     if fault.needs_shims and shims.find_compiler() is None:
         return "no C compiler"
     if fault.needs_root and os.geteuid() != 0:

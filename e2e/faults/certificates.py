@@ -1,4 +1,4 @@
-"""A false death certificate: of a member run that lives and serves, because a person or a proof was wrong.
+"""A death certificate of a member run that still lives and serves, because a person or a proof was wrong.
 
 A broker refuses to write the certificate while it hears from that member run (707). The suite then writes it directly
 into the coordinator. The process reads it and must end (706). If the process cannot read it, the other members cut its
@@ -37,12 +37,12 @@ class _Run:
 
 
 class FalseCertificate(Fault):
-    """A run is certified dead while it lives.
+    """A member run gets a death certificate while it lives.
 
     Args:
-        role: Whose run.
-        unread: Whether its broker is cut off from the coordinator first, so that it cannot read the certificate. Then
-            it lives on until the cut heals, and its disk is given up.
+        role: The role of the broker.
+        unread: Whether the broker is first cut off from the coordinator, so that it cannot read the certificate. Then
+            its process lives until the cut heals, and its disk is given up.
     """
 
     reads_all: ClassVar[bool] = True
@@ -61,7 +61,10 @@ class FalseCertificate(Fault):
         self._segment = 0
 
     async def inject(self, scene: Scene) -> None:
-        """See the other member refuse to certify it, write the certificate past the brokers, and see it take effect."""
+        """Check that the other member refuses to write the certificate.
+
+        Write it into the coordinator. Wait until it takes effect.
+        """
         head = await scene.head()
         self._struck = brokers_of(head, self._role)[0]
         self._other = next(name for name in head.members if name != self._struck)
@@ -82,7 +85,10 @@ class FalseCertificate(Fault):
             raise NotStruckError(f"{self._struck} ended, though it could not read its certificate")
 
     async def hold(self, scene: Scene) -> None:
-        """Messages are accepted. What it holds gets another copy, whether or not its process lives."""
+        """Check that messages are accepted.
+
+        Wait until all that the broker holds has other copies, although its process may live.
+        """
         await super().hold(scene)
         lacking = ""
 
@@ -101,7 +107,10 @@ class FalseCertificate(Fault):
         scene.note(f"two copies without {self._struck}, {alive}, {time.monotonic() - began:.1f} s later")
 
     async def heal(self, scene: Scene) -> None:
-        """Start it on its disk. One that lives reads its certificate first, and ends; its disk is given up."""
+        """Start the broker on its disk.
+
+        If its process still lives, wait until it has read the certificate and ended, and give it a new disk.
+        """
         if not self._struck:
             return
         if not self._unread:
@@ -114,7 +123,7 @@ class FalseCertificate(Fault):
         await start_with_new_disk(scene, self._struck)
 
     async def confirm(self, scene: Scene) -> None:
-        """The other copies are real: a group reads from the beginning while the other member of its segment is dead."""
+        """Check the other copies: a group reads from the beginning while the other member of the segment is dead."""
         await scene.cluster.kill(self._other)
         try:
             scene.load.tell_reader(ALONE_GROUP)
@@ -136,7 +145,9 @@ class FalseCertificate(Fault):
         raise NotStruckError(f"the brokers do not know {self._struck}")
 
     async def _is_refused(self, scene: Scene, run: _Run) -> None:
-        """The member that is linked to it writes no such certificate, also if a person asks for it."""
+        """Check that the member which is linked to the broker does not write a certificate, also if a person asks for
+        it.
+        """
         address = str(scene.cluster.plan.broker(self._other).advertised)
         try:
             await scene.admin.declare_dead_at(address, run.broker, run.number, ISSUER)
@@ -158,7 +169,7 @@ class FalseCertificate(Fault):
 
 
 async def _certify(coordinator: str, cluster: str, run: _Run) -> None:
-    """Put the certificate where the brokers look for it."""
+    """Write the certificate to the key at which brokers look for it."""
     certificate = records_pb2.DeathCertificate(
         member=common_pb2.Member(broker=run.broker, incarnation=run.incarnation),
         run=run.number,

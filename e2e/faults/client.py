@@ -1,13 +1,14 @@
-"""A client process of the fault suite: a producer, or the readers of consumer groups, as its parent tells it.
+"""A client process of the fault suite: a producer, or the readers of consumer groups. Its parent tells it what to do.
 
-`python -m e2e.faults.client producer|reader [--namespace NAME]`. It serves one case after another, because starting a
-process costs more than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`. Each case has its own client,
-connections and history. Each line of the process names the case, so that no answer is taken for that of another case:
+`python -m e2e.faults.client producer|reader [--namespace NAME]`. One process serves one case after another, because
+starting a process takes longer than a case. Commands come as lines, `{"do": "begin", "case": 3, ...}`. Each case has
+its own client, connections and history. Each line of the process names its case, so that the parent does not take it
+for an answer of another case:
 
     producer    begin → `sending 3`, `progress` ten times a second, stop → `settled 3`, end → `ended 3`
     reader      begin → `joined 3 GROUP`, `read`, `gap`, end → `ended 3`; several groups of one case may begin
 
-Every message is a number, and the history is written by the client library's own recorder.
+Every message is a number. The client library's own recorder writes the history.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from e2e.workers import Parent
 TICK_S: Final = 0.005
 SAY_S: Final = 0.1
 OUTSTANDING_MAX: Final = 2_000
-"""Sent and without outcome: a partition that accepts nothing must not fill the memory while it waits."""
+"""The most messages that are sent and have no outcome yet.
+
+A partition that accepts nothing must not fill the memory.
+"""
 
 OPEN_RETRY_S: Final = 0.2
 OPEN_DEADLINE_S: Final = 60.0
@@ -39,22 +43,28 @@ DELIVERY_TIMEOUT_MS: Final = 120_000
 
 
 def marker_of(topic: str) -> bytes:
-    """What every message of a topic contains, and no other: to find its bytes in a broker's files."""
+    """Return bytes that every message of a topic contains, and no message of another.
+
+    They find the topic in a broker's files.
+    """
     return b" " + topic.encode() + b" "
 
 
 def value_of(number: int, topic: str, size_bytes: int) -> bytes:
-    """The message with that number, at least `size_bytes` long."""
+    """Return the value of the message with that number. It has at least `size_bytes` bytes."""
     return (str(number).encode() + marker_of(topic)).ljust(size_bytes, b".")
 
 
 def number_of(value: bytes) -> int:
-    """Which message this is."""
+    """Return the number of the message with this value."""
     return int(value[: value.index(b" ")])
 
 
 async def _opened(open_it: Callable[[], Any]) -> Any:
-    """What `open_it` opens. It is tried again while no broker answers, because clients also begin during faults."""
+    """Open a client's producer or consumer.
+
+    Try again while no broker answers, because clients also begin during faults.
+    """
     until = time.monotonic() + OPEN_DEADLINE_S
     while True:
         try:
@@ -92,7 +102,7 @@ class Sending:
         self._over = asyncio.Event()
 
     def told(self, command: dict[str, Any]) -> None:
-        """A command for this case came."""
+        """Take a command for this case."""
         if command["do"] == "stop":
             self._sending = False
         elif command["do"] == "end":
@@ -100,7 +110,7 @@ class Sending:
             self._over.set()
 
     async def run(self) -> None:
-        """Send, settle, end."""
+        """Send, wait until every send has an outcome, and end when the parent says so."""
         async with _client(self._begin, self._begin["name"]) as (client, history):
             producer = await _opened(
                 lambda: client.producer(
@@ -126,7 +136,7 @@ class Sending:
             while self._sending:
                 await asyncio.sleep(TICK_S)
                 now = time.monotonic()
-                due = min(due + (now - last) * rate, rate * 0.1)  # what was missed in a pause is not made up for
+                due = min(due + (now - last) * rate, rate * 0.1)  # after a pause at most 0.1 s is made up for
                 last = now
                 while due >= 1.0 and self._outstanding < OUTSTANDING_MAX:
                     due -= 1.0
@@ -154,7 +164,7 @@ class Sending:
     async def _report(self, history: HistoryWriter) -> None:
         while True:
             self._say_progress()
-            history.flush()  # what a kill of this process leaves in the record is what it told, nearly
+            history.flush()  # so that the history has about what was told, if this process is killed
             await asyncio.sleep(SAY_S)
 
     def _say_progress(self) -> None:
@@ -174,14 +184,14 @@ class Reading:
         self._delivered = 0
 
     def told(self, command: dict[str, Any]) -> None:
-        """A command for this case came."""
+        """Take a command for this case."""
         if command["do"] == "hurry":
             self._pause_s = 0.0
         elif command["do"] == "end":
             self._over.set()
 
     async def run(self) -> None:
-        """Read and acknowledge until told to end."""
+        """Read and acknowledge until the parent says `end`."""
         group, credit = self._begin["group"], self._begin["credit_bytes"]
         async with _client(self._begin, self._begin["name"]) as (client, _history):
             consumer = await _opened(
@@ -232,7 +242,7 @@ async def _main(role: str) -> None:
     def over(task: asyncio.Task[None]) -> None:
         tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not failed.done():  # one is enough: the process ends with it
+        if error is not None and not failed.done():  # the first error ends the process
             failed.set_exception(error)
 
     def told(command: dict[str, Any]) -> None:
@@ -259,7 +269,6 @@ async def _main(role: str) -> None:
 
 
 def main() -> None:
-    """The program."""
     parser = argparse.ArgumentParser(prog="python -m e2e.faults.client", description=__doc__)
     parser.add_argument("role", choices=("producer", "reader"))
     parser.add_argument("--namespace", help="the network namespace to live in; default: where it was started")

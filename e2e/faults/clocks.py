@@ -11,11 +11,11 @@ TOLERANCE_S: Final = 60.0
 
 
 class ClockJump(Fault):
-    """The wall clock of the master, or of all brokers, is suddenly another.
+    """The wall clock of the master, or of all brokers, jumps.
 
     Args:
-        shift_s: How far it jumps.
-        whose: Whose clock.
+        shift_s: How far it jumps, in seconds.
+        whose: The brokers whose clock jumps.
     """
 
     needs_shims: ClassVar[bool] = True
@@ -25,11 +25,10 @@ class ClockJump(Fault):
         self._shift_s = shift_s
         self._whose = whose
         if whose == "master":
-            self.workloads = CLIENT_SAFE  # broken connections move the partition, and another clock gives the times
+            self.workloads = CLIENT_SAFE  # if connections break, the partition moves and gets times of another clock
         self._struck: tuple[str, ...] = ()
 
     async def inject(self, scene: Scene) -> None:
-        """Jump."""
         head = await scene.head()
         self._struck = scene.cluster.broker_names if self._whose == "all" else head.members[:1]
         scene.load.clock_shifts_ms.clear()
@@ -37,7 +36,7 @@ class ClockJump(Fault):
             scene.shims.shift_clock(broker, self._shift_s)
 
     async def hold(self, scene: Scene) -> None:
-        """Messages go on being accepted; their append times jump ahead, or stand still, but never go back."""
+        """Check that messages are still accepted. Their append times jump ahead, or stand still, but never go back."""
         await super().hold(scene)
         seen_s = [shift_ms / 1000 for shift_ms in scene.load.clock_shifts_ms]
         if any(shift_s < -TOLERANCE_S for shift_s in seen_s):
@@ -48,6 +47,5 @@ class ClockJump(Fault):
             raise NotStruckError("append times did not stand still, though the clock is behind them")
 
     async def heal(self, scene: Scene) -> None:
-        """Jump back."""
         for broker in self._struck:
             scene.shims.shift_clock(broker, 0)

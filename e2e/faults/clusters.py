@@ -1,7 +1,7 @@
-"""The clusters that cases run on: three groups of two, behind the proxy or on a network of namespaces, every broker
-with its shims below it.
+"""The clusters on which cases run: three groups of two, behind the proxy or on a network of namespaces. Every broker
+has its shims below it.
 
-A cluster is kept from case to case, because starting one costs more than most faults. A fault that destroys a disk gets
+A cluster is kept from case to case, because its start takes longer than most faults. A fault that destroys a disk gets
 a cluster of its own. A cluster that is not healthy after a case is thrown away.
 """
 
@@ -34,13 +34,16 @@ MEMBER_COUNT: Final = 2
 CLUSTER_NAME: Final = "faults"
 BROKERS: Final = tuple(f"g{group}-{slot}" for group in range(GROUP_COUNT) for slot in range(MEMBER_COUNT))
 SMALL_DISK_MIB: Final = 2_560
-"""Of a disk that is to become full: more than the brokers' reserve (2 GiB), and sparse, so it costs next to nothing."""
+"""The size of a disk that becomes full.
+
+It is above the brokers' reserve (2 GiB). The file is sparse, so it takes almost no space.
+"""
 
 _MOUNT_DEADLINE_S: Final = 30
 
 
 def has_etcd() -> bool:
-    """Whether there is a real etcd to run."""
+    """Whether there is an etcd binary to run."""
     try:
         find_etcd()
     except PreconditionError:
@@ -50,13 +53,13 @@ def has_etcd() -> bool:
 
 @dataclass(slots=True)
 class FaultPrograms:
-    """The real programs, with the shims below each broker, and options that one start of a broker gets.
+    """The real programs, with the shims below each broker, and with options for a single start of a broker.
 
     Attributes:
-        inner: What is run in truth.
-        shims: Of this cluster.
-        kind: Of coordinator.
-        once: By broker: options of its next start only.
+        inner: The programs that are really run.
+        shims: The shims of this cluster.
+        kind: The kind of coordinator.
+        once: For each broker, options of its next start only.
     """
 
     inner: SeriatimPrograms
@@ -65,7 +68,7 @@ class FaultPrograms:
     once: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def broker(self, plan: ClusterPlan, broker: BrokerPlan, data: Path) -> Sequence[str]:
-        """`env NAME=VALUE... seriatim broker ...`."""
+        """Return the command line: `env NAME=VALUE... seriatim broker ...`."""
         assignments = [f"{name}={value}" for name, value in self.shims.environment(broker.name).items()]
         argv = [*self.inner.broker(plan, broker, data), *self.once.pop(broker.name, ())]
         if self.kind == "etcd of three":
@@ -73,27 +76,27 @@ class FaultPrograms:
         return ["env", *assignments, *argv]
 
     def coordinator(self, plan: ClusterPlan, data: Path) -> Sequence[str]:
-        """The coordinator's program; for three members the one that looks after them."""
+        """Return the coordinator's command line. For an etcd of three members it is the parent that runs them."""
         if self.kind == "etcd of three":
             return trio.command(plan, data)
         return self.inner.coordinator(plan, data)
 
     def last_run(self, data: Path, broker: str) -> RunId | None:
-        """As the real programs have it."""
+        """Read the last member run as the real programs do."""
         return self.inner.last_run(data, broker)
 
 
 @dataclass(slots=True)
 class Running:
-    """A cluster that runs.
+    """A running cluster.
 
     Attributes:
-        kind: Of coordinator.
+        kind: The kind of coordinator.
         cluster: The processes.
-        programs: For options of single starts.
-        shims: Below the brokers.
+        programs: Takes options for single starts.
+        shims: The shims below the brokers.
         small_disks: The brokers whose data directories are small file systems of their own.
-        place: How its processes are linked.
+        place: How the processes are linked.
     """
 
     kind: Kind
@@ -104,7 +107,7 @@ class Running:
     place: Place = "proxy"
 
     async def stop(self, *, keep: bool) -> None:
-        """End the cluster. With `keep`, its logs and data stay for a person who looks into a failure."""
+        """End the cluster. With `keep`, its logs and data stay, so that a person can look into a failure."""
         try:
             await self.cluster.stop()
         finally:
@@ -122,17 +125,17 @@ async def start(
     small_disks: tuple[str, ...] = (),
     network: Namespaces | None = None,
 ) -> Running:
-    """A cluster in an empty directory, ready.
+    """Start a cluster in an empty directory, and wait until it is ready.
 
     Args:
-        directory: Made here.
-        kind: Of coordinator.
-        options: Of every broker, as on its command line.
-        small_disks: Put the data of these brokers on small file systems of their own; needs root.
-        network: Where the processes live; None: on loopback addresses, behind the proxy.
+        directory: The directory. It is made here.
+        kind: The kind of coordinator.
+        options: Options of every broker, as on its command line.
+        small_disks: Brokers whose data is put on small file systems of their own; needs root.
+        network: The network in which the processes live; None: loopback addresses, behind the proxy.
 
     Raises:
-        SeriatimError, OSError: It does not start; nothing is left running.
+        SeriatimError, OSError: The cluster did not start. No process of it is left.
     """
     shims = await asyncio.to_thread(Shims, directory / "shims", directory / "data")
     programs = FaultPrograms(
@@ -177,7 +180,7 @@ def _mount(directory: Path, broker: str) -> None:
         [_program("mount"), "-o", "loop", str(image), str(data)],
     ):
         subprocess.run(command, check=True, timeout=_MOUNT_DEADLINE_S)
-    (data / "lost+found").rmdir()  # a data directory is empty, or the broker's
+    (data / "lost+found").rmdir()  # a broker accepts only an empty data directory or its own
 
 
 def _unmount(data: Path) -> None:

@@ -1,4 +1,4 @@
-"""Faults of the coordinator alone: a compaction below a watch removes its history; one member of three is lost."""
+"""Faults of the coordinator alone: a compaction removes the history that a watch needs; one member of three is lost."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from e2e.faults.schedule import CLIENT_SAFE
 
 CALL_DEADLINE_S: Final = 10.0
 LEARN_DEADLINE_S: Final = 30.0
-"""For a broker to learn what it missed, from when it can reach the coordinator again."""
+"""The deadline for a broker to learn what it missed, from the moment at which it reaches the coordinator again."""
 
 PUT_COUNT: Final = 20
-"""Keys that are written only to have history to compact. No program reads them."""
+"""The number of keys that are written only to have history to compact. No program reads them."""
 
 
 async def compact(address: str) -> int:
-    """Write some keys and compact all history before the last; the revision."""
+    """Write some keys, and compact all history before the last. Return the last revision."""
     async with grpc.aio.insecure_channel(address) as channel:
 
         async def call(method: str, request: object, answer: type) -> object:
@@ -48,11 +48,14 @@ async def compact(address: str) -> int:
 
 
 class CompactedWatch(Fault):
-    """A broker is cut off from the coordinator while keys that it watches change and their history is compacted away:
-    its watch cannot go on where it was, so it must list again, and must not believe what it knew.
+    """A watch of a broker loses its history.
+
+    1. The broker is cut off from the coordinator.
+    2. Keys that it watches change, and their history is compacted away.
+    3. The cut heals. The watch cannot go on, so the broker must list the keys again and drop what it knew.
 
     Args:
-        kind: Of coordinator.
+        kind: The kind of coordinator.
     """
 
     workloads = CLIENT_SAFE
@@ -73,14 +76,14 @@ class CompactedWatch(Fault):
         await scene.cluster.restart(self._restarted)
         await scene.cluster.wait_ready(self._restarted)
         chain = await scene.admin.describe_chain(scene.load.topic, 0)
-        # The broker that is asked passes the call to a member of the segment. That may be the one that is cut off.
+        # The asked broker passes the call to a member of the segment. That member may be the one that is cut off.
         with contextlib.suppress(SeriatimError):
             await scene.admin.switch_partition(chain.partition_id)
         revision = await compact(str(scene.cluster.plan.coordinator))
         scene.note(f"{self._struck} missed the restart of {self._restarted}, which came before revision {revision}")
 
     async def heal(self, scene: Scene) -> None:
-        """Let it reach the coordinator again, and see that it learns what it missed."""
+        """Heal the cut, and wait until the broker has learned what it missed."""
         known = await self._known_run(scene)
         await scene.cluster.heal(self._struck, "coordinator")
         await scene.cluster.start_again("brokers")
@@ -97,7 +100,7 @@ class CompactedWatch(Fault):
             await asyncio.sleep(POLL_S)
 
     async def _known_run(self, scene: Scene) -> int | None:
-        """Which run of the restarted broker the struck one believes in."""
+        """Return the member run of the restarted broker that the cut-off broker knows."""
         address = str(scene.cluster.plan.broker(self._struck).advertised)
         with contextlib.suppress(SeriatimError):
             return (await scene.admin.runs_known_to(address)).get(self._restarted)
@@ -105,10 +108,10 @@ class CompactedWatch(Fault):
 
 
 class OneOfThree(Fault):
-    """The leader of an etcd of three is killed, or frozen: the other two elect another one.
+    """The leader of an etcd of three members is killed or frozen. The other two elect a new leader.
 
     Args:
-        how: What is done to it.
+        how: Whether the leader is killed or frozen.
     """
 
     kind: Kind = "etcd of three"
@@ -119,7 +122,7 @@ class OneOfThree(Fault):
         self._pid = 0
 
     async def inject(self, scene: Scene) -> None:
-        """Strike the leader."""
+        """Kill or freeze the leader."""
         data = scene.cluster.data_directory("coordinator")
         member = await _leader(trio.addresses(scene.cluster.plan))
         self._pid = trio.pids(data)[f"m{member}"]
@@ -128,21 +131,23 @@ class OneOfThree(Fault):
         os.kill(self._pid, signal.SIGKILL if self._how == "kill" else signal.SIGSTOP)
 
     async def hold(self, scene: Scene) -> None:
-        """The coordinator still takes writes: a partition can move. The first plans may be dropped, while a leader is
-        elected: asked again, as an operator would."""
+        """Check that the coordinator still takes writes: a partition can move.
+
+        The cluster may drop the first plans while etcd elects a leader, so the suite asks again, as an operator would.
+        """
         head = await scene.head()
         partition = (await scene.admin.describe_chain(scene.load.topic, 0)).partition_id
         until = time.monotonic() + PROGRESS_DEADLINE_S
         while (await scene.head()).no == head.no:
             if time.monotonic() > until:
                 raise NotStruckError(f"no partition could be moved within {PROGRESS_DEADLINE_S:g} s")
-            with contextlib.suppress(SeriatimError):  # the answer may be late; the move is what counts
+            with contextlib.suppress(SeriatimError):  # the answer may be late; the loop waits for the move itself
                 await scene.admin.switch_partition(partition)
             await asyncio.sleep(POLL_S)
         await super().hold(scene)
 
     async def heal(self, scene: Scene) -> None:
-        """Bring it back."""
+        """Let a frozen leader go on. (The parent of the members starts a killed one again.)"""
         (scene.cluster.data_directory("coordinator") / trio.HOLD_NAME).unlink(missing_ok=True)
         if self._how == "freeze" and self._pid:
             with contextlib.suppress(ProcessLookupError):
@@ -150,7 +155,7 @@ class OneOfThree(Fault):
 
 
 async def _leader(addresses: list[tuple[str, str]]) -> int:
-    """Which member leads."""
+    """Return the number of the member that leads."""
     for _attempt in range(50):
         for number, (client, _peer) in enumerate(addresses):
             async with grpc.aio.insecure_channel(client) as channel:

@@ -1,10 +1,10 @@
-"""Bits that turn over on a disk. The broker must find the damage, report it and repair it from the other copy. The
-suite does not put the bit back.
+"""Bits that flip on a disk. The broker must find the damage, report it and repair it from the other copy. The suite
+does not flip the bit back.
 
-In a table, a read finds the damage: a reader's or a scrub's. The broker writes the segment anew from the other member.
-In the write-ahead log, the broker finds the damage at its start, and refuses to start, because a log that is cut at its
-damage may lack acknowledged messages. The operator gives the slot a new, empty disk, and its content is copied again.
-A start also reads some places of tables, and is refused too if the damage is there.
+If the damage is in a table, a reader or a scrub finds it. The broker writes the segment anew from the other member. If
+it is in the write-ahead log, the broker finds it at its start. It refuses to start, because a log that is cut at the
+damage may lack acknowledged messages. The operator gives the slot a new, empty disk, and the other members fill it. A
+start also reads some places of tables. If the damage is there, the broker refuses to start too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from e2e.faults.load import LATE_GROUP, PROGRESS_DEADLINE_S
 from e2e.observe import Observer, Snapshot
 
 HEAL_AFTER_S: Final = 15
-"""For the controller to copy what a lost disk held: above what a restart takes here, so that only a loss has it act."""
+"""How long the controller waits until it copies what a lost disk held.
+
+A restart takes less here, so only a loss makes it act.
+"""
 
 FOUND_DEADLINE_S: Final = 30.0
 REPAIRED_DEADLINE_S: Final = 30.0
@@ -35,16 +38,16 @@ REPAIRED: Final = "copy_repaired"
 DIFFERS: Final = "copy_differs"
 
 MESSAGES_BEFORE: Final = 200
-"""Acknowledged before the flip: there must be something to hit."""
+"""The number of messages that must be acknowledged before the flip, so that there is a message to hit."""
 
 
 class BitFlip(Fault):
-    """One bit of a stored message is another one while its broker is stopped.
+    """One bit of a stored message flips while its broker is stopped.
 
     Args:
-        where: `log`: in the write-ahead log, which is found at the start; `table`: in a table.
-        by: Who comes upon a damaged table, unless the start reads just that place: a group that reads from the
-            beginning, with this member as the only one that can serve it, or a scrub.
+        where: `log`: the damage is in the write-ahead log, and the start finds it. `table`: it is in a table.
+        by: What finds a damaged table, unless the start reads this place: a scrub, or a group that reads from the
+            beginning while only this member can serve it.
     """
 
     reads_all: ClassVar[bool] = True
@@ -63,12 +66,14 @@ class BitFlip(Fault):
         self._refused = False
 
     async def inject(self, scene: Scene) -> None:
-        """Stop a member that holds a part of the topic, flip a bit there, start it, and see the damage found."""
+        """Stop a member that holds a part of the topic, flip a bit on its disk, start it, and wait until the damage is
+        found.
+        """
         head = await scene.head()
         self._struck = head.members[0]
         await scene.load.goes_on(MESSAGES_BEFORE)
         if self._where == "table":
-            await scene.cluster.stop_gracefully(self._struck)  # memtables become tables
+            await scene.cluster.stop_gracefully(self._struck)  # this writes the memtables to tables
         else:
             await scene.cluster.kill(self._struck)
         await scene.moved_past(head)
@@ -78,14 +83,14 @@ class BitFlip(Fault):
         self._refused = await self._is_refused(scene)
         if self._refused:
             return
-        await scene.has_two_copies()  # so that it may serve what it holds
+        await scene.has_two_copies()  # so that this member may serve its segments
         if self._by == "reader":
             await self._found_by_reader(scene)
         else:
             await self._found_by_scrub(scene)
 
     async def _is_refused(self, scene: Scene) -> bool:
-        """Whether the start came upon the damage, and said so."""
+        """Whether the start found the damage and said so."""
         try:
             await scene.cluster.wait_ready(self._struck)
         except PreconditionError:
@@ -97,7 +102,7 @@ class BitFlip(Fault):
         return False
 
     async def _found_by_reader(self, scene: Scene) -> None:
-        """A reader reads it while no other member can serve it. The repair waits for the other member."""
+        """Let a reader find the damage while no other member can serve it. The repair waits for the other member."""
         await scene.cluster.kill(self._other(scene))
         try:
             scene.load.tell_reader(LATE_GROUP)
@@ -108,7 +113,10 @@ class BitFlip(Fault):
         await self._is_repaired(scene)
 
     async def _found_by_scrub(self, scene: Scene) -> None:
-        """A scrub reads it, and it is repaired. Then a consumer group reads it while no other member can serve it."""
+        """Let a scrub find the damage, and wait for the repair.
+
+        Then a group reads it while no other member can serve it.
+        """
         found = await scene.admin.scrub(self._struck)
         if not found.damages:
             raise NotStruckError(f"a scrub read {found.segments} segments of {self._struck} and found no damage")
@@ -135,8 +143,7 @@ class BitFlip(Fault):
         return next(name for name in names if name != self._struck)
 
     async def heal(self, scene: Scene) -> None:
-        """The bit stays as it is: who was refused gets a new, empty disk, as its operator is told; else only processes
-        are started."""
+        """Start the member again. If it was refused, give it a new, empty disk, as its message tells the operator."""
         if not self._struck:
             return
         if self._refused:
@@ -146,7 +153,10 @@ class BitFlip(Fault):
             await scene.cluster.start_again(self._struck)
 
     async def confirm(self, scene: Scene) -> None:
-        """Scrubs find nothing anywhere: a new disk's share may be on other brokers now."""
+        """Check that scrubs find no damage.
+
+        If the member got a new disk, all brokers are scrubbed, because other brokers may have its share now.
+        """
         brokers = scene.cluster.broker_names if self._refused else (self._struck,)
         found = [await scene.admin.scrub(broker) for broker in brokers]
         damages = [damage for scrubbed in found for damage in scrubbed.damages]
@@ -159,7 +169,7 @@ class BitFlip(Fault):
 
 
 async def _read_past(scene: Scene, damages: Sequence[Damage]) -> None:
-    """Wait until the late group is past the segments that were damaged."""
+    """Wait until the late group has read past the damaged segments."""
     topic = await scene.admin.describe_topic(scene.load.topic)
     numbers = {chain.partition_id: chain.partition for chain in topic.chains}
     wanted = {numbers[damage.partition_id]: damage.segment for damage in damages if damage.partition_id in numbers}
@@ -174,7 +184,7 @@ async def _read_past(scene: Scene, damages: Sequence[Damage]) -> None:
 
 
 async def _flip_a_message(scene: Scene, broker: str, pattern: str) -> None:
-    """Turn over one bit of a message of this case in the files of a broker that does not run."""
+    """Flip one bit of a message of this case in the files of a broker that does not run."""
     data = scene.cluster.data_directory(broker)
     path, at = await asyncio.to_thread(choose_byte, data, pattern, marker_of(scene.load.topic), scene.dice)
     bit = 1 << scene.dice.randrange(8)
@@ -183,17 +193,18 @@ async def _flip_a_message(scene: Scene, broker: str, pattern: str) -> None:
 
 
 def choose_byte(data: Path, pattern: str, marker: bytes, dice: Random) -> tuple[Path, int]:
-    """A byte of a message in the first half of those that a file has: the end of a log may not have been durable, and
-    what is damaged there is dropped like a torn record.
+    """Choose a byte of a message in the first half of the messages of a file. The end of a log may not be flushed, and
+    a broker drops damage there as it drops a torn record.
 
     Args:
-        data: Where to look, below.
-        pattern: Of the files' names.
-        marker: What the messages contain.
+        data: The directory to search, with all below it.
+        pattern: The pattern of the files' names.
+        marker: Bytes that the messages contain.
+        dice: The dice to choose with.
         dice: To choose with.
 
     Raises:
-        NotStruckError: No file has such a place.
+        NotStruckError: No file has such a byte.
     """
     found: list[tuple[Path, int]] = []
     for path in sorted(data.rglob(pattern)):
@@ -207,7 +218,7 @@ def choose_byte(data: Path, pattern: str, marker: bytes, dice: Random) -> tuple[
 
 
 def flip(path: Path, at: int, bit: int) -> None:
-    """Turn over the bits of the mask `bit` in one byte of a file."""
+    """Flip the bits of the mask `bit` in one byte of a file."""
     with path.open("r+b") as file:
         file.seek(at)
         (byte,) = file.read(1)

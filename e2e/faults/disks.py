@@ -1,9 +1,9 @@
-"""Faults of disks: slow, full, failing, losing what was not flushed, emptied, replaced by an older copy. (Damaged ones
-are in `damage`.)
+"""Faults of disks: slow, full, failing, emptied, replaced by an older copy, and a power cut. (`damage` has damaged
+disks.)
 
 `tools/slowdisk` below one broker's process makes its disk slow, full or failing. A power cut is `kill -9` of both
-members at once. Then `tools/lossydisk` cuts their files to the flushed part: a kill leaves the page cache, and a power
-cut does not.
+members at once. A kill leaves the page cache, and a power cut does not. So `tools/lossydisk` then cuts their files to
+the flushed part.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ FILL_DEADLINE_S: Final = 60.0
 BRING_DEADLINE_S: Final = 30.0
 BRING_PAUSE_S: Final = 0.2
 RESERVE_BYTES_MIN: Final = 2 << 30
-"""What brokers keep free of new messages, at least, but never more than a fifth of the disk."""
+"""The least that brokers keep free of new messages, unless a fifth of the disk is less."""
 
 SLOW_FLUSH: Final = "sync_ms=250"
 SLOW_FLUSH_S: Final = 0.6
-"""Below the silence that is taken for death, and long enough for flushes to be under way all the time."""
+"""The length of a flush.
+
+It is below the silence after which a member counts as dead, and long enough that a flush is under way all the time.
+"""
 
 HUNG: Final = "sync_ms=600000"
-"""Until it is healed: the library looks again every 50 ms."""
+"""Flushes take until the disk is healed: the library reads its settings again every 50 ms."""
 
 SLOW: Final = "write_ms=10 sync_ms=80"
 
@@ -51,7 +54,6 @@ class SlowDisk(Fault):
         self._flushes = 0
 
     async def inject(self, scene: Scene) -> None:
-        """Slow it down."""
         self._struck = brokers_of(await scene.head(), self._role)
         scene.note(f"slowed {', '.join(self._struck)}")
         self._flushes = len(scene.shims.synced(self._struck[0]))
@@ -59,7 +61,7 @@ class SlowDisk(Fault):
             scene.shims.set_disk(broker, SLOW)
 
     async def hold(self, scene: Scene) -> None:
-        """Messages go on being accepted, on this disk or on others."""
+        """Check that messages are accepted, on this disk or on others."""
         await super().hold(scene)
         flushes = len(scene.shims.synced(self._struck[0])) - self._flushes
         scene.note(f"{flushes} flushes while slow")
@@ -67,16 +69,15 @@ class SlowDisk(Fault):
             raise NotStruckError(f"{self._struck[0]} flushed nothing while its disk was slow")
 
     async def heal(self, scene: Scene) -> None:
-        """Back to its speed."""
         for broker in self._struck:
             scene.shims.set_disk(broker, "")
 
 
 class HungDisk(Fault):
-    """A disk completes no flush for seconds, while its process runs and answers heartbeats.
+    """A disk completes no flush, while its process runs and answers heartbeats.
 
-    The process reports no error. The other members notice by themselves, the partition moves, and the member says that
-    it is not ready. It must not end. When the disk goes on, it takes part again.
+    The process reports no error. The other members notice it, the partition moves, and the member says that it is not
+    ready. It must not end. When the disk works again, the member takes part again.
     """
 
     needs_shims: ClassVar[bool] = True
@@ -88,7 +89,7 @@ class HungDisk(Fault):
         self._struck = ""
 
     async def inject(self, scene: Scene) -> None:
-        """Let no flush end, and see the partition move."""
+        """Stop all flushes, and wait until the partition has moved."""
         head = await scene.head()
         self._struck = brokers_of(head, self._role)[0]
         since = scene.log_size(self._struck)
@@ -99,7 +100,6 @@ class HungDisk(Fault):
             raise NotStruckError(f"{self._struck} ended because its disk hung")
 
     async def heal(self, scene: Scene) -> None:
-        """Let the disk go on."""
         if self._struck:
             scene.shims.set_disk(self._struck, "")
             await scene.cluster.wait_ready(self._struck)
@@ -108,9 +108,8 @@ class HungDisk(Fault):
 class FailingDisk(Fault):
     """Flushes fail (EIO), or writes find no room (ENOSPC). The process must end, because it cannot know what is stored.
 
-    Args:
-        role: Whose disk.
-        what: `fail_sync` or `full`.
+    role: The role of the broker.
+    what: `fail_sync` or `full`.
     """
 
     needs_shims: ClassVar[bool] = True
@@ -123,7 +122,7 @@ class FailingDisk(Fault):
         self._struck = ""
 
     async def inject(self, scene: Scene) -> None:
-        """Make it fail, see the process end and the partition move."""
+        """Make it fail. Wait until the process has ended and the partition has moved."""
         head = await scene.head()
         self._struck = brokers_of(head, self._role)[0]
         since = scene.log_size(self._struck)
@@ -135,17 +134,18 @@ class FailingDisk(Fault):
         await scene.moved_past(head)
 
     async def heal(self, scene: Scene) -> None:
-        """Start it again on a disk that works."""
+        """Start the broker again on a disk that works."""
         if self._struck:
             scene.shims.set_disk(self._struck, "")
             await scene.cluster.start_again(self._struck)
 
 
 class PowerCut(Fault):
-    """Both members end at once, and what the disks did not acknowledge as flushed is gone.
+    """Both members end at once, and lose everything that the disks did not report as flushed.
 
-    If a message was acknowledged before both had flushed it, it is lost here, and the checker finds it: a group that
-    begins afterwards, or was behind, never gets it. (A reader at the head has seen it already.)
+    If a message was acknowledged before both members had flushed it, it is lost here. The checker finds that, because a
+    group that was behind, or begins afterwards, does not get the message. (A reader at the end of the partition already
+    has it.)
     """
 
     needs_shims: ClassVar[bool] = True
@@ -157,10 +157,10 @@ class PowerCut(Fault):
         self._struck: tuple[str, ...] = ()
 
     async def inject(self, scene: Scene) -> None:
-        """Cut the power, lose what was not flushed, and see the partition move."""
+        """Kill both members, drop what was not flushed, and wait until the partition has moved."""
         head = await scene.head()
         self._struck = brokers_of(head, self._role)
-        for broker in self._struck:  # so that at any moment there is something that waits to be flushed
+        for broker in self._struck:  # so that a flush is under way at any moment
             scene.shims.set_disk(broker, SLOW_FLUSH)
         await asyncio.sleep(SLOW_FLUSH_S)
         await scene.cluster.kill(*self._struck)
@@ -173,16 +173,16 @@ class PowerCut(Fault):
         await scene.moved_past(head)
 
     async def heal(self, scene: Scene) -> None:
-        """Power on."""
         for broker in self._struck:
             scene.shims.set_disk(broker, "")
         await scene.cluster.start_again(*self._struck)
 
 
 class FullDisk(Fault):
-    """A disk, a small file system of its own, has less than the reserve free; then nothing at all.
+    """The free space of a disk falls below the reserve, then to nothing. The disk is a small file system of its own.
 
-    The partition moves to a group with room, by a planned switch, before anything fails, and goes on accepting.
+    Before a write fails, a planned switch moves the partition to a group with room. The partition still accepts
+    messages.
     """
 
     own_cluster: ClassVar[bool] = True
@@ -198,7 +198,7 @@ class FullDisk(Fault):
         self._ballast: Path | None = None
 
     async def inject(self, scene: Scene) -> None:
-        """Bring the partition to that group, and fill the disk up to the reserve."""
+        """Bring the partition to that group, and fill its small disk until less than the reserve is free."""
         head = await _bring_to(scene, "g0")
         self._struck = brokers_of(head, self._role)[0]
         since = scene.log_size(self._struck)
@@ -208,7 +208,7 @@ class FullDisk(Fault):
         await scene.moved_past(head)
 
     async def hold(self, scene: Scene) -> None:
-        """Below the reserve; then not a byte."""
+        """Check that messages are accepted, first with less than the reserve free, then without a free byte."""
         before = scene.load.counts.ok
         await super().hold(scene)
         scene.note(f"{scene.load.counts.ok - before} messages accepted below the reserve of {self._struck}")
@@ -219,21 +219,21 @@ class FullDisk(Fault):
         scene.note(f"{self._struck} {'runs on' if alive else 'ended'} without a free byte")
 
     async def heal(self, scene: Scene) -> None:
-        """Make room."""
+        """Delete the file that fills the disk, and start the broker if it ended."""
         if self._ballast is not None:
             self._ballast.unlink(missing_ok=True)
             await scene.cluster.start_again(self._struck)
 
 
 def _reserve_bytes(directory: Path) -> int:
-    """What a broker keeps free there; as `disk_reserve_percent` and `disk_reserve_size_bytes_min` say."""
+    """Return the bytes that a broker keeps free, as `disk_reserve_percent` and `disk_reserve_size_bytes_min` say."""
     disk = os.statvfs(directory)
     size_bytes = disk.f_blocks * disk.f_frsize
     return max(size_bytes * 5 // 100, min(RESERVE_BYTES_MIN, size_bytes // 5))
 
 
 def _fill(ballast: Path, *, leave: int) -> None:
-    """Make the file as large as the file system allows, but for `leave` bytes; on ext4 this writes nothing."""
+    """Make the file so large that `leave` bytes of the file system stay free. On ext4 this writes nothing."""
     with ballast.open("ab") as file:
         while True:
             disk = os.statvfs(ballast.parent)
@@ -244,27 +244,31 @@ def _fill(ballast: Path, *, leave: int) -> None:
             begin = file.seek(0, os.SEEK_END)
             try:
                 os.posix_fallocate(file.fileno(), begin, step)
-            except OSError:  # the file system keeps some for itself: smaller and smaller steps would get a little more
+            except OSError:  # the file system keeps the rest for itself
                 return
 
 
 async def _bring_to(scene: Scene, group: str) -> SegmentNow:
-    """Switch the first partition until that broker group has it. A switch takes broker groups that the switcher knows
-    to be whole, so it leaves out at first a broker group whose members are not linked yet."""
+    """Switch the first partition until that broker group has it.
+
+    At first the switcher may leave this broker group out, because the group's members are not linked yet.
+    """
     partition = (await scene.admin.describe_chain(scene.load.topic, 0)).partition_id
     until = time.monotonic() + BRING_DEADLINE_S
     while (head := await scene.head()).group != group:
         if time.monotonic() > until:
             raise NotStruckError(f"the partition does not come to {group} within {BRING_DEADLINE_S:g} s")
-        with contextlib.suppress(SeriatimError):  # it may have moved by itself
+        with contextlib.suppress(SeriatimError):  # the partition may have moved by itself
             await scene.admin.switch_partition(partition)
         await asyncio.sleep(BRING_PAUSE_S)
     return head
 
 
 class WipedDisk(Fault):
-    """A member's directory is emptied: it is refused, until `--replace-disk` says in so many words that the slot gets a
-    new disk, which is then filled from the other copies."""
+    """A member's directory is emptied, and its start is refused.
+
+    Then the option `--replace-disk` says that the slot has a new disk. The other members fill it.
+    """
 
     own_cluster: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("--set", "heal_after_s=2")
@@ -276,7 +280,7 @@ class WipedDisk(Fault):
         self._struck = ""
 
     async def inject(self, scene: Scene) -> None:
-        """Kill it, empty its directory, and see it refused."""
+        """Kill the member, empty its directory, and check that its start is refused."""
         head = await scene.head()
         self._struck = brokers_of(head, self._role)[0]
         await scene.cluster.kill(self._struck)
@@ -285,13 +289,12 @@ class WipedDisk(Fault):
         await _refused(scene, self._struck, ["703", "the directory is empty"])
 
     async def heal(self, scene: Scene) -> None:
-        """Give the slot a new disk."""
         if self._struck and scene.cluster.pid(self._struck) is None:
             await start_with_new_disk(scene, self._struck)
 
 
 class OldCopy(Fault):
-    """A member's directory is replaced by a copy from before its last run: it is refused."""
+    """A member's directory is replaced by a copy from before its last run. Its start must be refused."""
 
     ends: ClassVar[bool] = True
 
@@ -302,7 +305,7 @@ class OldCopy(Fault):
         self._aside: Path | None = None
 
     async def inject(self, scene: Scene) -> None:
-        """Copy the directory, let it have another run, put the copy in its place, and see it refused."""
+        """Copy the directory, let the member run again, put the copy in place, and check that it is refused."""
         head = await scene.head()
         self._struck = brokers_of(head, self._role)[0]
         data = scene.cluster.data_directory(self._struck)
@@ -330,7 +333,7 @@ class OldCopy(Fault):
 
 
 async def _refused(scene: Scene, broker: str, words: list[str]) -> None:
-    """Start a broker and see that it ends by itself, and says why."""
+    """Start a broker, and check that it ends by itself and says why."""
     since = scene.log_size(broker)
     await scene.cluster.start_again(broker)
     await scene.ended(broker)
@@ -341,14 +344,14 @@ async def _refused(scene: Scene, broker: str, words: list[str]) -> None:
 
 
 async def wipe(scene: Scene, broker: str) -> None:
-    """Empty the directory of a broker that does not run."""
+    """Empty the directory of a broker that is stopped."""
     data = scene.cluster.data_directory(broker)
     await asyncio.to_thread(shutil.rmtree, data)
     data.mkdir(mode=0o700)
 
 
 async def start_with_new_disk(scene: Scene, *brokers: str) -> None:
-    """Start brokers whose directories are empty, as an operator does whose disks are lost for good."""
+    """Start brokers with empty directories, as an operator does if their disks are lost."""
     for broker in brokers:
         scene.programs.once[broker] = ("--replace-disk",)
     await scene.cluster.start_again(*brokers)

@@ -1,8 +1,8 @@
-"""A fault: a name, `inject` and `heal`; and the scene on which it acts.
+"""A fault has a name, `inject` and `heal`. It acts on a `Scene`.
 
 A fault does not judge. It breaks something, checks that it really broke, and mends it. All faults share one judgement
-of the histories. A fault that struck nothing proves nothing, so `inject` and `heal` raise `NotStruckError` if they do
-not see its effect.
+of the histories. If a fault had no effect, the case proves nothing. So `inject` and `heal` raise `NotStruckError` if
+they do not see the effect.
 """
 
 from __future__ import annotations
@@ -28,17 +28,23 @@ from e2e.observe import OPEN, SegmentNow, Snapshot
 POLL_S: Final = 0.05
 ENDED_DEADLINE_S: Final = 20.0
 TWO_COPIES_DEADLINE_S: Final = 60.0
-"""From the heal until every segment has two copies that may serve. Restarted brokers need some seconds here."""
+"""The deadline from the heal until every segment has two copies that may serve.
+
+Restarted brokers need some seconds for it.
+"""
 
 MEMBER_COUNT: Final = 2
 
 
 class NotStruckError(AssertionError):
-    """The fault was done, and what it must cause was not seen: the case shows nothing, or a promise is broken."""
+    """The fault was injected, but its effect was not seen. Either the case shows nothing, or a promise is broken."""
 
 
 def lacks_copies(snapshot: Snapshot) -> str:
-    """The first thing that lacks two copies, for people; empty if everything has them. Lost segments do not count."""
+    """Name the first segment that lacks two copies, as a text for people; empty if none does.
+
+    Lost segments do not count.
+    """
     for chain in snapshot.chains:
         if chain.head.state != OPEN:
             return f"partition {chain.partition} accepts nothing"
@@ -53,7 +59,7 @@ def lacks_copies(snapshot: Snapshot) -> str:
 
 
 def lacks_copies_without(snapshot: Snapshot, broker: str) -> str:
-    """What does not have two copies on other brokers than this one, for people; empty if everything has."""
+    """Name a segment that lacks two copies on other brokers than this one, as a text for people; empty if none does."""
     for chain in snapshot.chains:
         for segment in chain.segments:
             others = set(segment.eligible) - {broker}
@@ -64,16 +70,16 @@ def lacks_copies_without(snapshot: Snapshot, broker: str) -> str:
 
 @dataclass(slots=True)
 class Scene:
-    """What a fault may use.
+    """All that a fault may use.
 
     Attributes:
         running: The cluster with its shims.
-        admin: Of the cluster.
-        load: What goes on meanwhile.
-        dice: The case's.
-        hold_s: How long the fault should last.
-        quick: Whether it should be short.
-        notes: For people: whom it struck, and what was seen.
+        admin: The admin calls of the cluster.
+        load: The load that runs during the fault.
+        dice: The dice of the case.
+        hold_s: How long the fault should last, in seconds.
+        quick: Whether the fault should be short.
+        notes: Texts for people: which brokers it struck, and what was seen.
     """
 
     running: Running
@@ -86,25 +92,25 @@ class Scene:
 
     @property
     def cluster(self) -> LocalCluster:
-        """The processes."""
+        """The processes of the cluster."""
         return self.running.cluster
 
     @property
     def shims(self) -> Shims:
-        """Below the brokers."""
+        """The shims below the brokers."""
         return self.running.shims
 
     @property
     def programs(self) -> FaultPrograms:
-        """For options of single starts."""
+        """The programs of the cluster; they take options for single starts."""
         return self.running.programs
 
     def note(self, text: str) -> None:
-        """Remember something for people."""
+        """Add a note for people."""
         self.notes.append(text)
 
     async def head(self) -> SegmentNow:
-        """The open segment of the first partition, now."""
+        """Return the open segment of the first partition."""
         snapshot = await self.load.observer.wait_until(
             lambda now: now.chains[0].head.state == OPEN, "a look succeeds", PROGRESS_DEADLINE_S
         )
@@ -114,7 +120,7 @@ class Scene:
         """Wait until a later segment of the first partition is open.
 
         Raises:
-            NotStruckError: None is.
+            NotStruckError: No later segment is open within `PROGRESS_DEADLINE_S`.
         """
         try:
             snapshot = await self.load.observer.wait_until(
@@ -128,7 +134,7 @@ class Scene:
         """Wait until every broker is ready and every segment of the topic has two copies.
 
         Raises:
-            DeadlineExceededError: One lacks a copy.
+            DeadlineExceededError: A segment lacks a copy.
         """
         missing = ""
 
@@ -147,7 +153,7 @@ class Scene:
         """Wait until a broker's process has ended.
 
         Raises:
-            NotStruckError: It runs on.
+            NotStruckError: It still runs after `ENDED_DEADLINE_S`.
         """
         until = time.monotonic() + ENDED_DEADLINE_S
         while self.cluster.pid(broker) is not None:
@@ -156,21 +162,21 @@ class Scene:
             await asyncio.sleep(POLL_S)
 
     def log_size(self, process: str) -> int:
-        """Where a process's log ends now."""
+        """Return the size of a process's log."""
         path = self.cluster.log_file(process)
         return path.stat().st_size if path.exists() else 0
 
     def log_since(self, process: str, size: int) -> str:
-        """What a process has said since its log was so long."""
+        """Return what a process has logged since its log had that size."""
         with self.cluster.log_file(process).open("rb") as file:
             file.seek(size)
             return file.read().decode(errors="replace")
 
     async def says(self, process: str, words: Sequence[str], since: int, deadline_s: float) -> str:
-        """Wait until a process says one of `words`; which one.
+        """Wait until a process logs one of `words`. Return that one.
 
         Raises:
-            NotStruckError: It says none of them.
+            NotStruckError: It logs none of them in time.
         """
         until = time.monotonic() + deadline_s
         while True:
@@ -184,22 +190,23 @@ class Scene:
 
 
 class Fault(ABC):
-    """One kind of fault; an object serves one case at a time.
+    """One kind of fault. An object serves one case at a time.
 
     Attributes:
-        name: As in the table and for `ONLY`.
-        workloads: Loads that go with it; empty: all.
-        kind: The coordinator it needs.
-        own_cluster: Whether its cluster is of no use afterwards.
+        name: The name in the table and for `ONLY`.
+        workloads: The names of loads that go with it; empty: all.
+        kind: The kind of coordinator that it needs.
+        own_cluster: Whether the fault needs a cluster of its own, which is thrown away afterwards.
         needs_shims: Whether it works through a preloaded library.
         needs_root: Whether only root can do it.
-        accepts: Whether partitions must accept messages while it lasts (within a deadline), as promised when one
+        accepts: Whether partitions must accept messages while it lasts (within a deadline). We promise this if one
             group, the coordinator or a client is lost.
-        ends: Whether a broker may end by itself; otherwise one that does fails the case.
-        cuts: Whether it is about links: then it is done to a network of namespaces, where that can be made.
-        declares_gaps: Whether something is given up for good, by a declared gap; otherwise readers are told of none.
-        reads_all: Whether a group reads everything from the beginning: not done where topics keep messages for seconds.
-        options: Of the brokers of its own cluster.
+        ends: Whether a broker may end by itself. If not, such an end fails the case.
+        cuts: Whether it cuts links. Then it runs on a network of namespaces, if this machine can make one.
+        declares_gaps: Whether it declares a gap. If not, readers must not be told of one.
+        reads_all: Whether a group reads everything from the beginning. Such a fault is left out if topics keep messages
+            only for seconds.
+        options: Options of the brokers of its own cluster.
         small_disks: The brokers of its own cluster whose data is on small file systems.
     """
 
@@ -222,30 +229,30 @@ class Fault(ABC):
         """Break something.
 
         Raises:
-            NotStruckError: It was done, and did not have the effect that it must have.
+            NotStruckError: It did not have the effect that it must have.
         """
 
     async def hold(self, scene: Scene) -> None:
-        """Let it last."""
+        """Let the fault last for `hold_s`. If `accepts`, check that messages are accepted."""
         if self.accepts:
             await scene.load.accepts()
         await asyncio.sleep(scene.hold_s)
 
     @abstractmethod
     async def heal(self, scene: Scene) -> None:
-        """Mend it; also after an `inject` that failed half-way."""
+        """Mend what is broken, also if `inject` failed half-way."""
 
     async def confirm(self, scene: Scene) -> None:  # noqa: B027 - most faults promise nothing more
-        """See, once everything has two copies again, what else the fault promises of the time after it.
+        """Check what else the fault promises, after everything has two copies again.
 
         Raises:
-            NotStruckError: It is not so.
+            NotStruckError: The promise is not kept.
         """
 
 
 @asynccontextmanager
 async def injected(fault: Fault, scene: Scene) -> AsyncIterator[None]:
-    """The fault for as long as the block lasts: healed however it ends."""
+    """Inject the fault for as long as the block lasts, and heal it in any case."""
     try:
         await fault.inject(scene)
         yield

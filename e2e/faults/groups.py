@@ -1,4 +1,4 @@
-"""Drains of broker groups under load, and disks that are replaced by name: the weekly work of an administrator.
+"""Drains of broker groups under load, and disks that are replaced by name: frequent work of an administrator.
 
 Nothing breaks while a broker group is drained, so no send may get the outcome `failed` or `unknown`.
 """
@@ -20,9 +20,10 @@ LOOK_S: Final = 0.25
 
 
 class DrainedGroup(Fault):
-    """The group of the first partition's head is drained: its heads and copies leave it, while messages flow.
+    """The group of the first partition's open segment is drained: its open segments and copies leave it, while messages
+    flow.
 
-    Then each of its brokers is stopped, as the gate says it may be, and the cluster goes on without the group.
+    Then each of its brokers is stopped, after `check_restart` allows it, and the cluster goes on without the group.
     """
 
     name = "drained group"
@@ -33,7 +34,7 @@ class DrainedGroup(Fault):
         self._stopped: list[str] = []
 
     async def inject(self, scene: Scene) -> None:
-        """Drain it, and stop its brokers."""
+        """Drain the group, and stop its brokers."""
         head = await scene.head()
         self._group = head.group
         began = time.monotonic()
@@ -52,11 +53,11 @@ class DrainedGroup(Fault):
             await scene.cluster.stop_gracefully(broker)
 
     async def hold(self, scene: Scene) -> None:
-        """The load goes on without it."""
+        """Check that messages flow without the group."""
         await scene.load.goes_on()
 
     async def heal(self, scene: Scene) -> None:
-        """Take it back."""
+        """Start the brokers again, and set the group active."""
         if self._stopped:
             await scene.cluster.start_again(*self._stopped)
             await scene.cluster.wait_ready(*self._stopped)
@@ -84,9 +85,11 @@ async def _find(scene: Scene, name: str) -> BrokerGroup:
 
 
 class ReplacedDisk(Fault):
-    """A member's disk is lost, and a person gives its slot to a new disk by naming the lost one. The new disk is filled
-    at once, although a missing member is otherwise replaced only after ten minutes. If the name is not that of the lost
-    disk, the start is refused."""
+    """A member's disk is lost, and a person gives its slot to a new disk by the name of the lost one.
+
+    The new disk is filled at once. (Without the name, a missing member is replaced only after ten minutes.) If the name
+    is not that of the lost disk, the start is refused.
+    """
 
     own_cluster: ClassVar[bool] = True
     ends: ClassVar[bool] = True
@@ -98,7 +101,7 @@ class ReplacedDisk(Fault):
         self._lost = ""
 
     async def inject(self, scene: Scene) -> None:
-        """Kill it, empty its directory, and see that a wrong name is refused."""
+        """Kill the member, empty its directory, and check that a wrong name is refused."""
         head = await scene.head()
         self._struck = brokers_of(head, self._role)[0]
         self._lost = await self._incarnation(scene)
@@ -113,13 +116,13 @@ class ReplacedDisk(Fault):
             raise NotStruckError(f"{self._struck} was not refused for the name: {text[-500:]}")
 
     async def heal(self, scene: Scene) -> None:
-        """Name the disk that is lost."""
+        """Start the member with the name of the lost disk."""
         if self._lost and scene.cluster.pid(self._struck) is None:
             await self._start(scene, self._lost)
             await scene.cluster.wait_ready(self._struck)
 
     async def confirm(self, scene: Scene) -> None:
-        """No record names the lost disk any more, and the broker that replaced it may be stopped as any other."""
+        """Check that no record names the lost disk any more, and that the broker may be stopped as any other."""
         until = time.monotonic() + DRAINED_DEADLINE_S
         while not (found := await scene.admin.check_restart(self._struck)).is_safe:
             if time.monotonic() > until:

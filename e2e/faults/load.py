@@ -1,4 +1,4 @@
-"""The load of a case, from the side that starts the client processes and tells them what to do.
+"""The load of a case, in the process that starts the client processes and tells them what to do.
 
 `Clients` keeps one producer and one reader process over all cases. `Load` is one case on them: it has a topic of its
 own, the numbers of messages acknowledged and read so far, and the files of its history.
@@ -32,19 +32,22 @@ from e2e.workers import Worker, start_worker
 Role = Literal["producer", "reader"]
 
 LOST: Final = "LOST"
-"""The state of a segment that was declared a gap."""
+"""The state of a segment whose gap is declared."""
 
 GROUP: Final = "readers"
 LATE_GROUP: Final = "late"
 BEGIN_DEADLINE_S: Final = 60.0
 PROGRESS_DEADLINE_S: Final = 45.0
-"""For a partition to accept again, and for consumers to read on, while a fault lasts or after it."""
+"""The deadline for a partition to accept again, and for consumers to read on, during a fault or after it."""
 
 DRAIN_DEADLINE_S: Final = 90.0
-"""After the last fault has healed: everything has an outcome and is read. Later is stuck."""
+"""The deadline, from the last heal, until every send has an outcome and everything is read.
+
+If it takes longer, it is stuck.
+"""
 
 IDS_PER_PROCESS: Final = 10_000_000
-"""Message numbers of one producer process; a later one of the same case begins above them."""
+"""The range of message numbers of one producer process. A later process of the same case begins above it."""
 
 SLOW_PAUSE_S: Final = 0.05
 SLOW_FETCH_COUNT: Final = 10
@@ -54,11 +57,12 @@ RESET_EVERY_S: Final = (0.2, 0.6)
 
 
 class Clients:
-    """The client processes, as an asynchronous context; a role that was killed gets a new process.
+    """The client processes. Use it as an asynchronous context manager. If a process was killed, its role gets a new
+    one.
 
     Args:
-        log: Where their stderr goes.
-        network: Where they live; None: where this process does.
+        log: The file for their stderr.
+        network: The network in which they live; None: the network of this process.
     """
 
     def __init__(self, log: Path, network: Namespaces | None = None) -> None:
@@ -79,7 +83,7 @@ class Clients:
             await self._stacks.pop(role).aclose()
 
     async def start(self, role: Role) -> None:
-        """Have a process of this role, a new one if there was one before."""
+        """Start a process for this role. If there was one before, replace it."""
         before = self._stacks.pop(role, None)
         if before is not None:
             await before.aclose()
@@ -94,7 +98,7 @@ class Clients:
         await self._workers[role].wait_for("ready", BEGIN_DEADLINE_S)
 
     def worker(self, role: Role) -> Worker:
-        """The process of this role."""
+        """Return the process of this role."""
         return self._workers[role]
 
 
@@ -107,7 +111,7 @@ class TopicMaker(Describing, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Outcomes that producers have told of, and what readers were given (repeats included)."""
+    """The outcomes that producers reported, and the number of messages that readers got (repeats included)."""
 
     ok: int = 0
     failed: int = 0
@@ -119,13 +123,13 @@ class Load:
     """The load of one case.
 
     Args:
-        clients: The processes.
-        admin: Of the cluster.
-        bootstrap: Of the cluster.
-        case: Its number.
-        workload: What to send and how to read.
-        directory: For the histories.
-        tls: The files `ca`, `cert` and `key` of the clients, where brokers speak TLS.
+        clients: The client processes.
+        admin: Makes and describes topics of the cluster.
+        bootstrap: The addresses of the cluster.
+        case: The number of the case.
+        workload: What to send, and how to read.
+        directory: The directory for the histories.
+        tls: The files `ca`, `cert` and `key` of the clients, if brokers speak TLS.
     """
 
     def __init__(
@@ -145,7 +149,7 @@ class Load:
         self.acks = AckTimes()
         self.clock_shifts_ms: list[int] = []
         self.groups: list[str] = []
-        self.gaps: set[tuple[str, int, int]] = set()  # of which group was told what: partition, segment
+        self.gaps: set[tuple[str, int, int]] = set()  # (group, partition, segment) of each gap that a group was told of
         self._clients = clients
         self._admin = admin
         self._bootstrap = bootstrap
@@ -155,9 +159,9 @@ class Load:
         self._reader_count = 0
         self._ended_counts = Counts()  # of producer processes that were killed
         self._producer_counts: dict[str, int] = {}
-        self._acked_in: Counter[tuple[int, int]] = Counter()  # by partition and segment
-        self._segments: dict[int, int] = {}  # of each partition, that of its last acknowledgement
-        self._hand_overs: list[tuple[float, float]] = []  # when a segment was taken up, and for how long none took
+        self._acked_in: Counter[tuple[int, int]] = Counter()  # acknowledged messages by (partition, segment)
+        self._segments: dict[int, int] = {}  # for each partition, the segment of its last acknowledgement
+        self._hand_overs: list[tuple[float, float]] = []  # when a segment was taken up, and the gap before it
         self._delivered: dict[str, int] = {}
         self._delivered_before: dict[str, int] = {}
         self._changed = asyncio.Condition()
@@ -167,7 +171,7 @@ class Load:
 
     @property
     def counts(self) -> Counts:
-        """What is known now."""
+        """All counts until now."""
         now, before = self._producer_counts, self._ended_counts
         return Counts(
             before.ok + now.get("ok", 0),
@@ -177,16 +181,16 @@ class Load:
         )
 
     def pid(self, role: Role) -> int:
-        """The process of a role."""
+        """Return the process id of a role."""
         return self._clients.worker(role).pid
 
     # ---- its life --------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Make the topic, and have messages sent and read.
+        """Make the topic, and start to send and to read.
 
         Raises:
-            SeriatimError, WorkerError: It does not begin.
+            SeriatimError, WorkerError: The topic could not be made, or a client did not begin.
         """
         self._clients.on_line = self._take
         settings = TopicSettings(flush=self.workload.flush, retention_ms=self.workload.retention_ms)
@@ -196,7 +200,7 @@ class Load:
         await self.goes_on(20)
 
     async def begin_producer(self) -> None:
-        """Have the producer's process send; for a new process with numbers of its own."""
+        """Let the producer's process send. A new process gets message numbers of its own."""
         first = self._process_count * IDS_PER_PROCESS
         self._process_count += 1
         load = self.workload
@@ -217,13 +221,15 @@ class Load:
         await self._clients.worker("producer").wait_for(f"sending {self._case}", BEGIN_DEADLINE_S)
 
     async def begin_reader(self, group: str) -> None:
-        """Have the reader's process read for a group, from the earliest offset if the group is new; wait until it
-        has joined."""
+        """Let the reader's process read for a group, and wait until it has joined.
+
+        A new group begins at the earliest offset.
+        """
         self.tell_reader(group)
         await self._clients.worker("reader").wait_for(f"joined {self._case} {group}", BEGIN_DEADLINE_S)
 
     def tell_reader(self, group: str) -> None:
-        """The same without waiting."""
+        """Let the reader's process read for a group. Do not wait."""
         slow = self.workload.is_slow
         self._reader_count += 1
         number = self._reader_count
@@ -245,11 +251,11 @@ class Load:
         )
 
     async def stop(self) -> None:
-        """Send no more, and wait until all has an outcome and every group has read everything.
+        """Stop sending. Wait until every send has an outcome and every group has read everything.
 
         Raises:
-            DeadlineExceededError: It is stuck.
-            WorkerError: A client's process ended.
+            DeadlineExceededError: A group has not read everything in time.
+            WorkerError: A client's process ended, or the producer did not get all outcomes in time.
         """
         self._clients.worker("reader").tell(do="hurry", case=self._case)
         self._clients.worker("producer").tell(do="stop", case=self._case)
@@ -263,8 +269,10 @@ class Load:
             )
 
     def _reaches(self, now: Snapshot) -> bool:
-        """Whether the ends that servers name are as far as what they have acknowledged. What was declared lost before
-        its length was known has no positions."""
+        """Whether the servers name ends as high as the number of acknowledged messages.
+
+        If a segment was declared lost before its length was known, its messages have no positions, and do not count.
+        """
         lost = sum(
             self._acked_in[chain.partition, segment.no]
             for chain in now.chains
@@ -274,13 +282,13 @@ class Load:
         return sum(reader.end_position for reader in now.readers) >= self.counts.ok - lost
 
     async def end(self) -> None:
-        """Have the processes close their histories; the ones that do not are replaced."""
+        """Let the processes close their histories. Replace a process that does not."""
         for role in ("reader", "producer"):
             worker = self._clients.worker(role)
             worker.tell(do="end", case=self._case)
             try:
                 await worker.wait_for(f"ended {self._case}", BEGIN_DEADLINE_S)
-            except Exception:  # its history stays as it is: cut short, which the checker is told by the missing line
+            except Exception:  # its history has no last line, so the checker knows that it is cut short
                 await self._clients.start(role)
         self._clients.on_line = lambda _role, _line: None
 
@@ -304,7 +312,7 @@ class Load:
             self._delivered = {}
 
     async def start_again(self, role: Role) -> None:
-        """Have a new process of a role go on."""
+        """Start a new process for a role, and let it go on."""
         await self._clients.start(role)
         if role == "producer":
             await self.begin_producer()
@@ -315,10 +323,10 @@ class Load:
     # ---- waiting ---------------------------------------------------------------------------------------------
 
     async def goes_on(self, count: int = 100) -> None:
-        """Wait until so many more messages are acknowledged and delivered.
+        """Wait until `count` more messages are acknowledged and delivered.
 
         Raises:
-            DeadlineExceededError: They are not.
+            DeadlineExceededError: They are not within `PROGRESS_DEADLINE_S`.
         """
         now = self.counts
         await self._until(
@@ -327,22 +335,22 @@ class Load:
         )
 
     async def accepts(self, count: int = 100) -> None:
-        """Wait until so many more are acknowledged, whatever readers see of them.
+        """Wait until `count` more messages are acknowledged. Deliveries do not matter.
 
         Raises:
-            DeadlineExceededError: They are not.
+            DeadlineExceededError: They are not within `PROGRESS_DEADLINE_S`.
         """
         wanted = self.counts.ok + count
         await self._until(lambda: self.counts.ok >= wanted, f"{count} more messages are acknowledged")
 
     async def gap_s(self, since: float) -> float:
-        """The longest time since then in which a partition acknowledged nothing, in seconds.
+        """Return the longest time since `since` in which a partition acknowledged nothing, in seconds.
 
-        The producer's process tells what it saw a moment later: until each partition has acknowledged something after
-        this call, the silence would be the teller's.
+        The producer's process reports acknowledgements a moment later. So this call first waits until each partition
+        has acknowledged a message after the call. Otherwise the delay of the report would count as a gap.
 
         Raises:
-            DeadlineExceededError: A partition acknowledges nothing.
+            DeadlineExceededError: A partition acknowledges nothing within `PROGRESS_DEADLINE_S`.
         """
         until, partitions = time.monotonic(), range(self.workload.partitions)
         await self._until(
@@ -353,9 +361,10 @@ class Load:
         return found
 
     def hand_over_s(self, since: float) -> float:
-        """The longest of the gaps since then in which a partition went from one segment to the next; 0 if none did.
+        """Return the longest gap since `since` in which a partition went from one segment to the next; 0 if none did.
 
-        Other gaps do not count: if processes start on few processors, a process that gets none makes a gap too.
+        Other gaps do not count. On a machine with few processors, a process that gets no processor time makes a gap
+        too.
         """
         return max((gap_s for at, gap_s in self._hand_overs if at >= since), default=0.0)
 
@@ -363,7 +372,7 @@ class Load:
         """Wait until readers were told of these gaps: group, partition, segment.
 
         Raises:
-            DeadlineExceededError: They were not.
+            DeadlineExceededError: They were not within `PROGRESS_DEADLINE_S`.
         """
         await self._until(lambda: gaps <= self.gaps, f"readers are told of the gaps {sorted(gaps)}")
 
@@ -400,9 +409,10 @@ class Load:
 
 
 async def break_connections(cluster: LocalCluster, over: asyncio.Event, dice: random.Random) -> int:
-    """Break the clients' connections again and again until `over`; how often.
+    """Break the clients' connections again and again until `over` is set. Return how often.
 
-    Ended by an event and not by cancellation: a call to the proxy that is cancelled takes its control connection along.
+    An event ends it, and not a cancellation, because a cancelled call to the proxy closes the proxy's control
+    connection.
     """
     count = 0
     while True:

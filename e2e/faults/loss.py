@@ -1,4 +1,4 @@
-"""Both disks of a broker group are lost for good, which the copies do not survive. A person then declares the gap.
+"""Both disks of a broker group are lost, and their messages with them. A person then declares the gap.
 
 The partition goes on in another broker group. Consumer groups wait at the lost segment until its gap is declared. Then
 they are told of the gap and read on. Only messages of the lost segment may be missing.
@@ -19,11 +19,11 @@ from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot
 
 ISSUER: Final = "fault suite"
 DECLARE_DEADLINE_S: Final = 30.0
-"""For a declaration to be taken: the broker that is asked must know that the old disks' member runs have ended."""
+"""The deadline for a declaration. The asked broker must first know that the member runs of the old disks have ended."""
 
 
 def lost_with(snapshot: Snapshot, brokers: tuple[str, ...]) -> dict[tuple[int, int], str]:
-    """The state of each segment, by partition and number, that has no member but these brokers and is not open."""
+    """Return the state of each closed segment that only these brokers hold, by partition and number."""
     return {
         (chain.partition, segment.no): segment.state
         for chain in snapshot.chains
@@ -33,8 +33,10 @@ def lost_with(snapshot: Snapshot, brokers: tuple[str, ...]) -> dict[tuple[int, i
 
 
 class BothDisksLost(Fault):
-    """Both members of a group are killed and their directories emptied; their slots get new disks, and what they held
-    is declared a gap, before or after that."""
+    """Both members of a group are killed, and their directories are emptied.
+
+    Their slots get new disks. Before or after that, a person declares a gap for the lost messages.
+    """
 
     reads_all: ClassVar[bool] = True
 
@@ -49,7 +51,7 @@ class BothDisksLost(Fault):
         self._lost: dict[tuple[int, int], str] = {}
 
     async def inject(self, scene: Scene) -> None:
-        """Kill both, empty their directories, and see every partition move away."""
+        """Kill both members, empty their directories, and wait until every partition has moved away."""
         head = await scene.head()
         self._struck = head.members
         await scene.cluster.kill(*self._struck)
@@ -72,7 +74,9 @@ class BothDisksLost(Fault):
         return ", ".join(f"segment {no} of partition {partition} ({state})" for (partition, no), state in lost.items())
 
     async def hold(self, scene: Scene) -> None:
-        """Messages are accepted; readers wait where order bids them, and are told of no gap."""
+        """Check that messages are accepted, that readers wait at lost segments, and that no reader is told of a gap
+        yet.
+        """
         await super().hold(scene)
         now = await Observer(scene.admin, scene.load.topic, GROUP).look()
         waiting = {partition: no for (partition, no), state in self._lost.items() if state == UNSETTLED}
@@ -81,7 +85,10 @@ class BothDisksLost(Fault):
             raise NotStruckError(f"readers did not wait: {passed}, told of {sorted(scene.load.gaps)}")
 
     async def heal(self, scene: Scene) -> None:
-        """Declare the gaps and give the slots new disks, in either order; then every group is told."""
+        """Declare the gaps, and give the slots new disks, in either order.
+
+        Then wait until readers were told of the gaps.
+        """
         if not self._struck:
             return
         declared_first = scene.dice.random() < 0.5
@@ -109,7 +116,9 @@ class BothDisksLost(Fault):
                 await asyncio.sleep(POLL_S)
 
     async def confirm(self, scene: Scene) -> None:
-        """A consumer group that begins afterwards is told of all lost segments. No reader is told of another gap."""
+        """Check that a group which begins afterwards is told of all lost segments, and that no reader is told of
+        another gap.
+        """
         await scene.load.told_of({(LATE_GROUP, *where) for where in self._lost})
         unsaid = sorted(gap for gap in scene.load.gaps if gap[1:] not in self._lost)
         if unsaid:

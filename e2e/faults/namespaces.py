@@ -1,10 +1,10 @@
-"""A network of kernel namespaces: each broker, the coordinator and each client process on a machine of its own, as it
-were, with one cable to one bridge.
+"""A network of kernel namespaces. Each broker, the coordinator and each client process has a namespace of its own, as
+if it had a machine. A cable leads from each namespace to one bridge.
 
-A cut drops packets, and not bytes in a proxy. The sender gets a permanent neighbour entry for the receiver with a MAC
-address that no interface has. Its frames to the receiver, acknowledgements of TCP included, then go nowhere, and
-neither end gets an error. Needs root, `ip` and `ss`. All names carry the token of the test run. `remove` takes
-everything away again, and the next run removes what a killed run left behind.
+A cut drops packets, not bytes in a proxy. The sender gets a permanent neighbour entry for the receiver, with a MAC
+address that no interface has. So its frames to the receiver, with TCP's acknowledgements, are lost, and neither end
+gets an error. This needs root, `ip` and `ss`. All names contain the token of the test run. `remove` takes everything
+away again, and the next run removes what a killed run left behind.
 
     sr<token>        the bridge, with the address that this process has
     sr<token>v<n>    the bridge's end of a cable; the other end is `eth0` in its namespace
@@ -30,18 +30,18 @@ from seriatim_local import Hosts
 
 BROKER_COUNT_MAX: Final = 60
 CLIENTS: Final = ("producer", "reader")
-"""The client processes; together they are the end `clients` of a cut."""
+"""The client processes. Together they are the end `clients` of a cut."""
 
 _SUBNET: Final = "10.213"
 _SUBNETS: Final = range(1, 255)
 _NOBODY: Final = "02:00:00:00:00:01"
-"""A MAC address of the locally administered kind, which no cable here has."""
+"""A locally administered MAC address that no cable here has."""
 
 _NAMESPACES: Final = Path("/run/netns")
 _CLONE_NEWNET: Final = 0x40000000
 _COMMAND_DEADLINE_S: Final = 30
 _COUNT_MAX: Final = 256
-"""Networks of one process whose names differ; the names of interfaces have 15 characters at most."""
+"""The number of networks of one process whose names differ. Names of interfaces have at most 15 characters."""
 
 LinkPath = tuple[str, str]
 Command = list[str]
@@ -61,9 +61,9 @@ class Layout:
     """Names and addresses of one network. Pure.
 
     Attributes:
-        token: The run's own; hexadecimal.
+        token: The token of the run; hexadecimal.
         subnet: The third number of its addresses.
-        machines: By process.
+        machines: The machine of each process.
     """
 
     token: str
@@ -82,16 +82,16 @@ class Layout:
 
     @property
     def hosts(self) -> Hosts:
-        """The machines of the cluster."""
+        """Return the addresses of the cluster's machines."""
         brokers = [name for name in self.machines if name not in (*CLIENTS, "coordinator")]
         return Hosts(self.machines["coordinator"].address, tuple(self.machines[name].address for name in brokers))
 
     def ends(self, name: str) -> list[Machine]:
-        """The machines that an end of a cut means."""
+        """Return the machines of one end of a cut."""
         return [self.machines[one] for one in (CLIENTS if name == "clients" else (name,))]
 
     def make(self) -> list[Command]:
-        """What makes the network, in this order; no word is seen by a shell."""
+        """Return the commands that make the network, in this order. They are not run by a shell."""
         commands = [
             ["ip", "link", "add", "name", self.bridge, "type", "bridge"],
             ["ip", "addr", "add", f"{self.here}/24", "dev", self.bridge],
@@ -123,14 +123,14 @@ class Layout:
         return commands
 
     def remove(self) -> list[Command]:
-        """What removes it, also if it was made half-way: each one may fail."""
+        """Return the commands that remove the network, also if it was made half-way. Each command may fail."""
         commands: list[Command] = []
         for one in self.machines.values():  # the cables first: processes that still end may hold their namespaces
             commands += [["ip", "link", "del", one.cable], ["ip", "netns", "del", one.namespace]]
         return [*commands, ["ip", "link", "del", self.bridge]]
 
     def silence(self, paths: Iterable[LinkPath]) -> list[Command]:
-        """What has the packets of these directions go nowhere."""
+        """Return the commands that drop the packets of these directions."""
         return [
             ["ip", "-n", source.namespace, "neigh", "replace", to.address, "lladdr", _NOBODY, "dev", "eth0",
              "nud", "permanent"]
@@ -138,14 +138,14 @@ class Layout:
         ]  # fmt: skip
 
     def restore(self, paths: Iterable[LinkPath]) -> list[Command]:
-        """What has them arrive again."""
+        """Return the commands that let the packets of these directions through again."""
         return [
             ["ip", "-n", source.namespace, "neigh", "del", to.address, "dev", "eth0"]
             for source, to in self._directions(paths)
         ]
 
     def reset(self, paths: Iterable[LinkPath]) -> list[Command]:
-        """What breaks the connections of these pairs that there are; one end of each is enough."""
+        """Return the commands that break all connections of these pairs. Each runs at one end, which is enough."""
         pairs = sorted({(min(path), max(path)) for path in paths})
         peers: dict[str, list[str]] = {}
         for source, to in self._directions(pairs):
@@ -160,7 +160,7 @@ class Layout:
 
 
 def lay_out(token: str, subnet: int, brokers: Sequence[str]) -> Layout:
-    """A network for these brokers, the coordinator and the clients."""
+    """Lay out a network for these brokers, the coordinator and the clients."""
     assert len(brokers) <= BROKER_COUNT_MAX
     numbers = {"coordinator": 1, **{name: 2 + number for number, name in enumerate(brokers)}}
     numbers |= {name: 200 + number for number, name in enumerate(CLIENTS)}
@@ -172,13 +172,16 @@ def lay_out(token: str, subnet: int, brokers: Sequence[str]) -> Layout:
 
 
 def token_of(pid: int, count: int) -> str:
-    """Of the `count`th network of a process: eight characters, so that names of cables stay below 16."""
+    """Return the token of the `count`th network of a process.
+
+    It has eight characters, so that names of cables stay below 16.
+    """
     assert pid < 1 << 24
     return f"{pid:06x}{count % _COUNT_MAX:02x}"
 
 
 def leftovers(names: Iterable[str], is_alive: Callable[[int], bool]) -> list[str]:
-    """Those among names of interfaces or namespaces that are ours, and whose process has ended."""
+    """Return those names of interfaces or namespaces that are ours and whose process has ended."""
     found = []
     for name in names:
         match = re.fullmatch(r"sr([0-9a-f]{6})[0-9a-f]{2}(v\d+|-[\w-]+)?", name)
@@ -188,7 +191,7 @@ def leftovers(names: Iterable[str], is_alive: Callable[[int], bool]) -> list[str
 
 
 def missing() -> str:
-    """What this machine lacks for such a network; empty if nothing."""
+    """Say what this machine lacks for such a network; empty if nothing."""
     if os.geteuid() != 0:
         return "not root"
     for program in ("ip", "ss"):
@@ -205,7 +208,7 @@ def missing() -> str:
 
 
 def _can_break_connections() -> bool:
-    """Whether the kernel lets `ss` do that, tried on a connection of this process to itself."""
+    """Whether the kernel lets `ss` break connections. This is tried on a connection of this process to itself."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as peer,
@@ -221,7 +224,7 @@ def _can_break_connections() -> bool:
 
 
 def enter(namespace: str) -> None:
-    """Have this process live in a namespace from now on: before it has other threads, which would stay behind."""
+    """Move this process to a namespace. Call this before it starts other threads, because they would not move."""
     with (_NAMESPACES / namespace).open() as file:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
@@ -229,7 +232,7 @@ def enter(namespace: str) -> None:
 
 
 class Namespaces:
-    """Such a network, made and not yet removed; a `seriatim_local.Network`. Make it with `create`."""
+    """A network of namespaces that exists; a `seriatim_local.Network`. Make it with `create`."""
 
     _count = 0
 
@@ -240,10 +243,10 @@ class Namespaces:
 
     @classmethod
     async def create(cls, brokers: Sequence[str]) -> Namespaces:
-        """Make one for these brokers, the coordinator and the clients.
+        """Make a network for these brokers, the coordinator and the clients.
 
         Raises:
-            PreconditionError: It cannot be made; nothing is left of it.
+            PreconditionError: The network cannot be made. Nothing of it is left.
         """
         await asyncio.to_thread(_sweep)
         subnet, reservation = await asyncio.to_thread(_reserve)
@@ -258,22 +261,22 @@ class Namespaces:
 
     @property
     def hosts(self) -> Hosts:
-        """As the cluster's plan wants them."""
+        """The addresses of the machines, in the form of the cluster's plan."""
         return self.layout.hosts
 
     def namespace(self, client: Literal["producer", "reader"]) -> str:
-        """Where a client's process belongs."""
+        """Return the namespace of a client's process."""
         return self.layout.machines[client].namespace
 
     def command(self, process: str, argv: Sequence[str]) -> Sequence[str]:
-        """`ip netns exec`, which becomes the program."""
+        """Put `ip netns exec` before the command; the program replaces it."""
         return ["ip", "netns", "exec", self.layout.machines[process].namespace, *argv]
 
     async def cut(self, paths: Iterable[LinkPath], mode: Literal["silent", "reset"]) -> None:
-        """Drop what is sent that way from now on; or break the connections, and let new ones be made.
+        """Drop all that is sent in these directions (`silent`), or break the connections and allow new ones (`reset`).
 
         Raises:
-            PreconditionError: It does not work; nothing is cut.
+            PreconditionError: A command failed. No direction is cut.
         """
         found = list(paths)
         if mode == "reset":
@@ -287,13 +290,13 @@ class Namespaces:
         self._silent |= set(found)
 
     async def heal(self, paths: Iterable[LinkPath]) -> None:
-        """Let packets through again; TCP sends what was lost."""
+        """Let packets through again. TCP sends the lost ones again."""
         found = self._silent & set(paths)
         await _run_all(self.layout.restore(sorted(found)))
         self._silent -= found
 
     async def remove(self) -> None:
-        """Take everything away, whatever is there of it."""
+        """Remove everything of the network that exists."""
         await asyncio.shield(asyncio.to_thread(_try_all, self.layout.remove()))
         self._reservation.close()
 
@@ -319,7 +322,7 @@ def _try_all(commands: Sequence[Command]) -> None:
     for command in commands:
         try:
             _run(command)
-        except PreconditionError:  # it is not there, as a rule
+        except PreconditionError:  # as a rule the object does not exist
             continue
 
 
@@ -328,12 +331,12 @@ async def _run_all(commands: Sequence[Command]) -> None:
 
 
 def _words(text: str) -> list[str]:
-    """The first word of each line."""
+    """Return the first word of each line."""
     return [line.split()[0] for line in text.splitlines() if line.split()]
 
 
 def _sweep() -> None:
-    """Remove what runs that were killed left behind."""
+    """Remove what killed runs left behind."""
     interfaces = [line.split(":")[1].strip().split("@")[0] for line in _run(["ip", "-o", "link"]).splitlines()]
     gone = leftovers(interfaces, _is_alive)
     _try_all([["ip", "link", "del", name] for name in gone])
@@ -345,7 +348,9 @@ def _is_alive(pid: int) -> bool:
 
 
 def _reserve() -> tuple[int, socket.socket]:
-    """A subnet that no interface here uses. A socket's name reserves it: the kernel frees it even after a crash."""
+    """Reserve a subnet that no interface here uses. A socket's name reserves it, because the kernel frees it even after
+    a crash.
+    """
     used = _run(["ip", "-o", "-4", "addr"])
     for subnet in _SUBNETS:
         if f" {_SUBNET}.{subnet}." in used:

@@ -1,7 +1,7 @@
-"""Partitions of links, both ways and one way: connections stay open and hear nothing.
+"""Cuts of links, in both directions or in one: connections stay open, and nothing arrives.
 
-On a network of namespaces (`namespaces`) the cut drops packets. So if one direction of a connection is cut, the other
-direction loses TCP's acknowledgements too. The local cluster's proxy needs no root, and holds back the bytes of each
+On a network of namespaces (`namespaces`) a cut drops packets. If one direction of a connection is cut, the other
+direction loses TCP's acknowledgements too. The local cluster's proxy needs no root. It holds back the bytes of each
 direction of each connection.
 """
 
@@ -17,7 +17,7 @@ End = Literal["master", "slave", "coordinator", "clients", "others", "all"]
 
 
 def ends_of(head: SegmentNow, end: End, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """What `LocalCluster.cut` calls an end, as things stand."""
+    """Return the names that `LocalCluster.cut` uses for an end, at this moment."""
     if end == "master":
         return (head.members[0],)
     if end == "slave":
@@ -33,7 +33,7 @@ class Cut(Fault):
     Args:
         left: One end.
         right: The other end.
-        one_way: Only what `left` says to `right` is lost.
+        one_way: Whether only what `left` sends to `right` is lost.
     """
 
     cuts: ClassVar[bool] = True
@@ -49,12 +49,12 @@ class Cut(Fault):
 
     @property
     def moves(self) -> bool:
-        """Whether the open segment cannot go on: its members do not hear each other both ways."""
+        """Whether the partition must move, because members of its open segment do not hear each other."""
         inside = {"master", "slave", "all"}
         return self._left in inside and self._right in inside
 
     async def inject(self, scene: Scene) -> None:
-        """Cut, and see the partition move if its members cannot work together."""
+        """Cut the links. If the members cannot work together, wait until the partition has moved."""
         head = await scene.head()
         groups = scene.cluster.plan.groups
         for left in ends_of(head, self._left, groups):
@@ -66,7 +66,7 @@ class Cut(Fault):
             await scene.moved_past(head)
 
     async def heal(self, scene: Scene) -> None:
-        """Let everything through again, what was held back first."""
+        """Let everything through again. Bytes that the proxy held back arrive first."""
         pairs, self._pairs = self._pairs, []
         for left, right in pairs:
             await scene.cluster.heal(left, right)
@@ -84,7 +84,7 @@ _LINKS: Final[tuple[tuple[End, End], ...]] = (
 
 
 def all_cuts() -> list[Fault]:
-    """Each link both ways, and each way alone."""
+    """Return for each link a cut of both directions, and a cut of each direction."""
     cuts: list[Fault] = []
     for left, right in _LINKS:
         cuts += [Cut(left, right), Cut(left, right, one_way=True), Cut(right, left, one_way=True)]

@@ -1,4 +1,4 @@
-"""Faults of processes: killed, and frozen. Brokers by the role they play at that moment; the coordinator; clients."""
+"""Faults of processes: brokers, the coordinator and clients are killed or frozen. A broker is chosen by its role."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ BrokerRole = Literal["master", "slave", "both"]
 
 
 def brokers_of(head: SegmentNow, role: BrokerRole) -> tuple[str, ...]:
-    """The brokers that play `role` in a segment."""
+    """Return the brokers that have `role` in a segment."""
     return {"master": head.members[:1], "slave": head.members[1:], "both": head.members}[role]
 
 
 class KillBrokers(Fault):
-    """`kill -9`, all at once; started again on their disks."""
+    """`kill -9` of the brokers of a role, all at once. Then they are started again on their disks."""
 
     def __init__(self, role: BrokerRole) -> None:
         self.name = f"kill {role}"
@@ -27,7 +27,7 @@ class KillBrokers(Fault):
         self._struck: tuple[str, ...] = ()
 
     async def inject(self, scene: Scene) -> None:
-        """Kill them, and see the partition move."""
+        """Kill the brokers, and wait until the partition has moved."""
         head = await scene.head()
         self._struck = brokers_of(head, self._role)
         scene.note(f"killed {', '.join(self._struck)}")
@@ -35,13 +35,14 @@ class KillBrokers(Fault):
         await scene.moved_past(head)
 
     async def heal(self, scene: Scene) -> None:
-        """Start them again."""
         await scene.cluster.start_again(*self._struck)
 
 
 class FreezeBrokers(Fault):
-    """SIGSTOP: connections stay open, and the broker answers nothing. If both members are frozen, no broker may open
-    over the segment, because the members are not dead: the partition waits."""
+    """SIGSTOP of the brokers of a role: connections stay open, and the brokers answer nothing.
+
+    If both members are frozen, they are not dead, so no broker may open a new segment: the partition waits.
+    """
 
     def __init__(self, role: BrokerRole) -> None:
         self.name = f"freeze {role}"
@@ -51,7 +52,7 @@ class FreezeBrokers(Fault):
         self._head: SegmentNow | None = None
 
     async def inject(self, scene: Scene) -> None:
-        """Freeze them, and see the partition move if one member is left."""
+        """Freeze the brokers. If one member is left, wait until the partition has moved."""
         head = self._head = await scene.head()
         self._struck = brokers_of(head, self._role)
         scene.note(f"froze {', '.join(self._struck)}")
@@ -60,7 +61,7 @@ class FreezeBrokers(Fault):
             await scene.moved_past(head)
 
     async def hold(self, scene: Scene) -> None:
-        """With both frozen: check that no broker opens over the segment, because no proof says that they are dead."""
+        """If both are frozen, check that no broker opens a new segment, because no proof says that they are dead."""
         await super().hold(scene)
         if self._role == "both":
             assert self._head is not None
@@ -69,28 +70,25 @@ class FreezeBrokers(Fault):
                 raise NotStruckError(f"segment {now.no} was opened over two members that live")
 
     async def heal(self, scene: Scene) -> None:
-        """Let them go on."""
         await scene.cluster.thaw(*self._struck)
 
 
 class KillCoordinator(Fault):
-    """`kill -9` of the coordinator; the data path goes on without it."""
+    """`kill -9` of the coordinator. The data path goes on without it."""
 
     def __init__(self, kind: Literal["embedded", "etcd"] = "embedded") -> None:
         self.name = "kill coordinator" if kind == "embedded" else "kill etcd"
         self.kind = kind
 
     async def inject(self, scene: Scene) -> None:
-        """Kill it."""
         await scene.cluster.kill("coordinator")
 
     async def heal(self, scene: Scene) -> None:
-        """Start it again."""
         await scene.cluster.start_again("coordinator")
 
 
 class FreezeCoordinator(Fault):
-    """SIGSTOP of the coordinator, for a moment or past every lease (3 s): no lease moves anything by itself."""
+    """SIGSTOP of the coordinator, for a moment or longer than every lease (3 s). No lease alone moves a partition."""
 
     def __init__(self, hold_s: float | None = None, kind: Literal["embedded", "etcd"] = "embedded") -> None:
         what = "coordinator" if kind == "embedded" else "etcd"
@@ -100,18 +98,17 @@ class FreezeCoordinator(Fault):
         self._head: SegmentNow | None = None
 
     async def inject(self, scene: Scene) -> None:
-        """Freeze it."""
         self._head = await scene.head()
         scene.hold_s = self._hold_s or scene.hold_s
         await scene.cluster.freeze("coordinator")
 
     async def hold(self, scene: Scene) -> None:
-        """Messages are accepted at the beginning and at the end of it."""
+        """Check that messages are accepted at the beginning and at the end."""
         await super().hold(scene)
         await scene.load.accepts()
 
     async def heal(self, scene: Scene) -> None:
-        """Let it go on; the lost leases alone move nothing."""
+        """Let the coordinator go on, and check that the lost leases alone moved nothing."""
         await scene.cluster.thaw("coordinator")
         await scene.load.accepts()
         assert self._head is not None
@@ -121,7 +118,7 @@ class FreezeCoordinator(Fault):
 
 
 class KillClient(Fault):
-    """`kill -9` of a client's process; another one takes over."""
+    """`kill -9` of a client's process. A new one takes over."""
 
     def __init__(self, role: Role) -> None:
         self.name = f"kill {role}"
@@ -129,16 +126,15 @@ class KillClient(Fault):
         self._role: Role = role
 
     async def inject(self, scene: Scene) -> None:
-        """Kill it."""
         await scene.load.kill(self._role)
 
     async def heal(self, scene: Scene) -> None:
-        """Have another process go on."""
+        """Start a new process that goes on."""
         await scene.load.start_again(self._role)
 
 
 class FreezeClient(Fault):
-    """SIGSTOP of a client's process: its connections fill up, then it goes on with what it had."""
+    """SIGSTOP of a client's process: its connections fill up. Then it goes on with what it had."""
 
     def __init__(self, role: Role) -> None:
         self.name = f"freeze {role}"
@@ -147,10 +143,8 @@ class FreezeClient(Fault):
         self._pid = 0
 
     async def inject(self, scene: Scene) -> None:
-        """Freeze it."""
         self._pid = scene.load.pid(self._role)
         os.kill(self._pid, signal.SIGSTOP)
 
     async def heal(self, scene: Scene) -> None:
-        """Let it go on."""
         os.kill(self._pid, signal.SIGCONT)

@@ -1,8 +1,8 @@
 """A program that publishes while faults go on, one publication after another: `python -m e2e.faults.publisher`.
 
-It goes on behind its writer's last publication, so it may be killed at any moment and started again. The rows of a
-publication follow from its number. It prints `publishing`, then `published` after each publication, and `stopped`
-after the command `stop`.
+It goes on after its writer's last publication, so it may be killed at any moment and started again. The number of a
+publication determines its rows. It prints `publishing`, then `published` after each publication, and `stopped` after
+the command `stop`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ KEYS: Final = 60
 SIZE_BYTES: Final = 120
 RETRY_S: Final = 0.1
 TRY_S: Final = 20.0
-"""For one call. After it the same publication is asked for again."""
+"""The deadline of one call. Then the same publication is asked for again."""
 
 _PASSES: Final = (UnavailableError, RoutingError, CapacityError, SendFailedError, SendUnknownError)
-"""What a fault may do to a call: it is tried again."""
+"""Errors that a fault may cause. The call is made again."""
 
 
 def rows_of(seed: int, sequence: int) -> tuple[list[bytes], list[bytes]]:
-    """Values and keys of a publication: the same in each run."""
+    """Return values and keys of a publication. They are the same in each run."""
     dice = random.Random(f"{seed} {sequence}")
     count = dice.choice(ROWS)
     values = [(b"%d %d " % (sequence, number)).ljust(SIZE_BYTES, b".") for number in range(count)]
@@ -46,7 +46,7 @@ def rows_of(seed: int, sequence: int) -> tuple[list[bytes], list[bytes]]:
 
 
 async def _staged(writer: Writer, seed: int, sequence: int) -> list[Chunk]:
-    """What two tasks stage."""
+    """Stage the rows of a publication, as two tasks of a job do."""
     values, keys = rows_of(seed, sequence)
     half = (len(values) + 1) // 2
     while True:
@@ -63,7 +63,7 @@ async def _publish(parent: Parent, writer: Writer, seed: int, sequence: int) -> 
             await writer.publish(sequence, chunks, timeout_s=TRY_S)
         except StagedDataGoneError:
             chunks = await _staged(writer, seed, sequence)
-        except WriterFencedError:  # an earlier call to open it was carried out late
+        except WriterFencedError:  # an earlier call that opened the writer was carried out late
             await _open(writer)
         except PublishedWithLossError as error:
             parent.say("published", sequence=sequence, lost=error.details.get("lost_rows", "?"))
@@ -118,7 +118,7 @@ async def _main(options: argparse.Namespace) -> None:
             except SeriatimError as error:
                 parent.say("failed", error=f"{type(error).__name__}: {error}")
                 raise
-            await listening  # until the parent has gone
+            await listening  # until the parent has closed the pipe
     finally:
         for task in (listening, working):
             task.cancel()
@@ -126,7 +126,6 @@ async def _main(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """The program."""
     parser = argparse.ArgumentParser(prog="python -m e2e.faults.publisher", description=__doc__)
     parser.add_argument("--bootstrap", action="append", required=True)
     parser.add_argument("--topic", required=True)

@@ -1,6 +1,6 @@
-"""Publications beside the load of a case (PUBLISH=1): a program publishes while the fault lasts, and is killed, too.
+"""Publications beside the load of a case (PUBLISH=1): a program publishes while the fault lasts, and is also killed.
 
-At the end the topic must have the rows of all publications, each row once, and in order in each partition.
+At the end the topic must have the rows of all publications: each row once, and in order in each partition.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from e2e.workers import Worker, start_worker
 PARTITIONS: Final = 4
 LOOK_S: Final = 0.2
 KILLED_AFTER_S: Final = (1.0, 5.0)
-"""A run of the program lives so long; the last one lives to its end."""
+"""The program is killed after so many seconds, and started again. The last run lives to its end."""
 
 
 class Publishing:
-    """The program of one case, and its judgement. The caller that made one must `end` it.
+    """The program of one case, and its judgement. The caller must `end` it.
 
     Args:
-        bootstrap: Of the cluster.
-        case: Its number.
-        dice: Of its own: how many are cast depends on the time that things take.
-        directory: For the program's log.
+        bootstrap: The addresses of the cluster.
+        case: The number of the case.
+        dice: Dice of its own, because the time that things take decides how often they are thrown.
+        directory: The directory for the program's log.
     """
 
     def __init__(self, bootstrap: Sequence[str], case: int, dice: random.Random, directory: Path) -> None:
         self.topic = f"case-{case}-published"
         self.kill_count = 0
         self.lost_count = 0
-        self.last = 0  # publication that is known to be done, at the end
+        self.last = 0  # at the end, the number of the last publication that is done
         self._bootstrap = list(bootstrap)
         self.seed = dice.randrange(1 << 30)
         self._dice = dice
@@ -57,34 +57,34 @@ class Publishing:
         await self._stack.aclose()
 
     async def begin(self) -> None:
-        """Make the topic, and have the program publish.
+        """Make the topic, and start the program.
 
         Raises:
-            SeriatimError, WorkerError: It does not begin.
+            SeriatimError, WorkerError: The topic could not be made, or the program did not begin.
         """
         async with Client.connect(self._bootstrap, name="suite") as client:
             await client.admin().create_topic(self.topic, PARTITIONS, TopicSettings(flush=True))
         await self._start()
-        assert self._worker is not None  # just made
+        assert self._worker is not None  # made just before
         await self._worker.wait_for("published", BEGIN_DEADLINE_S)
         self._killing = asyncio.create_task(self._kill(), name="kills of the program that publishes")
 
     async def finish(self) -> list[str]:
-        """Have it end, and judge; returns what is wrong.
+        """Let the program end, and judge its publications. Return what is wrong.
 
         Raises:
-            SeriatimError, WorkerError, TimeoutError: It is stuck, or its topic cannot be read.
+            SeriatimError, WorkerError, TimeoutError: The program is stuck, or its topic cannot be read.
         """
         await self._live()
         if self._worker is None:
-            return []  # it never began, which was said
+            return []  # `begin` failed and said so
         if self._failure:
             return [f"the program that publishes has ended: {self._failure}"]
         self._worker.tell(do="stop")
         stopped = await self._worker.wait_for("stopped", DRAIN_DEADLINE_S)
         self.last = stopped["sequence"]
         async with asyncio.timeout(DRAIN_DEADLINE_S), Client.connect(self._bootstrap, name="suite") as client:
-            # The last one may have been decided by a run that was killed then: the cluster finishes it.
+            # A run may have decided the last publication before it was killed. Then the cluster finishes it.
             while True:
                 known = await client.admin().describe_writer(self.topic, WRITER)
                 if known.state != "DECIDED":
@@ -96,7 +96,7 @@ class Publishing:
         return [text for text in wrong if text]
 
     async def _judge(self, client: Client, partition: int) -> str:
-        """What is wrong with a partition; empty: nothing is."""
+        """Say what is wrong with a partition; empty if nothing is."""
         async with client.read_range(self.topic, partition) as reader:
             found = [message.value async for message in reader]
         wanted = [
@@ -107,7 +107,7 @@ class Publishing:
         ]
         if found == wanted:
             return ""
-        if self.lost_count and _is_part_of(found, wanted):  # it was told so
+        if self.lost_count and _is_part_of(found, wanted):  # the program was told of the loss
             return ""
         at = next((i for i, both in enumerate(zip(found, wanted, strict=False)) if both[0] != both[1]), min(
             len(found), len(wanted)))  # fmt: skip
@@ -132,7 +132,7 @@ class Publishing:
             self._failure = line["error"]
 
     async def _kill(self) -> None:
-        """Kill it now and then, and start it again."""
+        """Kill the program at random times, and start it again."""
         while True:
             try:
                 async with asyncio.timeout(self._dice.uniform(*KILLED_AFTER_S)):
@@ -148,7 +148,7 @@ class Publishing:
             await self._start()
 
     async def _live(self) -> None:
-        """Kill it no more; the last kill is over, and a run lives."""
+        """Stop the kills, and wait until the last one is over. Then a run lives."""
         self._is_over.set()
         killing, self._killing = self._killing, None
         if killing is not None:
@@ -156,6 +156,6 @@ class Publishing:
 
 
 def _is_part_of(found: Sequence[bytes], wanted: Sequence[bytes]) -> bool:
-    """Whether `found` is `wanted` with some left out."""
+    """Whether `found` is `wanted` with some values left out."""
     rest = iter(wanted)
     return all(value in rest for value in found)

@@ -14,7 +14,7 @@ from rich.table import Table
 from seriatim.history import Report
 
 UNKNOWN_SHARE_MAX: Final = 0.01
-"""A history with more outcomes unknown than this shows too little."""
+"""If the share of unknown outcomes is above this, a history shows too little."""
 
 OTHER_KINDS: Final = ("failed_delivered", "misplaced", "contradicted", "unsent", "stuck")
 """Findings of the checker that have no column of their own."""
@@ -22,19 +22,21 @@ OTHER_KINDS: Final = ("failed_delivered", "misplaced", "contradicted", "unsent",
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What one case came to.
+    """The result of one case.
 
     Attributes:
-        number, fault, workload, repetition, seed: Of the case; `seed` is the run's.
+        number, fault, workload, repetition, seed: Those of the case; `seed` is the run's.
         sent, acknowledged, failed, delivered: Messages, from the histories.
-        lost, repeated, reordered: Messages; repeated means: not flagged.
+        lost, repeated, reordered: Messages; repeated ones were not flagged.
         other: Other findings of the checker.
-        given_up: Messages that lie in a declared gap and did not come to a group, summed over the groups.
-        unknown_share: Of the messages sent; those that a killed producer left without outcome do not count.
-        gap_s: The longest time in which a partition acknowledged nothing, from the blow to the end; None: not measured.
-        two_copies_s: From the heal until everything had two copies again; None: it did not, or was not waited for.
-        duration_s: Of the whole case.
-        problems: Why it fails; empty: it does not.
+        given_up: Messages in a declared gap that a group did not get, summed over the groups.
+        unknown_share: The share of sent messages with an unknown outcome. Messages that a killed producer left without
+            outcome do not count.
+        gap_s: The longest time in which a partition acknowledged nothing, from the fault to the end; None: not
+            measured.
+        two_copies_s: From the heal until everything had two copies again; None: it had not, or the case did not wait.
+        duration_s: The time of the whole case.
+        problems: Why the case fails; empty if it does not.
         notes: What was done and seen.
         network: How its processes were linked.
     """
@@ -63,18 +65,18 @@ class CaseResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it shows what it must."""
+        """Whether the case has no problem."""
         return not self.problems
 
 
 def judge(report: Report, *, producer_killed: bool, declares_gaps: bool = False) -> dict[str, object]:
-    """The fields of a result that the histories give, with the problems in them.
+    """Return the fields of a result that follow from the histories, with the problems in them.
 
     Args:
-        report: Of the checker.
-        producer_killed: Whether a producer's process was killed. Its last messages have no outcome, because the
+        report: The checker's report.
+        producer_killed: Whether a producer's process was killed. Then its last messages have no outcome, because the
             process that would have got it is gone.
-        declares_gaps: Whether the case declares gaps; if not, each gap is a problem.
+        declares_gaps: Whether the case declares gaps. If not, each gap is a problem.
     """
     counts = report.counts
     other = sum(counts[kind] for kind in OTHER_KINDS)
@@ -122,7 +124,10 @@ class Row:
 
 
 def rows(results: Sequence[CaseResult]) -> list[Row]:
-    """One row for each fault, in the order in which they first came; shares and times are the worst ones."""
+    """Return one row for each fault, in the order in which they came first.
+
+    Shares and times are the worst of its cases.
+    """
     found = []
     for fault in dict.fromkeys(result.fault for result in results):
         mine = [result for result in results if result.fault == fault]
@@ -150,15 +155,15 @@ def _worst(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The whole run.
+    """The result of the whole run.
 
     Attributes:
-        seed: Of the schedule.
+        seed: The seed of the schedule.
         quick: Whether it was `QUICK=1`.
-        duration_s: From the first process to the last.
-        results: Of each case.
+        duration_s: From the start of the first process to the end of the last.
+        results: The results of the cases.
         left_out: Faults that this machine cannot do, with the reason.
-        no_namespaces: Why faults of links went through the proxy; empty: they did not have to.
+        no_namespaces: Why faults of links went through the proxy; empty if they did not have to.
     """
 
     seed: int
@@ -170,23 +175,23 @@ class RunResult:
 
     @property
     def ok(self) -> bool:
-        """Whether all cases are, and there was one."""
+        """Whether there was a case, and all cases have no problem."""
         return bool(self.results) and all(result.ok for result in self.results)
 
 
 def exit_status(run: RunResult) -> int:
-    """0 only if nothing is wrong."""
+    """Return 0 only if nothing is wrong."""
     return 0 if run.ok else 1
 
 
 def summary_line(run: RunResult) -> str:
-    """The line that `.ci/run` adds up: cases, and faults that were left out as skipped."""
+    """Return the line from which `.ci/run` sums the cases, and the faults that were left out (as skipped)."""
     failed = sum(not result.ok for result in run.results)
     return f"{len(run.results) - failed} passed, {failed} failed, {len(run.left_out)} skipped"
 
 
 def to_json(run: RunResult) -> str:
-    """The run as one JSON document."""
+    """Return the run as one JSON document."""
     document = {
         "ok": run.ok,
         "seed": run.seed,
@@ -202,12 +207,12 @@ def to_json(run: RunResult) -> str:
 
 
 def _networks(results: Sequence[CaseResult]) -> dict[str, int]:
-    """How many cases ran on which kind of network."""
+    """Count the cases on each kind of network."""
     return dict(Counter(result.network for result in results))
 
 
 def print_run(console: Console, run: RunResult) -> None:
-    """The table, what failed, and one line at the end."""
+    """Print the table, the cases that failed, and one line at the end."""
     console.print(_table(rows(run.results)))
     used = ", ".join(f"{count} cases by {name}" for name, count in _networks(run.results).items())
     why = f" (no namespaces: {run.no_namespaces})" if run.no_namespaces else ""

@@ -25,28 +25,28 @@ from e2e.faults.schedule import Case, Planned, plan
 from e2e.faults.settings import Settings, SettingsError
 
 FAILED_CASES_KEPT: Final = 20
-"""Directories of failed cases that are kept: a night in which everything fails must not fill the disk."""
+"""The most directories of failed cases that are kept. If every case fails, they must not fill the disk."""
 
 Progress = Callable[[str], None]
 
 
 def place_of(fault: Fault, settings: Settings, no_namespaces: str) -> Place:
-    """How the processes are linked when this fault is done to them.
+    """Say how the processes are linked for this fault.
 
     Args:
-        fault: Which.
-        settings: Of the run.
-        no_namespaces: Why there can be none here; empty: there can.
+        fault: The fault.
+        settings: The settings of the run.
+        no_namespaces: Why this machine cannot make namespaces; empty if it can.
     """
     wanted = settings.network == "namespaces" or (settings.network == "auto" and fault.cuts)
     return "namespaces" if wanted and not no_namespaces else "proxy"
 
 
 def chosen(settings: Settings, no_namespaces: str = "") -> tuple[list[Planned], dict[str, str]]:
-    """The faults of a run, and those that this machine cannot do, with the reason.
+    """Return the faults of a run, and the faults that this machine cannot do, with the reason.
 
     Raises:
-        SettingsError: ONLY names none.
+        SettingsError: ONLY is part of no fault's name.
     """
     faults = all_faults()
     if settings.only:
@@ -68,12 +68,12 @@ def chosen(settings: Settings, no_namespaces: str = "") -> tuple[list[Planned], 
 
 
 def cases(settings: Settings, faults: list[Planned], clock: Callable[[], float]) -> Iterator[Case]:
-    """The cases of a run: one round of all faults, or as many as can begin within the minutes.
+    """Return the cases of a run: one round of all faults, or as many as can begin within `minutes`.
 
     Args:
-        settings: Of the run.
-        faults: Those that can be done.
-        clock: Seconds.
+        settings: The settings of the run.
+        faults: The faults that this machine can do.
+        clock: Returns the time in seconds.
     """
     began = clock()
     for case in plan(settings.seed, faults, shuffled=not settings.quick):
@@ -89,11 +89,11 @@ def cases(settings: Settings, faults: list[Planned], clock: Callable[[], float])
 
 
 class Suite:
-    """One run. `run` does it; what it starts, it ends, also when it is interrupted.
+    """One run. `run` ends everything that it starts, also if it is interrupted.
 
     Args:
-        settings: Of the run; its `out` exists and is empty.
-        on_progress: Told, line by line, for people.
+        settings: The settings of the run. Its directory `out` exists and is empty.
+        on_progress: Called with each line of progress.
     """
 
     def __init__(self, settings: Settings, on_progress: Progress) -> None:
@@ -164,7 +164,7 @@ class Suite:
             await self._stop(keep=keep)
 
     async def _cluster(self, fault: Fault, place: Place) -> Running:
-        """A cluster for this fault: the one that runs, if it will do."""
+        """Return a cluster for this fault: the running one if it fits, otherwise a new one."""
         kind: Kind = fault.kind
         if self._running is not None and (
             fault.own_cluster or (self._running.kind, self._running.place) != (kind, place)
@@ -186,11 +186,14 @@ class Suite:
 
     @property
     def _retention_options(self) -> tuple[str, ...]:
-        """Where messages stay for seconds, brokers look every second."""
+        """If topics keep messages only for seconds, brokers look every second for messages to drop."""
         return ("--set", "retention_look_s=1") if self._settings.retention_s else ()
 
     async def _settle_in(self, place: Place) -> Namespaces | None:
-        """Have a network, if it needs one, and clients there: made once, removed at the end of the run."""
+        """Make the network if this place needs one, and start clients there.
+
+        Both are made once, and removed at the end of the run.
+        """
         if place == "namespaces" and self._network is None:
             self._network = await Namespaces.create(BROKERS)
             self._stack.push_async_callback(self._network.remove)

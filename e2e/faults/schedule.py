@@ -1,8 +1,8 @@
 """Decides from the seed alone which fault comes when, under which load, and with which dice. Pure.
 
-A case's dice depend on the seed, the name of its fault and how often that fault came before, and not on its place in
-the run. So `ONLY="kill master"` replays the same cases that a whole run had. The timing of real processes does not
-follow from a seed. So a replay strikes the same things at about the same moments, and not at exactly the same ones.
+A case's dice depend on the seed, the name of its fault, and how often that fault came before. They do not depend on its
+place in the run. So `ONLY="kill master"` replays the same cases as in a whole run. The timing of real processes does
+not follow from a seed. So a replay strikes the same things at about the same moments, not at exactly the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 HOLD_S: Final = (1.0, 2.5)
-"""How long a fault lasts, as a rule: longer than brokers wait for a silent one, in seconds."""
+"""How long most faults last, in seconds. It is longer than brokers wait for a silent member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,13 @@ class Workload:
     """The load of a case.
 
     Attributes:
-        keys: How many keys the messages have; 0: none, they go to the partitions in turn.
-        rate: Messages a second.
-        size_bytes: Of each message.
+        keys: The number of different keys; 0: messages have no key, and go to the partitions in turn.
+        rate: Messages in a second.
+        size_bytes: The size of each message.
         resets: Whether the clients' connections are broken again and again.
-        is_slow: Whether the consumer takes its time, so that a backlog grows.
-        flush: Whether topic and producer wait for flushes; False only to see that the suite notices.
-        is_late: Whether a second group starts from the earliest offset once the fault has healed.
+        is_slow: Whether the consumer is slow, so that a backlog grows.
+        flush: Whether topic and producer wait for flushes. It is False only to check that the suite notices.
+        is_late: Whether a second group starts from the earliest offset after the fault has healed.
         retention_ms: How long the topic keeps messages; 0: for ever.
     """
 
@@ -52,17 +52,17 @@ WORKLOADS: Final = (
 )
 
 CLIENT_SAFE: Final = tuple(load.name for load in WORKLOADS if not load.resets)
-"""Loads that do not work the clients' links themselves."""
+"""Loads that do not break the clients' connections themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A kind of fault as the schedule needs to know it.
+    """The facts about a fault that the schedule needs.
 
     Attributes:
-        name: Of the fault.
-        workloads: Names of loads that go with it; empty: all.
-        place: Faults that need the same kind of cluster come after each other, in turn.
+        name: The name of the fault.
+        workloads: The names of loads that go with it; empty: all.
+        place: The kind of cluster that it needs. Faults with the same place come one after another.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Case:
     """One run of one fault.
 
     Attributes:
-        number: In this run of the suite, from 1.
-        fault: Its name.
+        number: The number in this run of the suite, from 1.
+        fault: The name of the fault.
         repetition: How often this fault came before.
         workload: The load.
-        hold_s: How long the fault lasts, where it does not say itself.
-        seed: Of all further dice.
+        hold_s: How long the fault lasts, unless the fault itself decides.
+        seed: The seed of all further dice.
     """
 
     number: int
@@ -91,17 +91,17 @@ class Case:
     seed: str
 
     def dice(self) -> random.Random:
-        """The case's own dice, always the same."""
+        """Return the case's own dice, which are always the same."""
         return random.Random(self.seed)
 
 
 def plan(seed: int, faults: Sequence[Planned], *, shuffled: bool = True) -> Iterator[Case]:
-    """Rounds of all the faults, without end, each round in another order.
+    """Return rounds of all faults, without end. Each round has another order.
 
     Args:
-        seed: The run's.
-        faults: At least one.
-        shuffled: False: each round in the order given.
+        seed: The seed of the run.
+        faults: The faults; at least one.
+        shuffled: False: each round has the given order.
     """
     assert faults
     number = 0
@@ -110,7 +110,8 @@ def plan(seed: int, faults: Sequence[Planned], *, shuffled: bool = True) -> Iter
         order = list(faults)
         if shuffled:
             random.Random(f"{seed}/{repetition}").shuffle(order)
-        # To start a cluster takes longer than most faults; each round begins where the one before ended.
+        # The start of a cluster takes longer than most faults. So each round begins with the kind of cluster that the
+        # last one ended with.
         order.sort(key=lambda fault: fault.place, reverse=repetition % 2 == 1)
         for fault in order:
             number += 1
@@ -119,12 +120,12 @@ def plan(seed: int, faults: Sequence[Planned], *, shuffled: bool = True) -> Iter
 
 
 def case(seed: int, fault: Planned, repetition: int, number: int = 1) -> Case:
-    """The case in which `fault` comes for the `repetition`th time."""
+    """Return the case in which `fault` comes for the `repetition`th time."""
     base = f"{seed}/{fault.name}/{repetition}"
     dice = random.Random(base)
     workloads = [load for load in WORKLOADS if not fault.workloads or load.name in fault.workloads]
     assert workloads, f"{fault.name} goes with no load"
-    # Another load each time that the fault comes; which one is first differs from fault to fault.
+    # Each time that the fault comes, it gets another load. The first load differs from fault to fault.
     first = random.Random(f"{seed}/{fault.name}").randrange(len(workloads))
     return Case(
         number=number,

@@ -11,11 +11,11 @@ from typing import Final, Literal, get_args
 NetworkChoice = Literal["auto", "namespaces", "proxy"]
 
 SEED_MAX: Final = 999_999
-"""The largest seed that the program draws itself: few digits, because people type it again."""
+"""The largest seed that the program draws itself. It has few digits, because people type it again."""
 
 
 class SettingsError(ValueError):
-    """The environment says something that means nothing."""
+    """A variable of the environment has a value without a meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Settings:
     """One run.
 
     Attributes:
-        quick: A fixed choice of faults, each once.
-        minutes: For how long cases are begun; None: until each fault came once.
-        seed: Of the schedule.
-        only: Words that a fault's name must contain, any of them; empty: all faults.
-        keep: Whether cases that went well leave their histories and logs, too.
-        network: How processes are linked. `auto`: by namespaces for faults of links, where they can be made, else
-            through the proxy.
-        out: Where the report and what failed cases left goes.
-        retention_s: How long topics keep messages, in seconds; 0: for ever. Then readers that fall behind are told what
-            they missed, no group comes late, and brokers look every second.
+        quick: Whether to run a fixed choice of faults, each once.
+        minutes: For how long new cases begin; None: until each fault came once.
+        seed: The seed of the schedule.
+        only: A fault's name must contain one of these words; empty: all faults.
+        keep: Whether cases without problems also leave their histories and logs.
+        network: How processes are linked. `auto`: faults of links use namespaces if this machine can make them. All
+            others use the proxy.
+        out: The directory for the report and for the files of failed cases.
+        retention_s: How long topics keep messages, in seconds; 0: for ever. If it is set, readers that fall behind are
+            told what they missed, no group comes late, and brokers look every second.
         publish: Whether a program publishes beside the load of each case, on a topic of its own.
     """
 
@@ -48,10 +48,10 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """The settings that the environment asks for.
+    """Read the settings from the environment.
 
     Raises:
-        SettingsError: SEED, MINUTES or RETENTION is no number, or NETWORK no way of linking.
+        SettingsError: SEED, MINUTES or RETENTION is no number, or NETWORK is an unknown word.
     """
     minutes_text, seed_text = environment.get("MINUTES", ""), environment.get("SEED", "")
     try:

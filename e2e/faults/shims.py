@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Final
 
 _TOOLS: Final = Path(__file__).resolve().parents[2] / "tools"
-_LIBRARIES: Final = ("badclock", "lossydisk", "slowdisk")  # the last one is asked first: what it fails is not noted
+_LIBRARIES: Final = (
+    "badclock",
+    "lossydisk",
+    "slowdisk",
+)  # the last gets calls first: `lossydisk` notes no failed flush
 _COMPILE_DEADLINE_S: Final = 60
 
 
@@ -26,7 +30,7 @@ def find_compiler() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A flush that the disk acknowledged: the file was at least so long when it began."""
+    """A flush that the disk reported as done: the file had at least this size when the flush began."""
 
     inode: int
     size_bytes: int
@@ -34,7 +38,7 @@ class Synced:
 
 
 def parse_synced(text: str) -> list[Synced]:
-    """The lines of a log of `lossydisk`; a torn last one is left out."""
+    """Read the lines of a log of `lossydisk`, without a torn last one."""
     lines = text.split("\n")[:-1]
     return [Synced(*map(int, line.split())) for line in lines]
 
@@ -43,8 +47,8 @@ class Shims:
     """The libraries, built in a directory, and the control files of each broker.
 
     Args:
-        directory: Made if absent; outside the brokers' data.
-        data: Where the brokers' data directories are, by broker's name.
+        directory: A directory outside the brokers' data. It is made if it is missing.
+        data: The data directory of each broker, by the broker's name.
     """
 
     def __init__(self, directory: Path, data: Path) -> None:
@@ -55,7 +59,7 @@ class Shims:
 
     @property
     def built(self) -> bool:
-        """Whether there is anything to preload."""
+        """Whether there are libraries to preload."""
         return bool(self._built)
 
     def _build(self) -> tuple[Path, ...]:
@@ -72,7 +76,7 @@ class Shims:
         return tuple(reversed(built))
 
     def environment(self, broker: str) -> dict[str, str]:
-        """What the broker's process needs in its environment, besides the rest."""
+        """Return the variables that the broker's process needs in addition."""
         if not self._built:
             return {}
         if not self._clock(broker).exists():
@@ -88,28 +92,28 @@ class Shims:
         }
 
     def set_disk(self, broker: str, settings: str) -> None:
-        """Have the broker's disk behave so from now on (see `tools/slowdisk`); empty: well."""
+        """Let the broker's disk behave so from now on (see `tools/slowdisk`); empty: normally."""
         self._disk(broker).write_text(settings)
 
     def shift_clock(self, broker: str, shift_s: float) -> None:
-        """Set the broker's wall clock so many seconds off the true one."""
+        """Set the broker's wall clock `shift_s` seconds off the true time."""
         path = self._clock(broker)
         if not path.exists():
             path.write_bytes(bytes(8))
-        with path.open("r+b") as file:  # in place: the process has it mapped
+        with path.open("r+b") as file:  # the process has this file mapped, so it must stay the same file
             file.write(struct.pack("=q", int(shift_s * 1e9)))
 
     def synced(self, broker: str) -> list[Synced]:
-        """Every flush of the broker's files so far, in order."""
+        """Return every flush of the broker's files so far, in order."""
         try:
             return parse_synced(self._log(broker).read_text())
         except FileNotFoundError:
             return []
 
     def lose_unsynced(self, broker: str) -> int:
-        """Cut the files of a broker that does not run to what was flushed of them; returns how many bytes that took.
+        """Cut the files of a stopped broker to their flushed part. Return how many bytes that removed.
 
-        RocksDB's own log and lock files are never flushed, and are cut to nothing like everything else.
+        RocksDB never flushes its own log and lock files. They are cut to nothing, like all other files.
         """
         flushed = {entry.inode: entry.size_bytes for entry in self.synced(broker)}
         lost = 0

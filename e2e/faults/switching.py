@@ -1,5 +1,7 @@
-"""Switches as faults: many in a row, one inside another, one broker after another restarted. Nothing breaks, so no
-message may be lost, and no send may get the outcome `failed`."""
+"""Switches as faults: many in a row, one inside another, brokers restarted one after another.
+
+Nothing breaks, so no message may be lost, and no send may get the outcome `failed`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ ROUNDS_QUICK: Final = 4
 
 
 class ManySwitches(Fault):
-    """Planned switches of one partition, each as soon as the one before is done."""
+    """Planned switches of one partition. Each begins as soon as the one before is done."""
 
     name = "200 switches in a row"
 
     async def inject(self, scene: Scene) -> None:
-        """Switch, and switch again."""
+        """Switch the partition `SWITCHES` times."""
         wanted = SWITCHES_QUICK if scene.quick else SWITCHES
         chain = await scene.admin.describe_chain(scene.load.topic, 0)
         first = no = chain.segments[-1].no
@@ -35,20 +37,20 @@ class ManySwitches(Fault):
                 raise NotStruckError(f"only {no - first} of {wanted} switches in {SWITCH_DEADLINE_S:g} s")
             try:
                 no = max(no, (await scene.admin.switch_partition(chain.partition_id)).segment)
-            except SeriatimError:  # a plan that is dropped goes on accepting: try again
+            except SeriatimError:  # the plan was dropped, and the partition still accepts: try again
                 refusals += 1
         scene.note(f"{no - first} switches, {refusals} plans dropped")
 
     async def hold(self, scene: Scene) -> None:
-        """It goes on."""
+        """Check that messages flow."""
         await scene.load.goes_on()
 
     async def heal(self, scene: Scene) -> None:
-        """Nothing is broken."""
+        """Do nothing, because nothing is broken."""
 
 
 class SwitchDuringSwitch(Fault):
-    """Two planned switches of one partition at once, and the master frozen in the middle of them."""
+    """Two planned switches of one partition at once. A member of its open segment is frozen in the middle of them."""
 
     name = "switch during switch"
 
@@ -56,7 +58,7 @@ class SwitchDuringSwitch(Fault):
         self._frozen = ""
 
     async def inject(self, scene: Scene) -> None:
-        """Again and again."""
+        """Switch and freeze `ROUNDS` times."""
         first = (await scene.head()).no
         for _ in range(ROUNDS_QUICK if scene.quick else ROUNDS):
             head = await scene.head()
@@ -76,7 +78,7 @@ class SwitchDuringSwitch(Fault):
         scene.note(f"{(await scene.head()).no - first} segments")
 
     async def heal(self, scene: Scene) -> None:
-        """Let the last one go on."""
+        """Let the last frozen broker go on."""
         if self._frozen:
             await scene.cluster.thaw(self._frozen)
 
@@ -87,7 +89,7 @@ class RollingRestart(Fault):
     name = "rolling restart"
 
     async def inject(self, scene: Scene) -> None:
-        """One after another; each is back before the next one goes."""
+        """Restart the brokers one after another. Each is ready before the next one ends."""
         brokers = list(scene.cluster.broker_names)
         scene.dice.shuffle(brokers)
         if scene.quick:
@@ -103,5 +105,5 @@ class RollingRestart(Fault):
             raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")
 
     async def heal(self, scene: Scene) -> None:
-        """Start each broker again that is still stopped."""
+        """Start each broker that is still stopped."""
         await scene.cluster.start_again("brokers")

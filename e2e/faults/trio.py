@@ -1,8 +1,8 @@
-"""An etcd of three members as one process of a local cluster: a small parent that starts them and starts them again.
+"""An etcd of three members as one process of a local cluster: a small parent that starts the members.
 
-The cluster knows one coordinator process. That process runs three etcd members and writes to a file which process is
-which, so that a fault can strike a single member. It starts a member again that has ended, unless the directory has a
-file `hold`.
+The cluster knows one coordinator process. That process runs three etcd members. It writes their process ids to a file,
+so that a fault can strike a single member. If a member has ended, it starts the member again, unless the directory has
+a file `hold`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,16 @@ POLL_S: Final = 0.1
 END_GRACE_S: Final = 5.0
 
 _PORTS_FROM: Final = 4
-"""Above the cluster's base port on the coordinator's address: 4 to 9 are free (see `seriatim_local.plan`)."""
+"""The ports begin so far above the cluster's base port on the coordinator's address: 4 to 9 are free (see
+`seriatim_local.plan`).
+"""
 
 
 def addresses(plan: ClusterPlan) -> list[tuple[str, str]]:
-    """(client address, peer address) of each member; the first one's are the coordinator's of the plan."""
+    """Return (client address, peer address) of each member.
+
+    The first client address is the coordinator's in the plan.
+    """
     host = plan.coordinator.host
     ports = range(plan.base_port + _PORTS_FROM, plan.base_port + _PORTS_FROM + 2 * (MEMBER_COUNT - 1), 2)
     others = [(f"{host}:{port}", f"{host}:{port + 1}") for port in ports]
@@ -40,18 +45,18 @@ def addresses(plan: ClusterPlan) -> list[tuple[str, str]]:
 
 
 def endpoints(plan: ClusterPlan, first: str) -> str:
-    """What a broker is told: `first` (its way through the proxy) and the other members, reached directly."""
+    """Return the endpoints for a broker: `first` (its way through the proxy), and the other members directly."""
     return ",".join([first, *(client for client, _peer in addresses(plan)[1:])])
 
 
 def command(plan: ClusterPlan, data: Path) -> Sequence[str]:
-    """The argument vector of the parent."""
+    """Return the command line of the parent."""
     members = {f"m{number}": list(pair) for number, pair in enumerate(addresses(plan))}
     return [sys.executable, "-m", "e2e.faults.trio", str(data), json.dumps(members), find_etcd()]
 
 
 def pids(data: Path) -> dict[str, int]:
-    """The members' processes, by name, as the parent has them now."""
+    """Return the members' process ids by name, as the parent wrote them last."""
     found: dict[str, int] = json.loads((data / PIDS_NAME).read_text())
     return found
 
