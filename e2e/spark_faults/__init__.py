@@ -1,1 +1,1 @@
-"""`make faults-spark`: the sink of Spark, while its processes are killed at chosen moments."""
+"""`make faults-spark`: the sink of Spark runs while its processes are killed at chosen moments."""

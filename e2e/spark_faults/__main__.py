@@ -1,7 +1,8 @@
-"""`python -m e2e.spark_faults`, or `make faults-spark`: RUNS=200 of the sink, seeds from SEED=1 on, at most MINUTES=n.
+"""`python -m e2e.spark_faults`, or `make faults-spark`: RUNS=200 runs of the sink, seeds from SEED=1 on, at most
+MINUTES=n.
 
-Prints a table of the processes struck at each moment, and of the fate of the rows. The last line is one JSON object.
-Exit status 0 only if every run has each row once and in order.
+It prints a table: which processes were struck at each moment, and in how many runs each row was there once and in
+order. The last line is one JSON object. The exit status is 0 only if every run has each row once and in order.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def read_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number above 0 of the environment.
+    """Read a whole number above 0 from the environment.
 
     Raises:
         ValueError: The text is not such a number.
@@ -45,7 +46,6 @@ def read_number(environment: Mapping[str, str], name: str, default: int) -> int:
 
 
 def main() -> int:
-    """The program."""
     console = Console(width=None if sys.stdout.isatty() else 150)
     try:
         first, count, minutes = (
@@ -103,7 +103,7 @@ def _kind(end: str | None) -> str:
 
 
 def figures_of(courses: Sequence[Course]) -> dict[str, object]:
-    """What all runs come to."""
+    """Return the figures of all runs together."""
     hit = Counter(fault.kind for course in courses for fault in course.hit)
     refused = sum("WriterConflictError" in (end or "") for course in courses for end in course.zombies)
     return {
@@ -114,7 +114,7 @@ def figures_of(courses: Sequence[Course]) -> dict[str, object]:
 
 
 def table_of(courses: Sequence[Course]) -> Table:
-    """What was struck, by moment; and in how many runs each row was there once and in order."""
+    """Make the table: what was struck at each moment, and in how many runs each row was there once and in order."""
     table = Table(
         title="faults struck at each moment of a micro-batch; exact: runs with each row once and in order",
         caption="worker: a Python worker of a task or of a commit is killed; broker: one of the target is killed;\n"

@@ -1,7 +1,8 @@
-"""A driver of Spark that copies one topic after another, as it is told: `python -m e2e.spark_faults.driver DIRECTORY`.
+"""A driver of Spark that copies one topic after another, as its parent says: `python -m e2e.spark_faults.driver
+DIRECTORY`.
 
-It is a process that can be killed or frozen. Each line of its input is a job in JSON, each line of its output an
-answer: `ready`, then `{"error": null}` or what the query ended with.
+The suite can kill or freeze this process. Each line of its input is a job in JSON. Each line of its output is an
+answer: first `ready`, then `{"error": null}` or the error that ended the query.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _session() -> SparkSession:
 
 
 def copy(spark: SparkSession, kind: str, job: dict[str, Any]) -> None:
-    """Copy what a topic holds, in micro-batches, as the writer that is named: opened first, as a user does."""
+    """Copy a topic in micro-batches, as the writer that the job names. Open the writer first, as a user does."""
     opened = open_writer({"bootstrap": job["bootstrap"], "topic": job["target"]}, job["writer"])
     rows = (
         spark.readStream.format("seriatim")
@@ -56,7 +57,7 @@ def copy(spark: SparkSession, kind: str, job: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Until the input ends."""
+    """Copy topics until the input ends."""
     spark = _session()
     kind = register(spark, Path(sys.argv[1]))
     print(READY, flush=True)
@@ -64,7 +65,7 @@ def main() -> int:
         error = None
         try:
             copy(spark, kind, json.loads(line))
-        except Exception as exc:  # whatever ended the query is the answer
+        except Exception as exc:  # the answer is the error that ended the query
             kinds = _KIND.findall(str(exc)) or [type(exc).__name__]
             error = f"{kinds[-1]}: {last_line(exc)}"
         print(json.dumps({"error": error}), flush=True)

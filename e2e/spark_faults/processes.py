@@ -1,4 +1,4 @@
-"""Drivers of Spark as processes, with all that they start: Java, and Python workers."""
+"""Drivers of Spark as processes, with all processes that they start: Java and Python workers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LINE_BYTES_MAX: Final = 1 << 20
 
 
 class DriverEndedError(RuntimeError):
-    """The process has ended and was not told to."""
+    """The process has ended although it was not told to."""
 
 
 class Driver:
-    """One process of `e2e.spark_faults.driver`, which leads a session: all that it starts is in it."""
+    """One process of `e2e.spark_faults.driver`. It leads a session that contains all processes that it starts."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls, directory: Path, log: Path) -> Driver:
-        """Begin to start one."""
+        """Start a driver, and do not wait until it takes jobs."""
         with log.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "e2e.spark_faults.driver", str(directory), stdin=asyncio.subprocess.PIPE,
@@ -39,25 +39,25 @@ class Driver:
         return cls(process)
 
     async def wait_ready(self) -> None:
-        """Until it takes jobs.
+        """Wait until the driver takes jobs.
 
         Raises:
-            DriverEndedError: It has ended.
+            DriverEndedError: The driver has ended.
         """
         async with asyncio.timeout(START_DEADLINE_S):
             while await self._line() != READY:
                 pass
 
     def give(self, job: Mapping[str, Any]) -> None:
-        """A job; `answer` tells when it is done."""
+        """Give the driver a job. `answer` tells when the job is done."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
 
     async def answer(self) -> str | None:
-        """What the job ended with; None: nothing went wrong.
+        """Return the error that ended the job; None if it succeeded.
 
         Raises:
-            DriverEndedError: It has ended.
+            DriverEndedError: The driver has ended.
         """
         while True:
             line = await self._line()
@@ -74,28 +74,28 @@ class Driver:
 
     @property
     def pid(self) -> int:
-        """Of the process, and the number of its session."""
+        """The process id, which is also the number of its session."""
         return self._process.pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it to all processes of the session."""
+        """Send the signal to all processes of the session."""
         for pid in session_of(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     async def kill(self) -> None:
-        """SIGKILL to all of them."""
+        """Send SIGKILL to all processes of the session."""
         self.signal(signal.SIGKILL)
         await self._process.wait()
 
 
 def session_of(leader: int) -> list[int]:
-    """The processes of a session."""
+    """Return the processes of a session."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _leader(entry) == leader]
 
 
 def _leader(entry: Path) -> int:
     try:
         return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
-    except (OSError, IndexError):  # it has ended meanwhile
+    except (OSError, IndexError):  # the process has ended meanwhile
         return 0

@@ -1,7 +1,7 @@
-"""Runs of the sink: a topic is copied in micro-batches while a seed chooses what is killed, and at which moment.
+"""Runs of the sink: a topic is copied in micro-batches. A seed chooses what is killed, and at which moment.
 
-Each run is a query with a checkpoint and a target of its own. When its driver is killed or frozen, another one goes on
-with the checkpoint. When the target is whole, a frozen driver wakes up and goes on too. Then each partition of the
+Each run is a query with a checkpoint and a target of its own. If its driver is killed or frozen, another driver goes on
+with the checkpoint. When the target is complete, a frozen driver wakes up and goes on too. Then each partition of the
 target must hold the rows of the source: all of them, once, in order.
 """
 
@@ -32,16 +32,16 @@ PARTITIONS: Final = 2
 BATCHES: Final = 3
 ROWS: Final = 300
 VALUE_BYTES: Final = (8, 3_000)
-"""Small rows, and such that a task stages several batches of them."""
+"""The sizes of values: small rows, and rows so large that a task stages several batches."""
 
 SOURCES: Final = {"small": VALUE_BYTES[0], "large": VALUE_BYTES[1]}
 WHILE: Final = "while publishing"
 ALL_MOMENTS: Final = (*MOMENTS[:3], WHILE, MOMENTS[3])
 PUBLISHING_S: Final = 0.12
-"""A publication takes about so long: faults of `while publishing` come at a random time within it."""
+"""About the length of a publication. Faults of `while publishing` come at a random time within it."""
 
 KINDS: Final = {"worker": 3, "broker": 3, "driver": 1, "zombie": 2}
-"""What is struck, and how often: drivers less, because another one takes ten seconds to start."""
+"""What is struck, and how often. Drivers are struck less often, because a new one takes 10 s to start."""
 
 FAULTS_MAX: Final = 3
 STARTS_MAX: Final = 15
@@ -52,7 +52,9 @@ POLL_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is struck at which moment: in this micro-batch, or the first one behind it that comes there."""
+    """What is struck, and at which moment of a micro-batch: of this one, or of a later one if this one does not reach
+    it.
+    """
 
     kind: str
     moment: str
@@ -61,13 +63,13 @@ class Fault:
 
 @dataclass(slots=True)
 class Course:
-    """How one run went.
+    """The course of one run.
 
     Attributes:
-        hit: Faults that were struck. A fault is not if the query ends before.
-        starts: Of the query.
-        errors: What queries ended with, by the fault before it.
-        zombies: What drivers ended with that had been frozen; None: nothing.
+        hit: Faults that were struck. A fault is not struck if the query ends before.
+        starts: How often the query was started.
+        errors: Errors that ended a query, each with the kind of the last fault before.
+        zombies: For each driver that was frozen: the error that ended its query; None if it succeeded.
         problems: What is wrong with the target.
     """
 
@@ -82,14 +84,14 @@ class Course:
 
 
 def plan_of(chance: random.Random) -> list[Fault]:
-    """The faults of a run, in their order."""
+    """Draw the faults of a run, in their order."""
     kinds = chance.choices(list(KINDS), list(KINDS.values()), k=chance.randint(1, FAULTS_MAX))
     batches = sorted(chance.randrange(BATCHES) for _ in kinds)
     return [Fault(kind, chance.choice(ALL_MOMENTS), batch) for kind, batch in zip(kinds, batches, strict=True)]
 
 
 def differences(where: str, sent: Sequence[bytes], found: Sequence[bytes]) -> list[str]:
-    """What is wrong with a partition, for people."""
+    """Describe what is wrong with a partition, as texts for people."""
     if list(sent) == list(found):
         return []
     counts, expected = Counter(found), Counter(sent)
@@ -102,11 +104,11 @@ def differences(where: str, sent: Sequence[bytes], found: Sequence[bytes]) -> li
 
 
 class Runs:
-    """A cluster's runs, one after the other. Drivers are used again until they are killed.
+    """All runs on one cluster, one after the other. Drivers are used again until they are killed.
 
     Args:
-        directory: For checkpoints and the files that ask for faults.
-        log: Where drivers write.
+        directory: For checkpoints, and for the files that ask for faults.
+        log: The file for the output of drivers.
     """
 
     def __init__(self, cluster: LocalCluster, client: Client, directory: Path, log: Path) -> None:
@@ -157,7 +159,7 @@ class Runs:
         await driver.kill()
 
     async def _driver(self) -> Driver:
-        """One that has nothing to do."""
+        """Return a driver that is idle."""
         if self._idle:
             return self._idle.popleft()
         if not self._starting:
@@ -165,7 +167,7 @@ class Runs:
         return await self._starting.popleft()
 
     async def run(self, seed: int) -> Course:
-        """One run."""
+        """Do one run."""
         chance = random.Random(seed)
         course = Course(seed)
         source, target = chance.choice(list(SOURCES)), f"run-{seed}"
@@ -194,7 +196,7 @@ class Runs:
         except TimeoutError:
             course.problems.append(f"not done after {RUN_DEADLINE_S:g} s")
         await self._cluster.start_again("brokers")
-        for left in self._asked.iterdir():  # for workers that were killed meanwhile
+        for left in self._asked.iterdir():  # requests that killed workers did not take
             left.unlink()
         if not course.problems:
             await self._client.admin().delete_topic(target)
@@ -205,7 +207,7 @@ class Runs:
     async def _query(
         self, job: dict[str, object], faults: deque[Fault], course: Course, chance: random.Random
     ) -> str | None:
-        """Start the query once; what it ended with."""
+        """Start the query once. Return what ended it; None if it succeeded."""
         driver = await self._driver()
         driver.give(job)
         answer = asyncio.create_task(driver.answer(), name="waits for a query")
@@ -239,7 +241,7 @@ class Runs:
         ask(self._asked, moment, fault.batch, wait=True)
 
     async def _reached(self, answer: asyncio.Task[str | None]) -> int | None:
-        """The worker that waits at the moment that was asked for; None: the query has ended before."""
+        """Wait until a worker reaches the moment of the fault. Return its process id; None if the query ends before."""
         path = self._asked / REACHED
         while not answer.done():
             if path.exists():
@@ -252,7 +254,7 @@ class Runs:
     async def _strike(
         self, fault: Fault, driver: Driver, worker: int, job: dict[str, object], chance: random.Random
     ) -> bool:
-        """Do it, and let the worker go on. Returns whether the driver is away."""
+        """Inject the fault, and let the worker go on. Return whether the driver is killed or frozen."""
         victim = ""
         if fault.kind == "broker":
             victim = await self._victim(str(job["target"]), chance)
@@ -278,7 +280,7 @@ class Runs:
         return fault.kind in ("driver", "zombie")
 
     async def _victim(self, target: str, chance: random.Random) -> str:
-        """A broker that holds a partition of the target; all others run."""
+        """Start all brokers. Return a broker that holds a partition of the target."""
         await self._cluster.start_again("brokers")
         await self._cluster.wait_ready()
         chain = await self._client.admin().describe_chain(target, chance.randrange(PARTITIONS))
@@ -311,11 +313,11 @@ Progress = Callable[[Course], None]
 
 
 async def run_all(directory: Path, log: Path, seeds: Sequence[int], until_s: float, progress: Progress) -> list[Course]:
-    """All runs, or as many as there is time for; with what went wrong in each.
+    """Do all runs, or as many as begin before `until_s`. Each result has the problems of its run.
 
     Args:
-        directory: For what is thrown away.
-        until_s: Of the monotonic clock: no run begins after this.
+        directory: For data that is thrown away.
+        until_s: No run begins after this time of the monotonic clock.
     """
     found: list[Course] = []
     async with LocalCluster(directory / "cluster", groups=2, members=2, proxy=False, name="faults") as cluster:

@@ -1,9 +1,9 @@
-"""The sink, with a place for a fault at each moment of a micro-batch.
+"""The sink of Spark, with a place for a fault at each moment of a micro-batch.
 
-A file in a directory, with the name of a moment, asks for one fault at this moment, in the first micro-batch that has
-at least the number in the file. The Python worker of Spark that comes to this moment removes the file. Then it kills
-itself. Or, if the file says `wait`, it writes `reached` and waits until the suite lets it go on. So another program can
-strike at exactly this moment.
+A file with the name of a moment asks for one fault at this moment. It strikes in the first micro-batch whose number is
+not below the number in the file. The Python worker of Spark that reaches this moment removes the file. Then it kills
+itself, unless the file says `wait`. In that case it writes `reached`, and waits until the suite lets it go on. So
+another program can strike at exactly this moment.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def ask(directory: Path, moment: str, batch: int = 0, *, wait: bool = False) -> 
     """Ask for a fault.
 
     Args:
-        directory: That of `register`.
+        directory: The directory that was given to `register`.
         moment: One of `MOMENTS`.
-        batch: In this micro-batch or the first one behind it.
-        wait: The worker waits for `let_go`, and does not kill itself.
+        batch: The first micro-batch in which the fault may strike.
+        wait: Whether the worker waits for `let_go`. If not, it kills itself.
     """
     aside = directory / f".{moment}"
     aside.write_text(f"{batch} {'wait' if wait else 'kill'}")
@@ -35,14 +35,14 @@ def ask(directory: Path, moment: str, batch: int = 0, *, wait: bool = False) -> 
 
 
 def let_go(directory: Path, worker: int) -> None:
-    """Let a worker go on that waits; `worker` is the number of its process, from the file `reached`."""
+    """Let a waiting worker go on. `worker` is its process id, from the file `reached`."""
     (directory / f"go-{worker}").touch()
 
 
 def register(spark: SparkSession, directory: Path) -> str:
-    """A format that is the sink with these places; its name.
+    """Register a format that is the sink with these places. Return its name.
 
-    The classes are made here so that Spark's workers get them by value.
+    The classes are made in this function, so that Spark's workers get their code by value.
     """
     from seriatim_spark.sink import StreamSink
     from seriatim_spark.source import SeriatimSource
@@ -78,7 +78,7 @@ def register(spark: SparkSession, directory: Path) -> str:
                 if batch < int(number):
                     return
                 os.unlink(path)
-            except FileNotFoundError:  # none is asked for, or another task was quicker
+            except FileNotFoundError:  # no fault is asked for, or another task took the file
                 return
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
