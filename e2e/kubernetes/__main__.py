@@ -1,6 +1,7 @@
 """`make e2e`: the product on a real Kubernetes (`python -m e2e.kubernetes --help`).
 
-Exit status 0: nothing failed. 1: a case failed. 2: wrong use. 3: this machine cannot run it; the message says why.
+The exit status is 0 if nothing failed, 1 if a case failed, 2 after wrong use, and 3 if this machine cannot run the
+suite; then the message says why.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def say(line: str) -> None:
-    """One line for people."""
+    """Print one line for people."""
     print(f"e2e: {line}", flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; the environment gives defaults so that `make e2e QUICK=1` works."""
+    """The command line. The environment gives the defaults, so that `make e2e QUICK=1` works."""
     result = argparse.ArgumentParser(prog="python -m e2e.kubernetes", description=__doc__)
     result.add_argument("--quick", action="store_true", default=bool(os.environ.get("QUICK")), help="a few cases")
     only = [part.strip() for part in os.environ.get("ONLY", "").split(",") if part.strip()]
@@ -63,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run; the exit status."""
+    """Run the suite, and return the exit status."""
     options = parser().parse_args(argv)
     try:
         cases = chosen(options.only, quick=options.quick)
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _outside(options: argparse.Namespace) -> int:
-    """Have a cluster; one that was started for this run ends with it."""
+    """Start a cluster if there is none, and run the suite. A cluster that was started for this run ends with it."""
     layout = _ours()
     was_there = layout.kubeconfig.exists()
     lifecycle = Lifecycle(layout, say)
@@ -103,7 +104,10 @@ def _outside(options: argparse.Namespace) -> int:
 
 
 def _run_inside(options: argparse.Namespace, cluster: Cluster) -> int:
-    """Have images, then run the suite inside the cluster's DNS; this process stays, for its mounts."""
+    """Load the images, then run the suite in a mount namespace with the cluster's DNS.
+
+    This process stays outside of it.
+    """
     others = operators_of_all(cluster)
     if others:
         say(f"BEWARE: {', '.join(others)} looks after all namespaces, this suite's too")
@@ -124,16 +128,16 @@ def _run_inside(options: argparse.Namespace, cluster: Cluster) -> int:
     command += ["--only", *options.only] if options.only else []
     environment = {**os.environ, **cluster.environment(), OUTSIDE_VARIABLE: str(os.getpid())}
     inside = subprocess.Popen(cluster.inside_dns(command), env=environment, cwd=ROOT)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the suite too, which clears up
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the suite gets Ctrl-C too, and clears up
     signal.signal(signal.SIGTERM, lambda *_: inside.terminate())
     return inside.wait()
 
 
 def _ours() -> Layout:
-    """Where the cluster of this checkout is, or will be.
+    """Return the place of this checkout's cluster, whether it is up or not.
 
     Raises:
-        MachineError: Another one is wanted.
+        MachineError: KUBECONFIG names another cluster.
     """
     layout = default_layout()
     named = os.environ.get("KUBECONFIG")
@@ -144,7 +148,10 @@ def _ours() -> Layout:
 
 
 def _is_up(cluster: Cluster) -> bool:
-    """Whether all of the cluster is there; a node that others are about to bring back is waited for."""
+    """Whether all nodes are there and Ready.
+
+    If a node is not Ready, wait for 90 s, because another run may bring it back.
+    """
     try:
         cluster.kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=90s")
         return all(cluster.is_node_running(node) for node in cluster.nodes)
@@ -173,7 +180,7 @@ def _inside(options: argparse.Namespace, cases: list[Case]) -> int:
 
 
 async def _run(options: argparse.Namespace, cases: list[Case], loaded: Images) -> RunResult:
-    """The run as a task that SIGTERM ends like Ctrl-C does."""
+    """Run the suite as a task that SIGTERM ends as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

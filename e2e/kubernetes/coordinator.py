@@ -12,7 +12,7 @@ METRICS_PORT: Final = 2381
 
 
 async def members(place: Place) -> list[Manifest]:
-    """The pods."""
+    """Return the pods of etcd."""
     return await place.list("pods", SELECTOR)
 
 
@@ -20,7 +20,7 @@ async def wait_ready(place: Place) -> None:
     """Wait until all members are ready.
 
     Raises:
-        StillNotError: They are not.
+        StillNotError: They are not ready in time.
     """
 
     async def ready() -> bool:
@@ -31,11 +31,11 @@ async def wait_ready(place: Place) -> None:
 
 
 async def leader(place: Place) -> Manifest:
-    """The pod of the member that leads.
+    """Return the pod of the member that leads.
 
     Raises:
         ClusterError: A member does not answer.
-        LookupError: None of them leads.
+        LookupError: No member leads.
     """
     for pod in await members(place):
         path = f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}:{METRICS_PORT}/proxy/metrics"
@@ -45,10 +45,10 @@ async def leader(place: Place) -> Manifest:
 
 
 async def replace_lost_member(place: Place, node: str) -> None:
-    """Give a member another disk whose volume went with a node; nothing to do if none did.
+    """Give another disk to the member whose volume was on a lost node. If there is none, only wait until all are ready.
 
     Raises:
-        ClusterError, StillNotError: It does not take part again.
+        ClusterError, StillNotError: The member does not take part again.
     """
     lost = await _lost(place, node)
     if lost is None:
@@ -58,10 +58,10 @@ async def replace_lost_member(place: Place, node: str) -> None:
 
 
 async def replace_disk(place: Place, member: str) -> None:
-    """Take a member's volume away, and have it come in anew with another.
+    """Delete a member's volume and pod, and wait until it takes part again with a new volume.
 
     Raises:
-        ClusterError, StillNotError: It does not take part again.
+        ClusterError, StillNotError: The member does not take part again.
     """
     before = {pod["metadata"]["uid"] for pod in await members(place)}
     await place.kubectl("delete", "persistentvolumeclaim", f"data-{member}", "--wait=false")
@@ -76,7 +76,7 @@ async def replace_disk(place: Place, member: str) -> None:
 
 
 async def _lost(place: Place, node: str) -> str | None:
-    """The member whose volume was on that node."""
+    """Return the member whose volume was on that node."""
     for claim in await place.list("persistentvolumeclaims", SELECTOR):
         volume = str(claim["spec"].get("volumeName") or "")
         if volume.startswith(f"{node}-") and await place.read(f"/api/v1/persistentvolumes/{volume}") is not None:

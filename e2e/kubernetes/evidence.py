@@ -15,7 +15,7 @@ COMMAND_S: Final = 60.0
 
 
 async def gather(place: Place, directory: Path) -> None:
-    """Write down all of it; what cannot be had is said in its file."""
+    """Write all of it into files. If something cannot be read, its file says why."""
     target = directory / "evidence"
     target.mkdir(exist_ok=True)
     wanted: dict[str, tuple[str, ...]] = {
@@ -41,6 +41,6 @@ async def _keep(place: Place, path: Path, command: tuple[str, ...]) -> None:
         text = await place.kubectl(*command, timeout_s=COMMAND_S)
     except ClusterError as error:
         if path.name.endswith(".previous.log"):
-            return  # there was no container before this one
+            return  # this container has not been restarted
         text = str(error)
     await asyncio.to_thread(path.write_text, text)

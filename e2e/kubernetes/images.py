@@ -1,6 +1,6 @@
-"""The images of this checkout on all nodes, built anew when their sources have changed.
+"""Builds the images of this checkout if their sources have changed, and loads them on all nodes.
 
-Their tag is a fingerprint of the sources, so a node never runs something else under the same name.
+The tag is a fingerprint of the sources, so different sources never have the same name.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ NAMES: Final = ("broker", "operator", "tools")
 SPARK: Final = "spark"
 SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
-"""Of etcd's image: it is made from binaries that do not change with our sources."""
+"""The tag of etcd's image. It is made of binaries that do not change with our sources."""
 PREVIOUS_VERSION: Final = "v0.1.0"
 PREVIOUS: Final = "caf4c7a545ff33b1f6e096b7cf5b8179408979c0"
-"""The commit of the version before this one: what an upgrade begins from. A clone may come without tags."""
+"""The commit of the version before this one, with which an upgrade begins.
+
+A tag would not do, because a clone may have no tags.
+"""
 
 
 def ensure_previous(cluster: Cluster, say: Callable[[str], None]) -> Images | None:
-    """Have those of the version before on all nodes; None if this clone does not have its commit.
+    """Load the images of the version before on all nodes. None if this clone does not have its commit.
 
     Raises:
         ClusterError: They cannot be built or loaded.
@@ -48,7 +51,7 @@ def ensure_previous(cluster: Cluster, say: Callable[[str], None]) -> Images | No
 
 
 def ensure_spark(cluster: Cluster, say: Callable[[str], None]) -> str:
-    """Have that of Spark on all nodes, of the working tree; its reference.
+    """Load Spark's image of the working tree on all nodes. Return its reference.
 
     Raises:
         ClusterError: It cannot be built or loaded.
@@ -57,7 +60,7 @@ def ensure_spark(cluster: Cluster, say: Callable[[str], None]) -> str:
     archive = OUTPUT / SPARK_DIRECTORY / f"{tag}.tar"
     if not archive.exists():
         say(f"building Spark's image {tag} (about four minutes)")
-        shutil.rmtree(archive.parent, ignore_errors=True)  # each takes a gigabyte
+        shutil.rmtree(archive.parent, ignore_errors=True)  # each archive takes a gigabyte
         _build((SPARK,), tag, [], archive.parent)
         (archive.parent / f"{SPARK}.tar").rename(archive)
     named = archive.with_name(f"e2e-{SPARK}.tar")
@@ -69,13 +72,13 @@ def ensure_spark(cluster: Cluster, say: Callable[[str], None]) -> str:
 
 
 def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "", kept_as: str = "e2e") -> Images:
-    """Have them on all nodes.
+    """Load the images on all nodes.
 
     Args:
-        cluster: Whose nodes.
-        say: Told what takes long.
-        revision: A commit whose sources are built; empty: those of the working tree.
-        kept_as: Begins the names under which the nodes keep the archives: what a node that is new is given.
+        cluster: The cluster with the nodes.
+        say: Called before each step that takes long.
+        revision: The commit to build; empty: the working tree.
+        kept_as: The beginning of the archives' names on the nodes. New nodes load archives by these names.
 
     Raises:
         ClusterError: They cannot be built or loaded.
@@ -92,7 +95,7 @@ def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "", kep
     for archive in archives:
         named = archive.with_name(f"{kept_as}-{archive.name}")
         if not named.exists():
-            named.hardlink_to(archive)  # the nodes keep archives by name, and others load theirs
+            named.hardlink_to(archive)  # a link, because nodes keep archives by name
         cluster.load_image(named)
     if revision:
         _export_chart(revision, tag)
@@ -100,7 +103,7 @@ def ensure(cluster: Cluster, say: Callable[[str], None], revision: str = "", kep
 
 
 def _export_chart(revision: str, tag: str) -> None:
-    """The chart of that commit: what is being edited does not go with its images."""
+    """Export the chart of that commit, because the chart of the working tree may not fit its images."""
     target = OUTPUT / tag / CHART
     if target.exists():
         return
@@ -121,9 +124,9 @@ def _build(names: Sequence[str], tag: str, options: Sequence[str], output: Path 
 
 
 def _forget_others(tag: str) -> None:
-    """Remove archives of sources that are no more: each set takes half a gigabyte."""
+    """Remove archives of other sources. Each set takes half a gigabyte."""
     keep = [tag, ETCD_TAG, SPARK_DIRECTORY]
-    with suppress(ClusterError):  # no such commit
+    with suppress(ClusterError):  # this clone lacks the commit
         keep.append(f"e2e-{committed(PREVIOUS)}")
     for directory in OUTPUT.iterdir():
         if directory.name not in keep:
@@ -131,13 +134,13 @@ def _forget_others(tag: str) -> None:
 
 
 def of_tag(tag: str, spark: str = "") -> Images:
-    """Images that are loaded under this tag, and that of Spark by its reference."""
+    """Return the images that are loaded under this tag, with the reference of Spark's image."""
     chart = OUTPUT / tag / CHART
     return Images(tag, f"{REGISTRY}/etcd:{ETCD_TAG}", chart if chart.exists() else ROOT, spark)
 
 
 def fingerprint() -> str:
-    """Of everything that the images are made from, but for Spark's."""
+    """Return the fingerprint of all sources of the images, without Spark's."""
     return _stamp(SOURCES)
 
 
@@ -146,7 +149,7 @@ def _stamp(sources: Sequence[str]) -> str:
 
 
 def committed(revision: str) -> str:
-    """A fingerprint of what they are made from at a commit.
+    """Return a fingerprint of the images' sources at a commit.
 
     Raises:
         ClusterError: There is no such commit.

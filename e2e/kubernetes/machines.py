@@ -1,7 +1,7 @@
-"""Nodes and containers to strike.
+"""Nodes and containers that cases kill, freeze or delete.
 
 The suite runs in a mount namespace with the cluster's DNS. A process that it starts would be in this namespace too. So
-commands that strike nodes run outside of it, in the namespace from which the suite was started.
+commands that start or end nodes run outside, in the namespace from which the suite was started.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tools.kubernetes.layout import ROOT, default_layout
 from tools.kubernetes.running import run
 
 OUTSIDE_VARIABLE: Final = "SERIATIM_E2E_OUTSIDE"
-"""The pid of the process that started the suite: its mount namespace is the host's."""
+"""Has the pid of the process that started the suite. Its mount namespace is the host's."""
 
 COMMAND_S: Final = 300
 PROCESSES: Final = Path("/proc")
@@ -35,12 +35,12 @@ class Machines:
         self._silent: dict[str, int] = {}
 
     async def kill(self, node: str) -> None:
-        """Cut a node's power; its disks stay."""
+        """Cut a node's power. Its disks stay."""
         self._dead.add(node)
         await self._strike("node-kill", node)
 
     async def delete(self, node: str) -> None:
-        """Lose a node for good, with its disks and its Node object."""
+        """Delete a node with its disks and its Node object."""
         self._dead.add(node)
         await self._strike("node-delete", node)
 
@@ -54,7 +54,7 @@ class Machines:
         await self._command("image-tag", reference, other)
 
     async def heal(self) -> None:
-        """Bring back whatever this suite has struck."""
+        """Bring back all nodes that this suite has killed or deleted, and all kubelets that it has stopped."""
         for node in sorted(self._silent):
             self._wake_kubelet(node)
         for node in sorted(self._dead):
@@ -62,7 +62,7 @@ class Machines:
 
     @asynccontextmanager
     async def silent_kubelet(self, node: str) -> AsyncIterator[None]:
-        """A node whose kubelet is stopped for as long as the block lasts; its containers run on."""
+        """Stop a node's kubelet for as long as the block lasts. Its containers run on."""
         pid = kubelet_pid(str(default_layout().kubeconfig_of(node)))
         os.kill(pid, signal.SIGSTOP)
         self._silent[node] = pid
@@ -77,7 +77,7 @@ class Machines:
 
     @asynccontextmanager
     async def down(self, node: str) -> AsyncIterator[None]:
-        """A node without power for as long as the block lasts."""
+        """Cut a node's power for as long as the block lasts."""
         await self.kill(node)
         try:
             yield
@@ -94,7 +94,7 @@ class Machines:
 
 
 def kubelet_pid(kubeconfig: str, processes: Path = PROCESSES) -> int:
-    """The kubelet on this host that was started with that kubeconfig: each node of each checkout has its own.
+    """Find the kubelet on this host that was started with that kubeconfig. Each node of each checkout has its own file.
 
     Raises:
         ClusterError: No such kubelet runs on this host.
@@ -112,10 +112,10 @@ def kubelet_pid(kubeconfig: str, processes: Path = PROCESSES) -> int:
 
 
 def container_pids(pod: dict[str, Any], processes: Path = PROCESSES) -> list[int]:
-    """The processes on this host of a pod's first container: those whose cgroup bears its id.
+    """Find the processes on this host of a pod's first container: their cgroup has its id.
 
     Raises:
-        ClusterError: The host has no such process: the container does not run, or runs on another host.
+        ClusterError: The host has no such process. The container does not run, or it runs on another host.
     """
     statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
     container = str(statuses[0].get("containerID") or "").rpartition("//")[2]
@@ -136,7 +136,7 @@ def container_pids(pod: dict[str, Any], processes: Path = PROCESSES) -> list[int
 
 
 def kill_container(pod: dict[str, Any]) -> None:
-    """SIGKILL every process of a pod's container: what an OOM killer does."""
+    """Send SIGKILL to every process of a pod's container, as an OOM killer does."""
     for pid in container_pids(pod):
         try:
             os.kill(pid, signal.SIGKILL)

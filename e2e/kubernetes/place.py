@@ -1,6 +1,7 @@
-"""One namespace of a cluster, and the suite's requests to its API. They are frequent, so one connection carries them.
+"""One namespace of a cluster, and the suite's requests to its API. They share one connection, because they are
+frequent.
 
-Calls that block run in a thread, so that the suite can read the clients' lines meanwhile.
+Calls that block run in a thread. Meanwhile the suite can read the clients' lines.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ GROUPS_OF_KINDS: Final = {
     "configmaps": CORE, "deployments": "/apis/apps/v1", "poddisruptionbudgets": "/apis/policy/v1",
     "leases": "/apis/coordination.k8s.io/v1",
 }  # fmt: skip
-"""Where the API has the objects that the suite reads."""
+"""The API path of each kind of object that the suite reads."""
 
 Manifest = dict[str, Any]
 
 
 class StillNotError(Exception):
-    """What was waited for did not come; the text says what, and what was seen last."""
+    """A state did not come in time. The text says which state, and what was seen last."""
 
 
 class Place:
     """A namespace.
 
     Args:
-        cluster: Whose.
-        namespace: Its name.
+        cluster: The cluster.
+        namespace: The name of the namespace.
     """
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
@@ -57,16 +58,16 @@ class Place:
         self._api: Any = kubernetes.client.ApiClient(configuration)
 
     async def kubectl(self, *arguments: str | Path, stdin: str | None = None, timeout_s: float = 120) -> str:
-        """Run kubectl in this namespace; its output.
+        """Run kubectl in this namespace. Return its output.
 
         Raises:
-            ClusterError: It failed.
+            ClusterError: kubectl failed.
         """
         whole = (f"--namespace={self.namespace}", *arguments)
         return await asyncio.to_thread(self.cluster.kubectl, *whole, stdin=stdin, timeout_s=timeout_s)
 
     async def apply(self, *manifests: Manifest) -> None:
-        """`kubectl apply` these objects, as a user does.
+        """Apply these objects with `kubectl apply`, as a user does.
 
         Raises:
             ClusterError: The API refuses them.
@@ -83,10 +84,10 @@ class Place:
         await self.kubectl("patch", f"{plural}/{name}", "--type=merge", f"--patch={json.dumps(patch)}")
 
     async def read(self, path: str, query: Mapping[str, str] | None = None) -> Manifest | None:
-        """What the API has at a path; None if there is nothing.
+        """Read what the API has at a path; None if it has nothing.
 
         Raises:
-            ClusterError: It does not answer.
+            ClusterError: The API does not answer.
         """
         return await asyncio.to_thread(self._read, path, dict(query or {}))
 
@@ -117,11 +118,11 @@ class Place:
         return found
 
     async def get(self, plural: str, name: str) -> Manifest | None:
-        """One object of this namespace; None if the namespace has no such object."""
+        """Read an object of this namespace; None if the namespace has no such object."""
         return await self.read(f"{self._path(plural)}/{name}")
 
     async def list(self, plural: str, selector: str = "") -> list[Manifest]:
-        """The objects of this namespace."""
+        """Read the objects of a kind in this namespace."""
         query = {"labelSelector": selector} if selector else {}
         found = await self.read(self._path(plural), query)
         return [] if found is None else list(found["items"])
@@ -129,16 +130,16 @@ class Place:
     async def wait_until(
         self, what: str, holds: Callable[[], Awaitable[bool]], deadline_s: float, saying: Callable[[], str] = lambda: ""
     ) -> float:
-        """Look again and again until `holds`; for how many seconds.
+        """Look again and again until `holds` is true. Return how many seconds it took.
 
         Args:
-            what: For the error.
-            holds: A `ClusterError` of it counts as "not yet".
-            deadline_s: When to give up.
-            saying: What was seen last, for the error.
+            what: The state, for the error.
+            holds: If it raises `ClusterError`, the state has not come yet.
+            deadline_s: The seconds after which to give up.
+            saying: Tells what was seen last, for the error.
 
         Raises:
-            StillNotError: It never held.
+            StillNotError: It was not true in time.
         """
         began = time.monotonic()
         last = ""
@@ -160,7 +161,7 @@ class Place:
 
 
 def condition(manifest: Manifest | None, type_: str) -> Manifest:
-    """A condition of an object; empty if it has none."""
+    """Return a condition of an object; empty if it has none."""
     if manifest is None:
         return {}
     found = (manifest.get("status") or {}).get("conditions") or ()
@@ -168,7 +169,7 @@ def condition(manifest: Manifest | None, type_: str) -> Manifest:
 
 
 def is_true(manifest: Manifest | None, type_: str, *, current: bool = True) -> bool:
-    """Whether a condition is True, and says so of the newest generation."""
+    """Whether a condition is True. With `current`, it must also be about the newest generation."""
     found = condition(manifest, type_)
     if manifest is None or found.get("status") != "True":
         return False

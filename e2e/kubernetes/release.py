@@ -1,4 +1,4 @@
-"""The chart in a namespace of its own: its installation, changes and removal."""
+"""The chart in a namespace of its own: the suite installs, changes and removes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RELEASE: Final = "seriatim"
 CLUSTER: Final = "orders"
 GROUPS: Final = 3
 NODE_LOSS_S: Final = 20
-"""How long a Node must be gone before its disks are given up."""
+"""How long a Node must be gone until its disks are given up."""
 
 HELM_S: Final = 300.0
 GONE_S: Final = 120.0
@@ -26,17 +26,17 @@ DEFINITIONS: Final = "brokerclusters.seriatim.dev"
 NAMESPACE_PREFIX: Final = "e2e-"
 
 RESTRICTED: Final = {"pod-security.kubernetes.io/enforce": "restricted"}
-"""Every pod of the suite's namespace passes the strictest of Kubernetes' own standards, or is refused."""
+"""In the suite's namespace, Kubernetes refuses every pod that does not meet its strictest standard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What is installed.
+    """The images and the chart of one version.
 
     Attributes:
-        tag: Of our images, which are on all nodes.
+        tag: The tag of our images, which are on all nodes.
         etcd: The reference of etcd's image.
-        chart: The chart that goes with them.
+        chart: The chart of the same version.
         spark: The reference of Spark's image; empty if no case needs it.
     """
 
@@ -48,12 +48,12 @@ class Images:
 
 @dataclass
 class Release:
-    """One installation.
+    """One installation of the chart.
 
     Attributes:
         place: Its namespace.
-        images: What it runs.
-        values: Of the chart, beside those that `install` sets.
+        images: The images that it runs.
+        values: Values of the chart, beside those that `install` sets.
     """
 
     place: Place
@@ -61,7 +61,7 @@ class Release:
     values: dict[str, Any] = field(default_factory=dict)
 
     def all_values(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The values of the chart."""
+        """Return the values of the chart."""
         base: dict[str, Any] = {
             "images": {
                 "tag": self.images.tag,
@@ -78,7 +78,7 @@ class Release:
                     "groups": GROUPS,
                     "nodeLossTimeoutSeconds": NODE_LOSS_S,
                     "storage": {"storageClassName": STORAGE_CLASS, "size": "5Gi"},
-                    # What asks for nothing gets nothing beside what asks, on a machine that is full.
+                    # Brokers request processor time, because a full machine gives none to pods without a request.
                     "podTemplate": {"resources": {"requests": {"cpu": "200m", "memory": "192Mi"}}},
                 },
             },
@@ -86,7 +86,10 @@ class Release:
         return merged(merged(base, self.values), more or {})
 
     async def prepare(self) -> None:
-        """The namespace, and the definitions of this checkout: they belong to no release, so any number may come."""
+        """Make the namespace, and apply the definitions of this checkout.
+
+        They belong to no release, so several releases can share them.
+        """
         manifest = {
             "apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": self.place.namespace, "labels": RESTRICTED},
@@ -95,21 +98,21 @@ class Release:
         await self.place.kubectl("apply", "--server-side", "--force-conflicts", "-f", self.images.chart / "crds")
 
     async def install(self, directory: Path, more: Mapping[str, Any] | None = None) -> None:
-        """`helm install`.
+        """Run `helm install`.
 
         Args:
-            directory: Where the values are written down.
-            more: Values for this time.
+            directory: The directory for the file with the values.
+            more: More values, for this call only.
         """
         await self._helm("install", directory, more)
 
     async def upgrade(self, directory: Path, more: Mapping[str, Any]) -> None:
-        """`helm upgrade` to these values, kept from now on."""
+        """Run `helm upgrade` with these values, and keep them for later calls."""
         self.values = merged(self.values, more)
         await self._helm("upgrade", directory, None)
 
     async def helm(self, *arguments: str | Path) -> str:
-        """Run Helm in the namespace; its output."""
+        """Run Helm in the namespace. Return its output."""
         whole = (*arguments, f"--namespace={self.place.namespace}")
         return await asyncio.to_thread(self.place.cluster.helm, *whole, timeout_s=HELM_S)
 
@@ -119,10 +122,10 @@ class Release:
         await self.helm(verb, RELEASE, self.images.chart, f"--values={path}")
 
     async def remove(self) -> None:
-        """Take everything away, whatever state it is in.
+        """Remove everything, in whatever state it is.
 
         Raises:
-            ClusterError, StillNotError: Something stays.
+            ClusterError, StillNotError: Something is left.
         """
         try:
             await self.helm("uninstall", RELEASE, "--no-hooks", "--ignore-not-found")
@@ -134,7 +137,7 @@ class Release:
         await self.place.wait_until(f"namespace {self.place.namespace} is gone", self._is_gone, GONE_S)
 
     async def let_go(self) -> None:
-        """Take finalizers off, because the operator that would remove them has gone with the release."""
+        """Remove finalizers, because the operator that would remove them has gone with the release."""
         for plural in ("topics", "consumergroups", "brokers", "brokergroups", "brokerclusters"):
             for item in await self.place.list(plural):
                 if item["metadata"].get("finalizers"):
@@ -145,7 +148,7 @@ class Release:
 
 
 def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `more` over it, objects merged name by name."""
+    """Return `base` with `more` over it. Objects are merged name by name."""
     result = dict(base)
     for name, value in more.items():
         before = result.get(name)
@@ -154,7 +157,7 @@ def merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def free_namespace(taken: Sequence[str]) -> str:
-    """A name that no namespace has."""
+    """Return a name that no namespace has."""
     number = 1
     while f"{NAMESPACE_PREFIX}{number}" in taken:
         number += 1
@@ -162,12 +165,12 @@ def free_namespace(taken: Sequence[str]) -> str:
 
 
 def namespaces(cluster: Cluster) -> list[str]:
-    """All namespaces that there are."""
+    """Return the names of all namespaces."""
     return [item["metadata"]["name"] for item in cluster.get("namespaces")["items"]]
 
 
 def operators_of_all(cluster: Cluster) -> list[str]:
-    """Operators that look after all namespaces, so this suite's too: two would act on one cluster."""
+    """Return operators that look after all namespaces. They would act on this suite's cluster too."""
     selector = "app.kubernetes.io/name=seriatim,app.kubernetes.io/component=operator"
     found = []
     for item in cluster.get("deployments", "--all-namespaces", f"--selector={selector}")["items"]:
@@ -179,7 +182,7 @@ def operators_of_all(cluster: Cluster) -> list[str]:
 
 
 def topic_manifest(namespace: str, name: str, partitions: int, **spec: Any) -> Manifest:
-    """A Topic."""
+    """Return a Topic."""
     return {
         "apiVersion": "seriatim.dev/v1alpha1",
         "kind": "Topic",

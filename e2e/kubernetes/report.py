@@ -1,4 +1,4 @@
-"""The results of the cases: figures beside their limits, as a table, as JSON, and as the line that CI adds up."""
+"""The results of the cases: figures beside their limits, as a table, as JSON, and as the last line, which CI reads."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MARKS: Final = {"passed": "ok", "failed": "FAILED", "skipped": "skipped"}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured.
+    """One measured figure.
 
     Attributes:
-        name: What.
-        value: Of it.
-        unit: For people; empty: a count.
-        limit: What the value may be at most; None: it is only told.
+        name: What was measured.
+        value: The measured value.
+        unit: The unit for people; empty: a count.
+        limit: The highest allowed value; None: there is no limit.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Figure:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is over its limit."""
+        """Whether the value is over its limit."""
         return self.limit is not None and self.value > self.limit
 
     def __str__(self) -> str:
@@ -43,16 +43,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What one case came to.
+    """The result of one case.
 
     Attributes:
-        name: Of the case.
-        state: Whether it shows what it must.
-        figures: In the order in which they were measured.
+        name: The name of the case.
+        state: Whether it passed, failed or was skipped.
+        figures: The figures, in the order in which they were measured.
         problems: Why it failed, or why it was skipped.
         notes: What was done and seen.
-        sent, acknowledged, delivered: Messages of its traffic; 0 where it has none.
-        duration_s: Of the whole case.
+        sent, acknowledged, delivered: Messages of its traffic; 0 if it has no traffic.
+        duration_s: The time of the whole case.
     """
 
     name: str
@@ -68,15 +68,15 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The whole run.
+    """The result of the whole run.
 
     Attributes:
-        results: Of each case, in the order of the run.
-        duration_s: From the first look at the machine to the last object removed.
-        load_average: Of the machine over the last minute, at the beginning and at the end: limits are for a machine
+        results: The results of the cases, in the order of the run.
+        duration_s: From the first look at the machine until the last object is removed.
+        load_average: The machine's load over one minute, at the beginning and at the end. Limits hold for a machine
             that does nothing else.
-        processors: Of the machine.
-        notes: About the run as a whole.
+        processors: The number of the machine's processors.
+        notes: Notes about the run as a whole.
     """
 
     results: tuple[CaseResult, ...]
@@ -86,12 +86,12 @@ class RunResult:
     notes: tuple[str, ...] = field(default=())
 
     def count(self, state: State) -> int:
-        """How many cases ended so."""
+        """Count the cases in this state."""
         return sum(result.state == state for result in self.results)
 
 
 def table(results: Sequence[CaseResult]) -> Table:
-    """A row for each figure, and for each case without one."""
+    """Make a row for each figure, and for each case without a figure."""
     found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("case", "figure", "measured", "limit", "acknowledged", ""):
         found.add_column(title, justify="right" if title in ("measured", "limit", "acknowledged") else "left")
@@ -125,7 +125,7 @@ def _mark(result: CaseResult, figure: Figure | None, *, first: bool) -> str:
 
 
 def print_run(console: Console, run: RunResult) -> None:
-    """The table, and what went wrong, for people."""
+    """Print the table, and what went wrong."""
     console.print(table(run.results))
     for result in run.results:
         for problem in result.problems:
@@ -140,15 +140,15 @@ def print_run(console: Console, run: RunResult) -> None:
 
 
 def to_json(run: RunResult) -> str:
-    """The run as JSON."""
+    """Return the run as JSON."""
     return json.dumps(asdict(run), indent=1, ensure_ascii=False) + "\n"
 
 
 def summary_line(run: RunResult) -> str:
-    """The closing line, the same for all suites."""
+    """Return the last line. All suites print it in the same form."""
     return f"{run.count('passed')} passed, {run.count('failed')} failed, {run.count('skipped')} skipped"
 
 
 def exit_status(run: RunResult) -> int:
-    """0: nothing failed, and something was shown."""
+    """Return 0 only if no case failed and at least one passed."""
     return 0 if run.count("passed") and not run.count("failed") else 1

@@ -26,27 +26,27 @@ from tools.kubernetes.api import Cluster
 from tools.kubernetes.errors import ClusterError
 
 CASE_DEADLINE_S: Final = 900.0
-"""No case takes so long: one that does is cut off, so that the suite ends."""
+"""No case takes so long. A case that does is ended, so that the suite ends."""
 
 AFTER_FAILURE_S: Final = 60.0
-"""How long a cluster that a failed case has left gets to be healthy before it is replaced by a new one."""
+"""How long a cluster may take to become healthy after a failed case. Then a new one replaces it."""
 
 EXPECTED: Final = (SeriatimError, ClusterError, StillNotError, WorkerError, TimeoutError, LookupError, OSError)
-"""What a case may fail with; anything else is a mistake of the suite, and ends the run."""
+"""The errors with which a case may fail. Any other error is a mistake of the suite, and ends the run."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Of a run.
+    """The options of a run.
 
     Attributes:
-        out: Its directory; empty.
+        out: The directory for the results; empty.
         keep: Whether the namespace stays.
-        strict_limits: Whether a figure over its limit fails its case. Limits are for a machine that does nothing else.
-        use: A namespace that a run before has kept: it is not installed, and stays; empty: a new one.
-        previous: Of the version before; None if this clone does not have it.
+        strict_limits: Whether a figure over its limit fails its case. Limits hold for a machine that does nothing else.
+        use: A namespace that an earlier run has kept. Then nothing is installed, and it stays. Empty: a new namespace.
+        previous: The images of the version before; None if this clone does not have it.
     """
 
     out: Path
@@ -65,17 +65,17 @@ class Suite:
         self._machines = Machines()
         self._cluster, self._loaded = cluster, loaded
         self._release = self._new_release(options.use)
-        self._left: list[Release] = []  # that have to be removed still
+        self._left: list[Release] = []  # releases that must still be removed
         self._clients = Clients(options.out / "clients.log")
 
     def _new_release(self, namespace: str = "") -> Release:
-        """A release in that namespace, or in one that does not exist yet."""
+        """Make a release for that namespace, or for a new namespace."""
         place = Place(self._cluster, namespace or free_namespace(namespaces(self._cluster)))
         self._say(f"namespace {place.namespace}")
         return Release(place, self._loaded)
 
     async def run(self, cases: list[Case]) -> RunResult:
-        """Run the cases after an installation; what was started and struck is ended and healed."""
+        """Install, and run the cases. At the end everything is ended and healed that this run started or broke."""
         began, load_before = time.monotonic(), os.getloadavg()[0]
         results: list[CaseResult] = []
         notes: list[str] = []
@@ -93,12 +93,12 @@ class Suite:
         )
 
     async def _run_all(self, cases: list[Case], results: list[CaseResult], notes: list[str]) -> None:
-        """Case after case, each on a cluster that is healthy; what one leaves unhealthy is replaced, not waited for."""
+        """Run one case after another, each on a healthy cluster. If a case leaves the cluster unhealthy, replace it."""
         is_usable = True
         if not self._options.use:
             results.append(await self._one(0, INSTALL))
             is_usable = results[0].state == "passed"
-        # A namespace that is used again has the topics of runs before.
+        # A namespace that is used again has the topics of earlier runs.
         first = int(time.time()) % 1_000_000 if self._options.use else 1
         for number, case in enumerate(cases, start=first):
             if not is_usable:
@@ -109,7 +109,7 @@ class Suite:
                 is_usable = await self._have_healthy(number, case, notes)
 
     async def _have_healthy(self, number: int, case: Case, notes: list[str]) -> bool:
-        """See to it that the cases to come have a healthy cluster: the one that there is, or a new one in its place."""
+        """Whether the next case has a healthy cluster. If this one does not become healthy, install a new one."""
         try:
             await self._on_stage(number, self._options.out).wait_healthy(AFTER_FAILURE_S)
             return True
@@ -176,14 +176,14 @@ class Suite:
         return [f"{figure.name}: {figure}, at most {figure.limit:g}" for figure in figures if figure.is_over]
 
     async def _heal(self, stage: Stage) -> None:
-        """What a case that failed half-way left broken."""
+        """Mend what a failed case left broken."""
         try:
             await self._machines.heal()
         except ClusterError as error:
             stage.problem(f"not healed: {error}")
 
     async def _clear_up(self) -> list[str]:
-        """Bring nodes back, and take the namespace away; what could not be done."""
+        """Bring nodes back, and remove the namespace. Return what could not be done."""
         notes = []
         try:
             await self._machines.heal()

@@ -1,4 +1,4 @@
-"""The means of a case: the installation, traffic on demand, nodes to strike, and a place for its figures."""
+"""All that a case may use: the installation, traffic, nodes to kill, and a place for its figures."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Stage:
     """One case on the installation.
 
     Attributes:
-        number: Of the case, of no other of this namespace; names its topic.
-        release: What is installed.
+        number: The number of the case. No other case of this namespace has it. It is in the topic's name.
+        release: The installation.
         clients: The processes that send and read.
         machines: The nodes.
-        out: The run's directory.
-        directory: For what the case leaves.
+        out: The directory of the run.
+        directory: The directory for the files of the case.
         previous: The images and the chart of the version before, if they are there.
     """
 
@@ -52,26 +52,29 @@ class Stage:
     # ---- what it reports ----
 
     def figure(self, name: str, value: float, unit: str = "s", limit: float | None = None) -> None:
-        """Something was measured."""
+        """Add a figure that was measured."""
         self.figures.append(Figure(name, value, unit, limit))
 
     def note(self, text: str) -> None:
-        """Something was done or seen."""
+        """Note what was done or seen."""
         self.notes.append(text)
 
     def problem(self, text: str) -> None:
-        """Something is wrong: the case fails, and goes on."""
+        """Note that something is wrong. The case fails, and goes on."""
         self.problems.append(text)
 
     # ---- traffic ----
 
     async def certificates(self) -> dict[str, str]:
-        """A client's certificate."""
+        """Write a client's certificate into files, and return their paths."""
         return await write_certificates(self.place, self.out / "client-tls")
 
     @asynccontextmanager
     async def traffic(self) -> AsyncIterator[Traffic]:
-        """Messages on a new topic for as long as the block lasts; what is wrong with them fails the case."""
+        """Send and read messages of a new topic for as long as the block lasts.
+
+        If they are not in order, the case fails.
+        """
         tls = await self.certificates()
         async with traffic(self.place, self.clients, self.number, self.directory, tls) as running:
             yield running
@@ -82,20 +85,20 @@ class Stage:
     # ---- the cluster ----
 
     async def cluster(self) -> Manifest:
-        """The BrokerCluster."""
+        """Read the BrokerCluster."""
         found = await self.place.get("brokerclusters", CLUSTER)
         assert found is not None, "it was installed"
         return found
 
     async def pods(self) -> list[Manifest]:
-        """The brokers' pods."""
+        """Read the brokers' pods."""
         return await self.place.list("pods", f"seriatim.dev/cluster={CLUSTER}")
 
     async def pod_of(self, broker: str) -> Manifest:
-        """The pod of a broker, such as `g0-1`, that is not on its way out.
+        """Read the pod of a broker, such as `g0-1`, that is not being deleted.
 
         Raises:
-            LookupError: It has none.
+            LookupError: The broker has no such pod.
         """
         group, _, slot = broker.rpartition("-")
         for pod in await self.pods():
@@ -106,14 +109,15 @@ class Stage:
         raise LookupError(f"{broker} has no pod")
 
     async def node_of(self, broker: str) -> str:
-        """The node on which a broker runs."""
+        """Return the node on which a broker runs."""
         return str((await self.pod_of(broker))["spec"]["nodeName"])
 
     async def wait_healthy(self, deadline_s: float = HEALTHY_S) -> float:
-        """Wait until the BrokerCluster is Stable, all groups whole, all pods ready; for how many seconds.
+        """Wait until the BrokerCluster is Stable, all groups are whole and all pods are ready. Return how many seconds
+        it took.
 
         Raises:
-            StillNotError: Not in time.
+            StillNotError: They are not in time.
         """
         seen = [""]
 
@@ -124,7 +128,7 @@ class Stage:
         return await self.place.wait_until("the cluster is healthy", healthy, deadline_s, lambda: seen[0])
 
     async def unhealthy(self) -> str:
-        """What is wrong; empty if nothing is."""
+        """Say what is wrong; empty if nothing is."""
         cluster = await self.place.get("brokerclusters", CLUSTER)
         if cluster is None:
             return "there is no BrokerCluster"
@@ -151,9 +155,9 @@ class Stage:
         return ""
 
     async def wait_until(self, what: str, holds: Callable[[], Awaitable[bool]], deadline_s: float) -> float:
-        """As `Place.wait_until`."""
+        """Call `Place.wait_until`."""
         return await self.place.wait_until(what, holds, deadline_s)
 
     async def broker_condition(self, name: str, type_: str) -> dict[str, Any]:
-        """A condition of a Broker object."""
+        """Read a condition of a Broker object."""
         return condition(await self.place.get("brokers", name), type_)

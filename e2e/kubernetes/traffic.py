@@ -1,6 +1,6 @@
-"""The traffic of a case: the fault suite's producer and reader, on this host, over TLS and the cluster's names.
+"""The traffic of a case: the fault suite's producer and reader run on this host, with TLS and the cluster's names.
 
-They follow the brokers' advertised addresses as a pod does. The end of a case judges their histories.
+They use the brokers' advertised addresses as a pod does. Their histories are judged at the end of a case.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FILES: Final = {"ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}
 
 
 def bootstrap_of(place: Place) -> str:
-    """Where clients begin: the cluster's Service."""
+    """Return the address of the cluster's Service, with which clients begin."""
     return f"{CLUSTER}.{place.namespace}.svc:7100"
 
 
 async def write_certificates(place: Place, directory: Path) -> dict[str, str]:
-    """A client's certificate from its Secret, as files.
+    """Write a client's certificate from its Secret into files.
 
     Raises:
         ClusterError: There is no such Secret.
@@ -63,8 +63,8 @@ class TopicObjects:
     """Makes topics as users of Kubernetes do, and describes them as the brokers do.
 
     Args:
-        place: Where the objects are.
-        admin: Of the brokers.
+        place: The namespace of the objects.
+        admin: The `Admin` of the brokers.
     """
 
     def __init__(self, place: Place, admin: Admin) -> None:
@@ -78,19 +78,19 @@ class TopicObjects:
         await wait_topic_ready(self._place, name)
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """As `Admin.describe_topic`."""
+        """Call `Admin.describe_topic`."""
         return await self._admin.describe_topic(name)
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
-        """As `Admin.describe_group`."""
+        """Call `Admin.describe_group`."""
         return await self._admin.describe_group(topic, group)
 
 
 async def wait_topic_ready(place: Place, name: str, deadline_s: float = TOPIC_READY_S) -> float:
-    """Wait until a Topic is Ready; for how many seconds.
+    """Wait until a Topic is Ready. Return how many seconds it took.
 
     Raises:
-        StillNotError: It is not.
+        StillNotError: It is not Ready in time.
     """
     seen: list[Manifest | None] = [None]
 
@@ -108,7 +108,7 @@ class Traffic:
 
     Attributes:
         load: Producer and reader, and what they said.
-        judged: Fields of the judgement, once there is one.
+        judged: The fields of the judgement. They are set at the end.
     """
 
     def __init__(self, place: Place, load: Load, history: HistoryWriter) -> None:
@@ -119,12 +119,15 @@ class Traffic:
         self._struck_at = 0.0
 
     async def master(self, partition: int = 0) -> str:
-        """The broker that accepts a partition's messages now, such as `g0-1`."""
+        """Return the broker that accepts a partition's messages now, such as `g0-1`."""
         return (await self.load.observer.look()).chains[partition].head.members[0]
 
     @asynccontextmanager
     async def struck(self, what: str, victim: str) -> AsyncIterator[None]:
-        """Note that something is broken, or changed, for as long as the block lasts; gaps count from its begin."""
+        """Note in the history that something is broken or changed for as long as the block lasts.
+
+        Gaps count from its begin.
+        """
         self._struck_at = time.monotonic()
         self._history.fault(what, victim, phase="inject")
         try:
@@ -133,23 +136,25 @@ class Traffic:
             self._history.fault(what, victim, phase="heal")
 
     async def gap_s(self) -> float:
-        """The longest time in which a partition acknowledged nothing, from the last blow until messages flow on.
+        """Wait until messages flow. Return the longest time since the last fault in which a partition acknowledged
+        nothing.
 
         Raises:
-            DeadlineExceededError: They do not.
+            DeadlineExceededError: Messages do not flow in time.
         """
         await self.load.goes_on(200)
         return await self.load.gap_s(self._struck_at)
 
     def hand_over_s(self) -> float:
-        """The longest hand-over since the last blow: see `Load.hand_over_s`. Ask for the gap first."""
+        """Return the longest hand-over since the last fault: see `Load.hand_over_s`. Call `gap_s` first."""
         return self.load.hand_over_s(self._struck_at)
 
     async def has_two_copies(self, deadline_s: float = TWO_COPIES_S) -> float:
-        """Wait until all of the topic has two copies, as the brokers know and as the Topic says; for how many seconds.
+        """Wait until the brokers and the Topic say that all of the topic has two copies. Return how many seconds it
+        took.
 
         Raises:
-            StillNotError: Something lacks one, or the Topic does not say so.
+            StillNotError: A segment lacks a copy, or the Topic does not say so.
         """
         lacking = ""
 
@@ -172,14 +177,13 @@ class Traffic:
 async def traffic(
     place: Place, clients: Clients, case: int, directory: Path, tls: dict[str, str]
 ) -> AsyncIterator[Traffic]:
-    """Have messages sent and read on a new topic for as long as the block lasts; then drain and judge.
+    """Send and read messages of a new topic for as long as the block lasts. Then drain and judge.
 
-    The directory is there, and is given the histories.
-
-    What is wrong with the history is in `judged["problems"]` afterwards.
+    The directory must exist. It gets the histories. Afterwards `judged["problems"]` says what is wrong with the
+    history.
 
     Raises:
-        SeriatimError, StillNotError, WorkerError: It does not begin, or does not drain.
+        SeriatimError, StillNotError, WorkerError: The traffic does not begin, or does not drain.
     """
     bootstrap = bootstrap_of(place)
     async with Client.connect(bootstrap, name="suite", tls=Tls(**tls)) as client:
@@ -206,10 +210,10 @@ def _judge(directory: Path) -> dict[str, Any]:
 
 
 async def first_message(place: Place, topic: str, tls: dict[str, str], deadline_s: float) -> None:
-    """Send one message, trying until it is accepted.
+    """Send one message. Try again until it is accepted.
 
     Raises:
-        DeadlineExceededError: It never was.
+        DeadlineExceededError: It was not accepted in time.
     """
     until = time.monotonic() + deadline_s
     last = ""

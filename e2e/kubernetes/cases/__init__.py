@@ -15,10 +15,10 @@ class Case:
     """One case.
 
     Attributes:
-        name: For people and for --only.
-        run: Does it.
-        quick: Whether it is one of the few of QUICK=1.
-        needs_previous: Whether it begins with the version before.
+        name: The name for people and for --only.
+        run: The function that runs it.
+        quick: Whether it is one of the few cases of QUICK=1.
+        needs_previous: Whether it begins with the version before this one.
         needs_spark: Whether it runs Spark.
     """
 
@@ -30,7 +30,7 @@ class Case:
 
 
 INSTALL: Final = Case("install", installing.install, quick=True)
-"""Always first: the others use what it leaves."""
+"""This case is always the first. The others use what it installs."""
 
 CASES: Final = (
     Case("topic applied", installing.topic_applied, quick=True),
@@ -68,10 +68,10 @@ CASES: Final = (
 
 
 def chosen(only: Sequence[str], *, quick: bool) -> list[Case]:
-    """The cases of a run, beside the installation.
+    """Return the cases of a run, without the installation.
 
     Raises:
-        ValueError: `only` names none.
+        ValueError: `only` names no case.
     """
     unknown = [part for part in only if not any(part in case.name for case in (INSTALL, *CASES))]
     if unknown:

@@ -1,4 +1,7 @@
-"""A case without a fault: how much the machine itself delays traffic. Compare the figures of other cases with it."""
+"""A case without a fault: it measures how much the machine itself delays traffic.
+
+Compare other cases with its figures.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from e2e.bench.machine import machine_cpu
 from e2e.kubernetes.stage import Stage
 
 CALM_MESSAGES: Final = 10_000
-"""Twenty seconds' worth."""
+"""Messages of 20 s."""
 
 
 async def nothing_broken(stage: Stage) -> None:
-    """Messages flow; how long the longest pause is all the same, and how busy the processors are."""
+    """Let messages flow. Measure the longest pause, and how busy the processors are."""
     async with stage.traffic() as traffic:
         began, before = time.monotonic(), machine_cpu()
         await traffic.load.goes_on(CALM_MESSAGES)

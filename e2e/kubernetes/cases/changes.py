@@ -1,4 +1,4 @@
-"""Changes while messages flow: settings, image and size, one member at a time."""
+"""Changes of settings, image and size while messages flow. They reach one member at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROLL_GAP_LIMIT_S: Final = 0.1
 SCALE_GAP_LIMIT_S: Final = 0.3
 ROLL_S: Final = 600.0
 STUCK_MESSAGES: Final = 5_000
-"""Messages that must pass while a roll hangs: ten seconds' worth, in which nothing else may be touched."""
+"""Messages that must pass while a roll hangs. They take 10 s, in which no other member may be touched."""
 
 SCALE_S: Final = 600.0
 
 
 async def settings_rolled(stage: Stage) -> None:
-    """Another value of a broker setting: every member restarts, one after another; no send fails."""
+    """Change a broker setting: every member restarts, one after another, and no send fails."""
     async with stage.traffic() as traffic:
         before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await stage.pods()}
         value = "61" if (await stage.cluster())["spec"].get("settings", {}).get("heal_after_s") == "60" else "60"
@@ -41,9 +41,9 @@ async def settings_rolled(stage: Stage) -> None:
 
 
 async def image_rolled(stage: Stage) -> None:
-    """Another image of the brokers: first one that is nowhere, which costs one member and no message; then one that is.
+    """Change the image of the brokers: first to an image that does not exist, then to one that does.
 
-    And back to the operator's own at the end.
+    The first change stops one member and loses no message. At the end the operator's own image comes back.
     """
     pods = await stage.pods()
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
@@ -105,7 +105,10 @@ async def _all_run(stage: Stage, image: str) -> bool:
 
 
 async def scaled_out_and_in(stage: Stage) -> None:
-    """Two groups, then four, and two again: heads spread over the new ones, and leave before they go."""
+    """Scale to two groups, to four, and back to two.
+
+    Open segments spread over new groups, and leave a group before it goes.
+    """
     async with stage.traffic() as traffic:
         await _scale(stage, traffic, GROUPS, 2)
         stay = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await stage.pods()}
@@ -122,7 +125,7 @@ async def scaled_out_and_in(stage: Stage) -> None:
 
 
 async def _scale(stage: Stage, traffic: Traffic, before: int, after: int) -> None:
-    """To another number of groups, and wait until all has come to rest."""
+    """Change the number of groups, and wait until the cluster is healthy."""
     async with traffic.struck("scale", f"{before} to {after}"):
         began = time.monotonic()
         await stage.place.kubectl("scale", f"brokercluster/{CLUSTER}", f"--replicas={after}")
@@ -133,7 +136,7 @@ async def _scale(stage: Stage, traffic: Traffic, before: int, after: int) -> Non
 
 
 async def _grow(stage: Stage) -> None:
-    """A topic of its own grows, for the producer of the traffic has its partitions from its begin."""
+    """Add partitions to another topic, because the producer of the traffic knows only the partitions of its start."""
     name = f"grows-{stage.number}"
     await stage.place.apply(topic_manifest(stage.place.namespace, name, 4))
     await wait_topic_ready(stage.place, name)

@@ -1,4 +1,4 @@
-"""The chart: its own test, an upgrade and the way back, an uninstall while topics are there, a namespace taken away."""
+"""The chart: its own test, an upgrade and a rollback, an uninstall while topics exist, and a deleted namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTING: Final = "heal_after_s"
 
 
 async def chart_tested(stage: Stage) -> None:
-    """`helm test`."""
+    """Run `helm test`."""
     began = time.monotonic()
     said = await stage.release.helm("test", RELEASE, "--logs")
     stage.figure("helm test", time.monotonic() - began)
@@ -28,8 +28,8 @@ async def chart_tested(stage: Stage) -> None:
 
 
 async def upgraded_and_back(stage: Stage) -> None:
-    """`helm upgrade` with another broker setting and another log level of the operator, then `helm rollback`."""
-    # A rollback goes back to the values of the release, and not to values that a person patched meanwhile.
+    """Change a broker setting and the operator's log level with `helm upgrade`, then go back with `helm rollback`."""
+    # A rollback restores the values of the release, and not values that a person patched meanwhile.
     before = (stage.release.all_values()["cluster"]["spec"].get("settings") or {}).get(SETTING)
     value = "91" if await _setting(stage) != "91" else "92"
     async with stage.traffic() as traffic:
@@ -56,7 +56,10 @@ async def upgraded_and_back(stage: Stage) -> None:
 
 
 async def uninstalled(stage: Stage) -> None:
-    """`helm uninstall` with topics there is refused; forced, the brokers go on; installed again, all is found again."""
+    """Check that `helm uninstall` is refused while topics exist.
+
+    Force it: the brokers go on. Install again: all is found.
+    """
     async with stage.traffic() as traffic:
         async with traffic.struck("helm uninstall", RELEASE):
             try:
@@ -82,7 +85,7 @@ async def uninstalled(stage: Stage) -> None:
 
 
 async def namespaced(stage: Stage) -> None:
-    """An installation without rights to the whole cluster, in a namespace of its own, which is then taken away."""
+    """Install without rights to the whole cluster, in a namespace of its own. Then delete the namespace."""
     place = Place(stage.place.cluster, f"{stage.place.namespace}-own")
     small = {
         "rbac": {"scope": "Namespace", "readNodes": False, "aggregate": False},
@@ -95,7 +98,7 @@ async def namespaced(stage: Stage) -> None:
     try:
         began = time.monotonic()
         await release.install(stage.directory)
-        # With what only an operator takes off, to see that a namespace goes all the same.
+        # This topic has a finalizer, which only an operator removes. The namespace must go nevertheless.
         await place.apply(topic_manifest(place.namespace, "first", 1, deletionPolicy="Delete"))
         await wait_topic_ready(place, "first", DEADLINE_S)
         await first_message(place, "first", await write_certificates(place, stage.directory / "tls"), DEADLINE_S)
@@ -121,7 +124,9 @@ async def _is(stage: Stage, value: str | None) -> bool:
 
 
 async def _rolled_back(stage: Stage) -> None:
-    """What the refusal advises: Helm has marked the release as going although all of it is there."""
+    """Do what the refusal advises: roll back, because Helm has marked the release as uninstalling although all of it
+    exists.
+    """
     history = json.loads(await stage.release.helm("history", RELEASE, "-o=json"))
     await stage.release.helm("rollback", RELEASE, str(history[-1]["revision"]))
 

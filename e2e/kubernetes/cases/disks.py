@@ -1,6 +1,7 @@
-"""Disks that changed: swapped, emptied, older, cloned, another cluster's; and disks that are declared lost.
+"""Disks that changed (swapped, emptied, older, cloned, another cluster's), and disks that a person declares lost.
 
-The member names the problem and serves nothing. A disk whose process lives is not given up."""
+The member names the problem and serves nothing. A disk is not given up while the process on it lives.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +24,17 @@ NAMED_S: Final = 90.0
 GONE_S: Final = 90.0
 REPLACED_S: Final = 300.0
 HELD_S: Final = 20.0
-"""For how long a disk is not given up: as long as forty passes of the operator, and longer than a live key stands."""
+"""For how long the case checks that a disk is not given up.
+
+In this time the operator makes forty passes, and a live key expires.
+"""
 
 QUIET_GAP_LIMIT_S: Final = 1.0
 ANNOTATION_LOST: Final = "seriatim.dev/disk-lost"
 
 
 async def disks_swapped(stage: Stage) -> None:
-    """Two members wake up with each other's disks."""
+    """Two members start with each other's disks."""
     async with stage.traffic() as traffic:
         one, other = await _pair(stage)
         async with traffic.struck("swap disks", f"{one}, {other}"):
@@ -44,7 +48,7 @@ async def disks_swapped(stage: Stage) -> None:
 
 
 async def disk_emptied(stage: Stage) -> None:
-    """A member wakes up with an empty disk; afterwards it has its own again."""
+    """A member starts with an empty disk. Afterwards it gets its own disk back."""
     async with stage.traffic() as traffic:
         name, _ = await _pair(stage)
         disk = await _disk_of(stage, name)
@@ -60,14 +64,14 @@ async def disk_emptied(stage: Stage) -> None:
 
 
 async def disk_older(stage: Stage) -> None:
-    """A member starts with a copy of its disk from an earlier member run: a person brought back a snapshot."""
+    """A member starts with a copy of its disk from an earlier member run, as if a person had restored a snapshot."""
     async with stage.traffic() as traffic:
         name, _ = await _pair(stage)
         disk = await _disk_of(stage, name)
         copy = _beside(disk, "copy")
         aside = _beside(disk, "aside")
         async with _exchanged(stage, [name], lambda: _copy(disk, copy), lambda: None):
-            pass  # it runs on from here; the copy is as old as this
+            pass  # the member runs on, and the copy becomes old
         await stage.wait_healthy()
         await traffic.load.goes_on(500)
         async with traffic.struck("older disk", name):
@@ -85,7 +89,9 @@ async def disk_older(stage: Stage) -> None:
 
 
 async def disk_of_others(stage: Stage) -> None:
-    """A member wakes up with a copy of another member's disk, which that one still has; then with another cluster's."""
+    """A member starts with a copy of another member's disk, which that member still has. Then it starts with a disk of
+    another cluster.
+    """
     async with stage.traffic() as traffic:
         name, other = await _pair(stage)
         disk, others = await _disk_of(stage, name), await _disk_of(stage, other)
@@ -112,10 +118,11 @@ async def disk_of_others(stage: Stage) -> None:
 
 
 async def disk_declared_lost(stage: Stage) -> None:
-    """A node's kubelet is silent, its pods run on, and a person says that the disk of one of them is lost.
+    """A node's kubelet is silent, its pods run on, and a person declares the disk of one of them lost.
 
-    The process lives: its run is not certified, and its disk is kept, whatever the person writes. When the kubelet is
-    back and the pod deleted, the word is followed: certificate, then claim, then another disk.
+    While the process lives, its run gets no certificate and its disk is kept, whatever the person writes. When the
+    kubelet is back and the pod is deleted, the declaration takes effect: a certificate is written, the claim is
+    deleted, and the slot gets another disk.
     """
     async with stage.traffic() as traffic:
         victim = await traffic.master()
@@ -151,7 +158,7 @@ async def _incarnation(stage: Stage, name: str) -> str:
 
 
 async def _pods_of(stage: Stage, name: str) -> list[Manifest]:
-    """The pod of a Broker, if it is there and not on its way out."""
+    """Return the pod of a Broker, unless it is being deleted."""
     pods = [pod for pod in await stage.pods() if pod["metadata"]["name"] == name]
     return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 
@@ -165,7 +172,7 @@ async def _is_not_ready(stage: Stage, name: str) -> bool:
 
 
 async def _is_held(stage: Stage, name: str, words: str) -> None:
-    """The Broker's condition says why the word about its disk is not followed."""
+    """Wait until the Broker's condition says why the operator does not follow the declaration."""
     seen = {}
 
     async def told() -> bool:
@@ -182,7 +189,7 @@ async def _is_given_up(stage: Stage, name: str) -> bool:
 
 
 async def _is_followed(stage: Stage, broker: str, before: str) -> bool:
-    """Whether the slot has another pod, which is ready."""
+    """Whether the slot has another pod, and this pod is ready."""
     try:
         pod = await stage.pod_of(broker)
     except LookupError:
@@ -191,14 +198,14 @@ async def _is_followed(stage: Stage, broker: str, before: str) -> bool:
 
 
 async def _make_foreign(directory: Path, broker: str, disk: Path) -> None:
-    """A disk that a broker of the same name has used, in some other cluster; the name is one of the first group's."""
+    """Make a disk that a broker of the same name has used in another cluster. The broker must be of the first group."""
     async with LocalCluster(directory, groups=1, proxy=False, name="elsewhere") as cluster:
         source = cluster.data_directory(broker)
     await asyncio.to_thread(shutil.copytree, source, disk / "data")
 
 
 async def _broker_of(stage: Stage, name: str) -> str:
-    """How the brokers call the member of an object."""
+    """Return the name that the brokers use for the member of an object."""
     pod = await stage.place.get("pods", name)
     assert pod is not None
     labels = pod["metadata"]["labels"]
@@ -206,14 +213,14 @@ async def _broker_of(stage: Stage, name: str) -> str:
 
 
 async def _pair(stage: Stage) -> tuple[str, str]:
-    """Two members of two groups, by their objects' names."""
+    """Return the names of two members of different groups."""
     names = {pod["metadata"]["labels"]["seriatim.dev/group"]: pod["metadata"]["name"] for pod in await stage.pods()}
     first, second, *_ = sorted(names)
     return names[first], names[second]
 
 
 async def _disk_of(stage: Stage, broker: str) -> Path:
-    """Where a member's disk is on this host."""
+    """Return the directory of a member's disk on this host."""
     claim = await stage.place.get("persistentvolumeclaims", broker)
     assert claim is not None
     volume = await stage.place.read(f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
@@ -225,9 +232,9 @@ async def _disk_of(stage: Stage, broker: str) -> Path:
 async def _exchanged(
     stage: Stage, names: list[str], change: Callable[[], None], restore: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Members stopped, their disks changed, and started; at the end the same the other way round.
+    """Stop members, change their disks, and start them. After the block, restore the disks in the same way.
 
-    The cluster is paused while they are stopped, or the operator would start them again at once.
+    The cluster is paused while members are stopped, because otherwise the operator would start them again at once.
     """
     await _stopped(stage, names, change)
     try:
@@ -256,7 +263,7 @@ async def _gone(stage: Stage, names: list[str]) -> bool:
 
 
 async def _refuses(stage: Stage, name: str, reason: str) -> None:
-    """The condition says why, and the pod serves nothing."""
+    """Wait until the condition gives this reason. Check that the pod serves nothing."""
     seen = {}
 
     async def named() -> bool:
@@ -271,7 +278,7 @@ async def _refuses(stage: Stage, name: str, reason: str) -> None:
 
 
 def _beside(disk: Path, what: str) -> Path:
-    """A directory on the same file system that is no disk on offer."""
+    """Return a directory on the same file system that the cluster does not offer as a disk."""
     return disk.parent.parent / f"e2e-{what}-{disk.name}"
 
 
@@ -284,7 +291,7 @@ def _swap(one: Path, other: Path) -> None:
 
 
 def _move_all(source: Path, target: Path) -> None:
-    """Move what is in a directory; the directories themselves are what volumes name."""
+    """Move the content of a directory. The directory itself stays, because a volume names it."""
     target.mkdir(exist_ok=True)
     for entry in list(source.iterdir()):
         shutil.move(str(entry), str(target / entry.name))
@@ -307,7 +314,10 @@ def _copy(disk: Path, copy: Path) -> None:
 
 
 def _copy_all(source: Path, target: Path) -> None:
-    """Copy what is in a directory, for a broker; what vanishes meanwhile is a log file that its owner has done with."""
+    """Copy the content of a directory for a broker.
+
+    A file that vanishes meanwhile is a log file that its broker deleted.
+    """
     with suppress(shutil.Error):
         shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
     for path in (target, *target.rglob("*")):

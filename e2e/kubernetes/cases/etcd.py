@@ -1,6 +1,6 @@
-"""The coordinator: one member frozen, one lost with its disk, all slow, all restarted.
+"""The coordinator: one member is frozen, one loses its disk, all are slow, all are restarted.
 
-Messages do not pass through it.
+Messages do not pass through the coordinator, so they flow on.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STOPPED_S: Final = 0.2
 RUNNING_S: Final = 0.05
 SLOW_MESSAGES: Final = 3_000
 FROZEN_MESSAGES: Final = 3_000
-"""Messages that must pass while a member is frozen: some seconds' worth."""
+"""Messages that must pass while a member is frozen. They take some seconds."""
 
 
 async def etcd_member_frozen(stage: Stage) -> None:
-    """One of three hangs with its connections open."""
+    """One of three members hangs, and its connections stay open."""
     async with stage.traffic() as traffic:
         pod = (await coordinator.members(stage.place))[0]
         pids = container_pids(pod)
@@ -43,7 +43,7 @@ async def etcd_member_frozen(stage: Stage) -> None:
 
 
 async def etcd_restarted(stage: Stage) -> None:
-    """All members deleted at once: the data path goes on without any."""
+    """All members are deleted at once. The data path goes on without them."""
     async with stage.traffic() as traffic:
         names = [pod["metadata"]["name"] for pod in await coordinator.members(stage.place)]
         async with traffic.struck("delete etcd", ", ".join(names)):
@@ -56,7 +56,7 @@ async def etcd_restarted(stage: Stage) -> None:
 
 
 async def etcd_slow(stage: Stage) -> None:
-    """All members run for a fifth of the time only; meanwhile a master dies, and its partitions move all the same."""
+    """All members run only a fifth of the time. Meanwhile a master dies, and its partitions must still move."""
     async with stage.traffic() as traffic:
         pods = await coordinator.members(stage.place)
         pids = [pid for pod in pods for pid in container_pids(pod)]
@@ -74,7 +74,7 @@ async def etcd_slow(stage: Stage) -> None:
 
 @asynccontextmanager
 async def _slow(pids: list[int]) -> AsyncIterator[None]:
-    """Processes that stop and go on, over and over, for as long as the block lasts."""
+    """Stop processes and let them go on, again and again, for as long as the block lasts."""
 
     async def stop_and_go() -> None:
         while True:
@@ -93,7 +93,7 @@ async def _slow(pids: list[int]) -> AsyncIterator[None]:
 
 
 async def etcd_disk_lost(stage: Stage) -> None:
-    """One of three loses its disk: by the two commands of the runbook it comes in anew."""
+    """One of three members loses its disk. The two commands of the runbook bring it back as a new member."""
     async with stage.traffic() as traffic:
         name = (await coordinator.members(stage.place))[-1]["metadata"]["name"]
         async with traffic.struck("lose etcd disk", name):

@@ -15,7 +15,7 @@ DEADLINE_S: Final = 240.0
 
 
 async def install(stage: Stage) -> None:
-    """`helm install`, `kubectl apply` a topic, the first message: images are on the nodes, nothing else is."""
+    """`helm install`, `kubectl apply` of a topic, and the first message. Only the images are on the nodes before."""
     await stage.release.prepare()
     began = time.monotonic()
     await stage.release.install(stage.directory)
@@ -28,7 +28,7 @@ async def install(stage: Stage) -> None:
 
 
 async def topic_applied(stage: Stage) -> None:
-    """A Topic on a cluster that runs: from `kubectl apply` to Ready."""
+    """Apply a Topic to a running cluster, and measure the time from `kubectl apply` to Ready."""
     began = time.monotonic()
     await stage.place.apply(topic_manifest(stage.place.namespace, "applied", 4))
     applied = time.monotonic()

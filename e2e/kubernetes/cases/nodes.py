@@ -1,4 +1,4 @@
-"""Machines: without power until they come back, lost for good with their disks, drained."""
+"""Nodes: one loses its power and comes back, one is lost for good with its disks, one is drained."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ REPLACED_S: Final = 400.0
 DRAIN_S: Final = 180
 LEADER: Final = "etcd's leader"
 REFUSED_DRAIN_S: Final = 20
-"""For how long an eviction that must not be let through is tried."""
+"""How long the drain is tried that must be refused."""
 
 BROKERS_ONLY: Final = "--pod-selector=app.kubernetes.io/component=broker"
 
 
 async def node_lost(stage: Stage) -> None:
-    """A node without power: its masters fall silent at one instant, and their connections are not closed."""
+    """A node loses its power: its masters fall silent at the same moment, and no connection is closed."""
     async with stage.traffic() as traffic:
         await _lose(stage, traffic, await stage.node_of(await traffic.master()))
 
 
 async def node_of_leader_lost(stage: Stage) -> None:
-    """With the member of etcd that leads: until another does, no segment can be opened."""
+    """The lost node has etcd's leader. No segment can be opened until another member of etcd leads."""
     async with stage.traffic() as traffic:
         await _lose(stage, traffic, (await coordinator.leader(stage.place))["spec"]["nodeName"])
 
@@ -48,7 +48,7 @@ async def _lose(stage: Stage, traffic: Traffic, node: str) -> None:
 
 
 async def node_lost_for_good(stage: Stage) -> None:
-    """A node deleted with its disks: new members, with new disks, on the nodes that are left."""
+    """A node is deleted with its disks. New members with new disks start on the other nodes."""
     async with stage.traffic() as traffic, AsyncExitStack() as healing:
         victim = await traffic.master()
         node = await stage.node_of(victim)
@@ -72,7 +72,10 @@ async def node_lost_for_good(stage: Stage) -> None:
 
 
 async def node_drained(stage: Stage) -> None:
-    """`kubectl drain`: heads leave the node's groups first, then members go; a second node is not let go with them."""
+    """`kubectl drain`: open segments leave the node's groups, then its members go.
+
+    The drain of a second node must be refused.
+    """
     async with stage.traffic() as traffic:
         victim = await traffic.master()
         node = await stage.node_of(victim)
@@ -119,7 +122,7 @@ async def _uncordon(stage: Stage, *nodes: str) -> None:
 
 
 async def _watch_evictions(stage: Stage, traffic: Traffic, node: str) -> list[str]:
-    """The members that went from a node; no group may have heads when the eviction of a member of it has begun."""
+    """Return the members that left a node. If a member's eviction begins, its group must not have an open segment."""
     names = await _names_on(stage, node)
     evicted: list[str] = []
     while len(evicted) < len(names):

@@ -1,4 +1,4 @@
-"""The operator: dead during a failover, two of them, and two thousand topics."""
+"""The operator: it is dead during a failover, there are two of them, or it has two thousand topics."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TOPICS_READY_S: Final = 600.0
 COLD_START_LIMIT_S: Final = 5.0
 RSS_LIMIT_MB: Final = 150.0
 QUIET_S: Final = 30.0
-"""For how long no status may be written while nothing happens."""
+"""For how long no status may be written if nothing happens."""
 
 MANY: Final = "e2e.seriatim.dev/many"
 
 
 async def operator_dead(stage: Stage) -> None:
-    """The operator is killed, then a master's container: a failover needs no operator; then it comes back."""
+    """Kill the operator, then a master's container. The failover needs no operator. Then the operator comes back."""
     async with stage.traffic() as traffic:
         victim = await traffic.master()
         before = await stage.pod_of(victim)
@@ -51,7 +51,7 @@ async def operator_dead(stage: Stage) -> None:
 
 
 async def operator_deleted(stage: Stage) -> None:
-    """The operator's pod is deleted in the middle of a failover."""
+    """Delete the operator's pod in the middle of a failover."""
     async with stage.traffic() as traffic:
         victim = await traffic.master()
         before = await stage.pod_of(victim)
@@ -65,7 +65,7 @@ async def operator_deleted(stage: Stage) -> None:
 
 
 async def two_operators(stage: Stage) -> None:
-    """A second operator stands by, and acts once the first is gone; a member that dies meanwhile is looked after."""
+    """A second operator waits, and acts after the first has gone. It also looks after a member that dies meanwhile."""
     async with stage.traffic() as traffic:
         await stage.place.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=2")
         try:
@@ -94,7 +94,10 @@ async def two_operators(stage: Stage) -> None:
 
 
 async def many_topics(stage: Stage) -> None:
-    """Two thousand Topics applied at once; an operator that starts over them, and writes nothing while all rests."""
+    """Apply 2,000 Topics at once.
+
+    Then start an operator anew, and check that it writes nothing while nothing happens.
+    """
     path = stage.directory / "topics.json"
     await asyncio.to_thread(path.write_text, _many(stage.place.namespace))
     began = time.monotonic()
@@ -126,12 +129,12 @@ def _many(namespace: str) -> str:
 async def _all_ready(stage: Stage) -> bool:
     found = await stage.place.list("topics", MANY)
     ready = sum(is_true(topic, "Ready") for topic in found)
-    await asyncio.sleep(1.0)  # a listing of so many is no small question
+    await asyncio.sleep(1.0)  # so large a list costs the API some work
     return ready >= TOPIC_COUNT
 
 
 async def _none_left(stage: Stage) -> bool:
-    """Whether the brokers have none any more: the objects do not wait for it where the operator lives."""
+    """Whether the brokers have none of these topics any more. The objects may be gone before their topics."""
     await asyncio.sleep(1.0)
     if await stage.place.list("topics", MANY):
         return False
@@ -141,9 +144,9 @@ async def _none_left(stage: Stage) -> bool:
 
 
 async def _restart_operator(stage: Stage) -> None:
-    """End the operator, which gives its Lease back; another one starts and looks at everything."""
+    """End the operator, which gives its Lease back. A new operator starts and looks at all objects."""
     before = (await _operators(stage))[0]["metadata"]["uid"]
-    # What it is asked for while it is away: Ready means that it has gone over all there is.
+    # This Topic is applied while no operator runs. It becomes Ready when the new operator has looked at all objects.
     probe = f"probe-{stage.number}"
     await stage.place.kubectl("delete", "pod", f"--selector={SELECTOR}", "--wait=false")
     await stage.place.apply(topic_manifest(stage.place.namespace, probe, 1, deletionPolicy="Delete"))
@@ -158,7 +161,7 @@ async def _restart_operator(stage: Stage) -> None:
         stage.note("the operator that was told to end made the new topic Ready before it ended: no cold start was seen")
     else:
         started = _time(found[0]["status"]["containerStatuses"][0]["state"]["running"]["startedAt"])
-        # The API has whole seconds: up to one more than it took.
+        # The API has whole seconds, so the figure may be up to 1 s too high.
         stage.figure("operator's start to a new topic Ready", ready_at - started, limit=COLD_START_LIMIT_S)
     await stage.place.kubectl("delete", "topic", probe, "--wait=false")
     await stage.wait_until("the topic is gone", lambda: _is_gone(stage, probe), READY_S)
@@ -169,9 +172,9 @@ async def _is_gone(stage: Stage, topic: str) -> bool:
 
 
 async def _watch_quiet(stage: Stage) -> None:
-    """No Topic is written to while nothing happens."""
+    """Check that no Topic is written to while nothing happens."""
     before = await _versions(stage)
-    await asyncio.sleep(QUIET_S)  # not a wait for a state: the time in which nothing may happen
+    await asyncio.sleep(QUIET_S)  # this waits for no state: nothing may happen in this time
     after = await _versions(stage)
     written = sorted(name for name, version in after.items() if before.get(name) != version)
     stage.figure(f"objects written in {QUIET_S:g} s of rest", len(written), "", 0)
@@ -188,7 +191,7 @@ async def _versions(stage: Stage) -> dict[str, str]:
 
 
 async def _rss_mb(stage: Stage) -> float:
-    """The memory of the operator's process. It is the largest one, because an init process runs beside it."""
+    """Return the memory of the operator's process in MB. It is the largest process: an init process runs beside it."""
     pids = container_pids((await _operators(stage))[0])
     return max([await asyncio.to_thread(_rss_of, pid) for pid in pids])
 

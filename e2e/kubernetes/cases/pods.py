@@ -1,4 +1,4 @@
-"""Members that end one by one: a pod deleted, a container killed."""
+"""Members that end one by one: a pod is deleted, a container is killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BACK_S: Final = 120.0
 
 
 async def master_pod_deleted(stage: Stage) -> None:
-    """`kubectl delete pod` of a master: it hands over before it ends, and comes back on the same disk."""
+    """`kubectl delete pod` of a master: it hands over before it ends, and starts again on the same disk."""
     async with stage.traffic() as traffic:
         victim = await traffic.master()
         before = await stage.pod_of(victim)
@@ -30,7 +30,7 @@ async def master_pod_deleted(stage: Stage) -> None:
 
 
 async def container_killed(stage: Stage) -> None:
-    """SIGKILL of a master's container: it can tell no other broker. The kubelet starts it again on the same disk."""
+    """SIGKILL of a master's container: it cannot tell other brokers. The kubelet starts it again on the same disk."""
     async with stage.traffic() as traffic:
         victim = await traffic.master()
         before = await stage.pod_of(victim)
@@ -54,12 +54,12 @@ async def _wait_back(stage: Stage, broker: str, old_uid: str) -> None:
 
 
 async def has_restarted(stage: Stage, broker: str, before: Manifest) -> bool:
-    """Whether a broker's container was started again in the same pod, and is ready."""
+    """Whether a broker's container has started again in the same pod, and is ready."""
     now = await stage.pod_of(broker)
     return restarts(now) > restarts(before) and is_true(now, "Ready", current=False)
 
 
 def restarts(pod: Manifest) -> int:
-    """How often a pod's container was started again."""
+    """Return how often a pod's container was started again."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
     return int(statuses[0].get("restartCount") or 0)

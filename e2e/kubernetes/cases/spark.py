@@ -1,6 +1,7 @@
-"""Spark: a pipeline that loses its executor, its driver and its node, and applications that are submitted.
+"""Spark: a pipeline loses its executor, its driver and its node; applications are submitted.
 
-Checkpoint and archive lie on a volume that all nodes see: here a directory of the host, elsewhere a shared file system.
+Checkpoint and archive are on a volume that all nodes see. Here it is a directory of the host; in production it is a
+shared file system.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ GOES_ON_S: Final = 240.0
 WHOLE_S: Final = 240.0
 SUBMITTED_S: Final = 420.0
 ROWS: Final = 2_000
-"""That must be new in the archive before it counts as going on."""
+"""The stream goes on if the archive has so many new rows."""
 
 DRIVER: Final = "seriatim.dev/pipeline={},spark-role=driver"
 EXECUTOR: Final = "seriatim.dev/pipeline={},spark-role=executor"
 
 
 async def archived(stage: Stage) -> None:
-    """A stream into an archive goes on after its executor, its driver and its node are gone, and misses nothing."""
+    """A stream into an archive goes on after it lost its executor, its driver and its node.
+
+    The archive must miss nothing.
+    """
     async with _volume(stage) as shared:
         async with stage.traffic() as traffic:
             await stage.release.upgrade(stage.directory, _pipelines(traffic.load.topic))
@@ -65,7 +69,7 @@ async def archived(stage: Stage) -> None:
 
 
 async def submitted(stage: Stage) -> None:
-    """`spark-submit --deploy-mode cluster` of an archive and of its audit, as the page about it says."""
+    """Submit an archive and its audit with `spark-submit --deploy-mode cluster`, as the page about it says."""
     async with _volume(stage) as shared:
         async with stage.traffic() as traffic:
             spark = {"enabled": True, "pipelines": [], "submit": {"create": True, "cluster": CLUSTER, "claim": CLAIM}}
@@ -92,7 +96,7 @@ async def submitted(stage: Stage) -> None:
 
 
 async def _submit(stage: Stage, name: str, arguments: tuple[str, ...], wanted: int) -> float:
-    """Run an application to its end; for how many seconds. What its driver said is left in a file."""
+    """Run an application to its end. Return how many seconds it took. Its driver's output is kept in a file."""
     began = time.monotonic()
     said = await stage.place.kubectl(
         "exec", f"deploy/{RELEASE}-spark-submit", "--", "spark-submit", "--deploy-mode", "cluster", "--name", name,
@@ -136,7 +140,7 @@ def _pipelines(topic: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _volume(stage: Stage) -> AsyncIterator[Path]:
-    """A claim on a directory that all nodes see; the directory of the archive in it."""
+    """Make a claim on a directory that all nodes see. Give the directory of the archive in it."""
     shared = (stage.directory / "shared").resolve()
     shared.mkdir()
     await asyncio.to_thread(_give, shared)
@@ -171,7 +175,7 @@ def _give(directory: Path) -> None:
 
 
 async def _pod(place: Place, selector: str, *, ended: bool = False) -> Manifest:
-    """The pod of a selector that runs, or has ended.
+    """Return the pod of a selector that runs, or that has ended.
 
     Raises:
         StillNotError: No such pod came within the deadline.
@@ -215,7 +219,7 @@ async def _has(archive: Path, rows: int) -> bool:
 
 
 async def _grows(stage: Stage, archive: Path, deadline_s: float) -> float:
-    """Wait until there are more rows than now; for how many seconds."""
+    """Wait until the archive has more rows than now. Return how many seconds it took."""
     more = await asyncio.to_thread(_rows, archive) + ROWS
     return await stage.place.wait_until(
         f"the archive has {more} rows", lambda: _has(archive, more), deadline_s, lambda: f"{_rows(archive)} rows"
@@ -223,7 +227,7 @@ async def _grows(stage: Stage, archive: Path, deadline_s: float) -> float:
 
 
 async def _all_of(stage: Stage, topic: str) -> tuple[str, list[list[tuple[int, bytes]]]]:
-    """Offsets and values of all messages of a topic, by partition."""
+    """Return offsets and values of all messages of a topic, by partition."""
     found = []
     tls = Tls(**await stage.certificates())
     async with Client.connect(bootstrap_of(stage.place), name="suite", tls=tls) as client:
@@ -238,7 +242,7 @@ async def _all_of(stage: Stage, topic: str) -> tuple[str, list[list[tuple[int, b
 
 
 def _compare(stage: Stage, archive: Path, topic: str, wanted: list[list[tuple[int, bytes]]]) -> None:
-    """Whether the archive, file after file, has exactly these messages in their order."""
+    """Check that the archive has exactly these messages in their order, file after file."""
     for partition, rows in enumerate(wanted):
         files = [path for path in _files(archive) if f"partition={partition}" in path.parts]
         files.sort(key=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""From the version before to this one: its chart, its images, and the disks that it wrote."""
+"""An upgrade from the version before to this one: its chart, its images, and the disks that it wrote."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ CHANGED_S: Final = 300.0
 GAP_LIMIT_S: Final = 0.3
 KEPT_S: Final = 20
 DROPPED_LIMIT_S: Final = 120.0
-"""Brokers look each minute at what they may drop."""
+"""A broker looks once a minute for messages that it may drop."""
 
 
 async def upgraded(stage: Stage) -> None:
-    """Install the version before, send and read; upgrade definitions and chart while that goes on; read all of it."""
+    """Install the version before, and send and read.
+
+    Meanwhile upgrade the definitions and the chart. Then all must be read.
+    """
     assert stage.previous is not None, "else the case is skipped"
     place = Place(stage.place.cluster, f"{stage.place.namespace}-old")
     release = Release(place, stage.previous, dict(SMALL))
@@ -55,11 +58,11 @@ async def upgraded(stage: Stage) -> None:
         await _drops_when_told(own, traffic.load.topic)
     finally:
         await release.remove()
-        await stage.release.prepare()  # the definitions of this version, whatever happened
+        await stage.release.prepare()  # in any case, restore the definitions of this version
 
 
 async def _drops_when_told(stage: Stage, topic: str) -> None:
-    """A topic of a version without retention keeps everything, until its retention is set."""
+    """Check that a topic of a version without retention keeps everything until its retention is set."""
     tls = Tls(**await stage.certificates())
     async with Client.connect(bootstrap_of(stage.place), name="suite", tls=tls) as client:
 
