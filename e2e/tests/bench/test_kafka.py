@@ -1,4 +1,4 @@
-"""What Maven gives is compared with the sums before anything runs it."""
+"""The program compares Maven's answers with their checksums before anything runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The chart, rendered: what it makes of values, and what it refuses. Needs helm, and no cluster."""
+"""The rendered chart: the objects that it makes of values, and the values that it refuses.
+
+Needs helm, but no cluster.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ RUNBOOKS = ROOT / "docs" / "operating" / "runbooks"
 
 
 def documents(*arguments: str) -> list[dict[str, Any]]:
-    """Rendered manifests."""
+    """Render the chart. Return its manifests."""
     return [document for document in yaml.safe_load_all(render(*arguments)) if document]
 
 
 def of_kind(manifests: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
-    """Those of one kind, by name."""
+    """Return the manifests of one kind, by name."""
     return {item["metadata"]["name"]: item for item in manifests if item["kind"] == kind}
 
 
@@ -76,7 +79,7 @@ def test_the_package_is_the_chart_and_nothing_else(tmp_path: Path) -> None:
 
 
 def closed_paths(schema: dict[str, Any], root: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every name that the schema knows, as a path, where a misspelt one beside it must be refused."""
+    """Return the path of every name in the schema beside which a misspelt name must be refused."""
     if "$ref" in schema:
         schema = root["definitions"][schema["$ref"].rpartition("/")[2]]
     if "properties" not in schema:
@@ -104,7 +107,7 @@ def test_every_default_is_known_to_the_schema_and_commented_in_the_values() -> N
 
 
 def test_each_misspelt_value_is_refused_by_its_name(tmp_path: Path) -> None:
-    # One rendering for each closed object, with all its names misspelt: Helm reports every one of them.
+    # One rendering for each closed object, with all its names misspelt, because Helm reports every misspelt name.
     parents = {path[:-1] for path in KNOWN}
     assert len(KNOWN) > 120
     for parent in sorted(parents):
@@ -195,13 +198,13 @@ def test_every_pod_keeps_to_the_restricted_standard(values: Path) -> None:
             assert security["allowPrivilegeEscalation"] is False
             assert security["readOnlyRootFilesystem"] is True
             assert security["capabilities"] == {"drop": ["ALL"]}
-            # Spark itself says what its executors need.
+            # Spark itself sets the resources of its executors.
             assert container["name"] == "executor" or "memory" in container["resources"]["limits"], container["name"]
     assert seen >= 1
 
 
 def pods(manifests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The specs of all pods that come of these manifests, those included that Spark makes by a template."""
+    """Return the specs of all pods of these manifests, with those that Spark makes of a template."""
     for item in manifests:
         if item["kind"] == "ConfigMap":
             texts = [text for name, text in item.get("data", {}).items() if name in ("driver.yaml", "executor.yaml")]
@@ -391,7 +394,7 @@ def test_without_spark_nothing_of_it_is_made() -> None:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Everything that asks Prometheus something."""
+    """Return all queries to Prometheus, each with its place."""
     for alert in ALERTS:
         yield alert["name"], alert["expr"]
     for path in DASHBOARDS:

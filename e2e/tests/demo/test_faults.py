@@ -1,4 +1,4 @@
-"""The plan of a seed, the choice of victims, the lengths of gaps, and whether a blow hit: all from made-up clusters."""
+"""The plan of a seed, the choice of victims, the lengths of gaps, and whether a fault hit: with made-up clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's data: what the file tells, in time order; and the fold that must come to the same bytes as the file."""
+"""The demo's data: the file's events in the order of time, and the fold, whose bytes must equal those of the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def rebuilt(events: Events) -> Rebuilder:
 
 
 def test_all_events_are_told_once() -> None:
-    """Counted by hand from the file's columns: 8,255 flights without departure, 8,713 without arrival time, …"""
+    """The numbers are counted by hand from the file's columns: 8,255 flights without departure, 8,713 without arrival
+    time, …
+    """
     everything = load_events()
     assert len(everything) == 1_264_226
     text = b"".join(everything.values.to_pylist()).decode()
@@ -63,7 +65,10 @@ def test_a_part_is_the_beginning_of_the_whole(events: Events) -> None:
 
 
 def test_a_flight_tells_its_story(events: Events) -> None:
-    """The first row of the file: 5:15 to Houston, two minutes late out, eleven late in."""
+    """The first row of the file is the flight of 5:15 to Houston.
+
+    It leaves 2 minutes late and arrives 11 minutes late.
+    """
     story = [
         json.loads(value)
         for key, value in zip(events.keys.to_pylist(), events.values.to_pylist(), strict=True)
@@ -93,7 +98,7 @@ def test_everything_rebuilt_equals_the_file() -> None:
 
 
 def spoiled(events: Events, fault: str) -> tuple[list[bytes], list[bytes]]:
-    """Two successive events of one aircraft, in the middle of the stream, are swapped; or one of them is spoiled."""
+    """Swap two successive events of one aircraft in the middle of the stream, or spoil one of them."""
     keys, values = events.keys.to_pylist(), events.values.to_pylist()
     first = next(n for n in range(PART // 2, PART) if keys[n] in keys[n + 1 :])
     second = keys.index(keys[first], first + 1)
@@ -120,7 +125,7 @@ def test_every_fault_of_order_changes_the_bytes(events: Events, fault: str) -> N
 
 
 def test_every_pair_of_neighbours_counts(events: Events) -> None:
-    """Any two successive events of an aircraft show their order."""
+    """If any two successive events of an aircraft are swapped, the bytes change."""
     keys, values = events.keys.to_pylist(), events.values.to_pylist()
     busiest = max(set(keys), key=keys.count)
     story = [value for key, value in zip(keys, values, strict=True) if key == busiest]
@@ -134,9 +139,9 @@ def test_every_pair_of_neighbours_counts(events: Events) -> None:
 
 
 def test_aircraft_may_interleave_in_any_way(events: Events) -> None:
-    """Partitions are read side by side: only the order within an aircraft is promised."""
+    """Partitions are read in parallel, so only the order within an aircraft is promised."""
     pairs = list(zip(events.keys.to_pylist(), events.values.to_pylist(), strict=True))
-    pairs.sort(key=lambda pair: hash(pair[0]) % 6)  # stable: one partition after the other
+    pairs.sort(key=lambda pair: hash(pair[0]) % 6)  # this sort is stable: one partition after the other
     result = Rebuilder()
     result.apply_all([key for key, _ in pairs], [value for _, value in pairs])
     assert result.digest() == rebuilt(events).digest()

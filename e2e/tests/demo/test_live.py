@@ -1,4 +1,4 @@
-"""The live view, recorded: what a terminal of 100 columns shows of a made-up run."""
+"""The live view of a made-up run is compared with recorded screens of 100 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo as a user runs it, and what is left of it when it is interrupted."""
+"""A user runs the whole demo, and also interrupts it: then nothing of it may be left."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_segments_along_the_axis_of_time() -> None:
 
 
 def heed_interrupts() -> None:
-    """What a shell starts in its background ignores SIGINT, and hands that on to all that it starts itself."""
+    """Take SIGINT again. A shell's background process ignores it, and so do all processes that it starts."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -57,7 +57,7 @@ def start(out: Path, **environment: str) -> subprocess.Popen[str]:
 
 
 def processes_that_name(text: str) -> list[str]:
-    """The command lines of all processes that mention `text`."""
+    """Return the command lines of all processes that contain `text`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

@@ -1,4 +1,4 @@
-"""What the Spark demo compares and draws; the run itself is `make demo-spark`."""
+"""The comparisons and pictures of the Spark demo. `make demo-spark` is the run itself."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The fault suite's own logic: that schedules replay, that damage is seen, that every check can fail."""
+"""The fault suite's own logic: schedules replay, damage is seen, and every check can fail."""

@@ -1,4 +1,4 @@
-"""A flipped bit is in a message of the case, at a place that a start cannot read as a torn end."""
+"""A flipped bit is in a message of the case, at a place that a start cannot take for the torn end of a log."""
 
 from __future__ import annotations
 

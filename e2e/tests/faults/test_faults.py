@@ -1,4 +1,4 @@
-"""The catalogue is whole and told; faults heal; what counts as two copies."""
+"""The catalogue and its page have the same faults; faults heal; which segments count as having two copies."""
 
 from __future__ import annotations
 

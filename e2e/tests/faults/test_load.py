@@ -1,4 +1,4 @@
-"""What a load makes of its producer's lines."""
+"""A load counts what its producer's process reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def load(tmp_path: Path) -> Load:
 
 
 def told(load: Load, *acks: tuple[int, float, int]) -> None:
-    """The producer tells acknowledgements: partition, when, segment."""
+    """Let the producer report acknowledgements: (partition, time, segment)."""
     load._take("producer", {"k": "progress", "case": 1, "acks": acks, "clock_shift_ms": 0, "ok": 0, "failed": 0,
                             "unknown": 0})  # fmt: skip
 

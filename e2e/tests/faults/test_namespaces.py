@@ -1,4 +1,7 @@
-"""Names, addresses and commands of a network of namespaces; and, with root, packets that arrive or do not."""
+"""Names, addresses and commands of a network of namespaces.
+
+With root, it also checks that packets arrive or are lost.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def test_only_what_ended_runs_left_is_swept() -> None:
 
 
 def traces(bridge: str) -> list[str]:
-    """What the kernel has of a network, by the name of its bridge."""
+    """Return the objects of a network that the kernel has, by the name of its bridge."""
     seen = subprocess.run(["ip", "-o", "link"], check=True, capture_output=True, text=True).stdout.split()
     seen += subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout.split()
     return [word for word in seen if bridge in word]
@@ -119,14 +122,14 @@ with socket.create_connection((sys.argv[1], 7000)) as peer:
 
 
 async def reaches(network: Namespaces, source: str, to: str, timeout_s: float) -> bool:
-    """Whether a process on one machine has an answer from one on another."""
+    """Whether a process on one machine gets an answer from a process on another."""
     argv = network.command(source, [sys.executable, "-c", SAY, network.layout.machines[to].address, str(timeout_s)])
     process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.DEVNULL)
     return await process.wait() == 0
 
 
 async def begins(network: Namespaces, broker: str) -> None:
-    """Wait until an echo answers this process."""
+    """Wait until an echo server answers this process."""
     async with asyncio.timeout(20):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The power cut can fail: a topic that does not flush before it acknowledges loses messages, and that is seen."""
+"""The power cut can fail: a topic that does not flush before it acknowledges loses messages, and the suite sees it."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ async def test_only_what_was_flushed_survives_a_power_cut(running: Running, tmp_
         assert flushed.problems == ()
         assert flushed.acknowledged > 300
         careless = await power_cut(running, clients, tmp_path / "careless", 2, flush=False)
-        # A consumer that lacks the lost messages is reported as stuck, if the judge sees it before its patience ends.
+        # The judge reports lost messages. If a consumer still waits for them, it reports the consumer as stuck.
         assert careless.lost > 0 or any("stuck" in problem for problem in careless.problems), careless
         assert not careless.ok

@@ -1,4 +1,4 @@
-"""The judgement of what a program published while faults went on."""
+"""The judgement of publications that a program made during faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from e2e.faults.publishing import PARTITIONS, Publishing
 
 
 def expected(seed: int, last: int) -> list[list[bytes]]:
-    """The rows of publications 1 to `last`, by partition."""
+    """Return the rows of publications 1 to `last`, by partition."""
     found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     for sequence in range(1, last + 1):
         for value, key in zip(*rows_of(seed, sequence), strict=True):
@@ -24,7 +24,7 @@ def expected(seed: int, last: int) -> list[list[bytes]]:
 
 
 class Stored:
-    """A client with rows."""
+    """A client that reads these rows."""
 
     def __init__(self, rows: list[list[bytes]]) -> None:
         self.rows = rows
@@ -50,14 +50,14 @@ class Stored:
 
 
 def program(tmp_path: Path, last: int = 6) -> Publishing:
-    """One that has published so much."""
+    """Return a program that has made `last` publications."""
     made = Publishing(("nowhere:1",), 3, random.Random(1), tmp_path)
     made.last = last
     return made
 
 
 async def wrong(made: Publishing, rows: list[list[bytes]]) -> list[str]:
-    """What is wrong with what is stored."""
+    """Return what the judgement finds wrong with these stored rows."""
     stored = cast(Any, Stored(rows))
     return [text for partition in range(PARTITIONS) if (text := await made._judge(stored, partition))]
 

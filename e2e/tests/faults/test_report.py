@@ -1,4 +1,4 @@
-"""What fails a case, what fails a run, and what is printed of it."""
+"""The problems that fail a case or a run, and how the report prints them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ GOOD = CaseResult(
 def history(
     outcomes: dict[int, str], delivered: list[int], *, closed: bool = True, gap: tuple[int, int] | None = None
 ) -> Report:
-    """The judgement of a history in which these messages were sent, settled so (empty: not at all), and delivered, and
-    the reader was told that those of `gap` are gone."""
+    """Judge a history: these messages were sent, settled with these outcomes (empty: without one), and delivered.
+
+    The reader was told of the gap `gap`.
+    """
     clock = iter(range(1, 1_000_000))
     events: list[dict[str, object]] = []
     sender, reader = (MemoryHistory(name, lambda: float(next(clock))) for name in ("sender", "reader"))

@@ -1,4 +1,4 @@
-"""Schedules come from the seed alone, and can be replayed in part."""
+"""Schedules follow from the seed alone, and a part of one can be replayed."""
 
 from __future__ import annotations
 

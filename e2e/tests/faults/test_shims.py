@@ -1,4 +1,4 @@
-"""The libraries below the processes do what the faults believe of them."""
+"""The preloaded libraries do what the faults expect of them."""
 
 from __future__ import annotations
 

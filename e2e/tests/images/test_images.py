@@ -1,6 +1,6 @@
-"""What of the image builds can be tested without building: who builds, and what is done inside.
+"""The parts of image builds that need no build: which engine builds, and what the build does inside.
 
-That a finished image runs as it should and has no installer left is looked at by each `make images`.
+Each `make images` checks that a finished image runs as it should and has no installer left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from images.build import PACKAGES, ROOT, alone, labels, parse, split_requirement
 
 
 def put_program(directory: Path, name: str, script: str) -> None:
-    """A program that is found first, and only there."""
+    """Put a program into the only directory in which programs are found."""
     path = directory / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -27,7 +27,7 @@ def put_program(directory: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only directory in which programs are looked for."""
+    """Return the only directory in which programs are found."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setenv("PATH", str(directory))

@@ -1,4 +1,4 @@
-"""The parts that need no cluster: which cases run, what is installed, whose processes are a container's."""
+"""The parts of the suite that need no cluster: the choice of cases, values of the chart, a container's processes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_container_is_found_by_its_id_in_the_cgroups_of_processes(tmp_path: Pa
     for pid, container in (("12", "a" * 64), ("7", "a" * 64), ("30", "b" * 64), ("self", "a" * 64)):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cgroup").write_text(f"4:memory:/kubelet/pod1/{container}\n")
-    (tmp_path / "99").mkdir()  # it ended while it was looked at
+    (tmp_path / "99").mkdir()  # a process that ended while the test's code read it
 
     assert container_pids(pod_with("a" * 64), tmp_path) == [7, 12]
 
@@ -89,7 +89,7 @@ def test_a_kubelet_is_found_by_its_kubeconfig(tmp_path: Path) -> None:
     ):
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "cmdline").write_text("\0".join(words) + "\0")
-    (tmp_path / "9").mkdir()  # it ended while it was looked at
+    (tmp_path / "9").mkdir()  # a process that ended while the test's code read it
 
     assert kubelet_pid("/state/node1.kubeconfig", tmp_path) == 5
     with pytest.raises(ClusterError, match="no kubelet runs with"):

@@ -1,4 +1,4 @@
-"""The table, the closing line and the exit status: what a figure over its limit does, and what it does not."""
+"""The table, the last line and the exit status. A figure over its limit fails a case only with strict limits."""
 
 from __future__ import annotations
 

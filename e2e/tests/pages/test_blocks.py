@@ -1,4 +1,4 @@
-"""What the pages' blocks are, how shown output is compared, and which blocks no test runs."""
+"""Finds the blocks of pages, compares shown output, and lists the blocks that no test runs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_terminal_runs_until_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_each_block_is_run_or_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """The list goes to the report: what a page says there, no test proves."""
+    """The report lists blocks that no test runs, so that a reader knows what is not proved."""
     left: list[Block] = []
     for page in pages():
         for block in runnable(page):

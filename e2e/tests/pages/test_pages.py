@@ -1,4 +1,4 @@
-"""README and the pages about a cluster on one machine, typed word for word as a reader types them."""
+"""Runs README and the pages about a cluster on one machine, word for word as a reader types them."""
 
 from __future__ import annotations
 

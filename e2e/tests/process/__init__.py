@@ -1,1 +1,1 @@
-"""Whole clusters of real processes under faults, judged by the history checker."""
+"""Whole clusters of real processes under faults. The history checker judges them."""

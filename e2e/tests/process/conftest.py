@@ -1,4 +1,4 @@
-"""One cluster of three groups of two for all tests of this folder: starting it costs more than any of them."""
+"""One cluster of three groups of two for all tests of this folder, because its start takes longer than any test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(running: LocalCluster) -> AsyncIterator[LocalCluster]:
-    """The cluster, whole before and after each test: a test that breaks it for the next one is red itself."""
+    """Check that the cluster is whole before and after each test. So a test that leaves it broken fails itself."""
     await running.wait_ready()
     yield running
     await running.heal()
@@ -33,7 +33,7 @@ async def cluster(running: LocalCluster) -> AsyncIterator[LocalCluster]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this directory strikes a whole cluster: `make test-faults`."""
+    """Mark all tests of this directory for `make test-faults`, because they break a whole cluster."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.faults)

@@ -1,7 +1,7 @@
-"""A plain program that publishes, for tests that kill it: `python -m e2e.tests.process.publishing_program`.
+"""A small program that publishes, for tests that kill it: `python -m e2e.tests.process.publishing_program`.
 
-It stages rows for all partitions of a topic and publishes them as one publication. It says on stdout where it is, and
-goes on when it is told to by a line on stdin.
+It stages rows for all partitions of a topic and publishes them as one publication. It writes its progress to stdout,
+and goes on when it gets a line on stdin.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from seriatim_api.errors import SeriatimError
 
 
 def rows_of(label: str, count: int) -> tuple[list[bytes], list[bytes]]:
-    """Values and keys."""
+    """Return values and keys of the rows."""
     return [b"%s-%d" % (label.encode(), number) for number in range(count)], [
         b"k%d" % number for number in range(count)
     ]

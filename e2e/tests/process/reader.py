@@ -1,6 +1,6 @@
 """A consumer in a process of its own, for tests that kill it: `python -m e2e.tests.process.reader`.
 
-It reads and acknowledges until its stdin ends, and says `ready` once the server knows it, active or standing by.
+It reads and acknowledges until its stdin ends. It says `ready` when the server knows it, as active or standby consumer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ async def _main(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """The program."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)

@@ -1,4 +1,7 @@
-"""Bad input at a broker's port while it serves others: a typed error, nothing stored, no other client disturbed."""
+"""A broker gets bad input while it serves others.
+
+It answers with a typed error, stores nothing, and disturbs no client.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ DEADLINE_S = 10.0
 
 
 async def garbage(address: str) -> None:
-    """Bytes that no protocol begins with; the broker hangs up, or ignores them until we do."""
+    """Send bytes with which no protocol begins. The broker hangs up, or ignores them until we hang up."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(random.Random(1).randbytes(4096))
@@ -40,7 +43,7 @@ async def garbage(address: str) -> None:
 
 
 async def first_frame(address: str, frame: bytes) -> errors.SeriatimError:
-    """What the broker says to a stream of appends that begins with `frame`."""
+    """Send `frame` as the first frame of a stream of appends. Return the broker's error."""
     async with grpc.aio.insecure_channel(address) as channel:
         call = channel.stream_stream("/seriatim.v1.Producing/Append")(timeout=DEADLINE_S)
         await call.write(frame)

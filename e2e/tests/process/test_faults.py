@@ -1,7 +1,8 @@
-"""What users see while brokers are killed, frozen, cut off and stopped: all goes on, and nothing is out of place.
+"""Brokers are killed, frozen, cut off and stopped. Users must see that all goes on, and that no message is out of
+order.
 
-Each test has a topic of its own and steady traffic on it; when its block ends, the history of all that was sent and
-delivered is judged.
+Each test has a topic of its own, with steady traffic. When its block ends, the history of all sent and delivered
+messages is judged.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ async def test_both_members_killed_and_back(cluster: LocalCluster, tmp_path: Pat
             dead = next(segment for segment in head_of(await running.look()).segments if segment.no == before.no)
             if dead.state == "UNSETTLED":
                 break
-            await cluster.start_again(before.group)  # on a busy machine a complaint may move the head before the kill
+            await cluster.start_again(before.group)  # on a busy machine the segment may move before the kill
         assert dead.state == "UNSETTLED", "no member is left that could know its length"
         await cluster.start_again(before.group)
         await running.observer.wait_until(Snapshot.settled, "the segment is settled", PROGRESS_DEADLINE_S)
@@ -103,7 +104,7 @@ async def test_a_graceful_stop_loses_no_outcome(cluster: LocalCluster, tmp_path:
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_a_standby_takes_over_from_a_consumer(cluster: LocalCluster, tmp_path: Path, how: str) -> None:
-    """Thawed, a consumer finds old deliveries in its buffers: it must not treat them as new ones."""
+    """A thawed consumer finds old deliveries in its buffers. It must not treat them as new."""
     topic = f"takeover-{how}"
 
     def arguments(name: str) -> list[str]:

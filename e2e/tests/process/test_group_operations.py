@@ -15,7 +15,7 @@ MESSAGE_COUNT = 300
 
 
 class Reader:
-    """A consumer that notes what it is given, epoch by epoch of its group."""
+    """A consumer that notes its messages, for each epoch of its group."""
 
     def __init__(self, client: seriatim.Client, topic: str) -> None:
         self._opening = client.consumer(topic, "g", on_group_change=self._changed)
@@ -29,7 +29,7 @@ class Reader:
             self.epochs.append([])
 
     async def run(self) -> None:
-        """Read and acknowledge until cancelled."""
+        """Read and acknowledge until the task is cancelled."""
         async with self._opening as consumer:
             while True:
                 for message in await consumer.fetch(20, 0.2):
@@ -40,7 +40,7 @@ class Reader:
                 self.came.set()
 
     async def until_it_has(self, last: int) -> None:
-        """Wait until the newest epoch has come to that message."""
+        """Wait until the reader has that message in the newest epoch."""
         async with asyncio.timeout(30):
             while not self.epochs[-1] or self.epochs[-1][-1] != last:
                 self.came.clear()
@@ -82,7 +82,7 @@ async def test_a_group_is_moved_under_its_running_consumer(cluster: LocalCluster
 
 
 async def rewind(admin: seriatim.Admin) -> seriatim.OperatedPartition:
-    """Rewind to the beginning. A server that was killed alone may cost the group its place meanwhile: look again."""
+    """Rewind to the beginning. Try again if a killed server makes the group lose its place meanwhile."""
     while True:
         (done,) = await admin.rewind_group("moved", "g", "earliest")
         if done.error_number != StaleGroupEpochError.number:
@@ -91,6 +91,6 @@ async def rewind(admin: seriatim.Admin) -> seriatim.OperatedPartition:
 
 
 def behind(start: int | None, count: int) -> int:
-    """So many messages behind an offset, in its segment."""
+    """Return the offset `count` messages after an offset, in the same segment."""
     assert start is not None
     return start + count

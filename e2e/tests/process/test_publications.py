@@ -1,4 +1,4 @@
-"""Publications on real brokers: all rows or none, once and in order, no matter which process is killed when."""
+"""Publications on real brokers: all rows or none, once and in order, whichever process is killed, and whenever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Program:
         self._process = process
 
     async def says(self, word: str) -> str:
-        """Wait for a line that begins so; returns it."""
+        """Wait for a line that begins with `word`, and return it."""
         assert self._process.stdout is not None
         async with asyncio.timeout(PROGRESS_DEADLINE_S):
             while line := (await self._process.stdout.readline()).decode().strip():
@@ -41,12 +41,12 @@ class Program:
         raise AssertionError(f"the program ended before it said {word!r}")
 
     def go_on(self) -> None:
-        """Let it publish."""
+        """Let the program publish."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
 
     async def kill(self) -> None:
-        """End it at once."""
+        """Kill the program."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
@@ -54,7 +54,7 @@ class Program:
 
 @asynccontextmanager
 async def program(cluster: LocalCluster, topic: str, *options: str) -> AsyncIterator[Program]:
-    """A run that has begun; killed at the end, if it has not ended."""
+    """Start the program. Kill it at the end if it has not ended."""
     arguments = [part for address in cluster.bootstrap for part in ("--bootstrap", address)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "e2e.tests.process.publishing_program", "--topic", topic, *arguments, *options,
@@ -68,7 +68,7 @@ async def program(cluster: LocalCluster, topic: str, *options: str) -> AsyncIter
 
 
 async def run_program(cluster: LocalCluster, topic: str, *options: str) -> str:
-    """What a whole run says at its end."""
+    """Run the program to its end. Return its last line."""
     async with program(cluster, topic, *options) as run:
         await run.says("staged")
         run.go_on()
@@ -76,7 +76,7 @@ async def run_program(cluster: LocalCluster, topic: str, *options: str) -> str:
 
 
 async def stored(client: Client, topic: str) -> list[list[bytes]]:
-    """All values, partition by partition, in their order."""
+    """Return all values of each partition, in their order."""
     found: list[list[bytes]] = []
     for partition in range(PARTITIONS):
         async with client.read_range(topic, partition) as reader:
@@ -85,7 +85,7 @@ async def stored(client: Client, topic: str) -> list[list[bytes]]:
 
 
 def expected(*labels: str, count: int = ROWS) -> list[list[bytes]]:
-    """The rows of these publications, one behind the other in each partition."""
+    """Return the rows of these publications by partition, one publication after another."""
     found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     for label in labels:
         for value, key in zip(*rows_of(label, count), strict=True):
@@ -123,7 +123,7 @@ async def test_a_plain_program_publishes_all_rows_once_however_often_it_runs(clu
         assert [topic.name for topic in await admin.list_topics() if topic.name.startswith("_")] == []
         with pytest.raises(errors.IllegalNameError):
             await client.producer("_stage")
-        # Operators see the stage topic, and give up a segment of it: only then does what waits for it go on.
+        # Operators see the stage topic. If they declare a gap in it, a publication that waits for lost rows goes on.
         assert (await admin.describe_topic("_stage")).topic.name == "_stage"
         chain = await admin.describe_chain("_stage", 0)
         with pytest.raises(errors.PreconditionError, match="no certificate says"):
@@ -147,7 +147,10 @@ async def test_a_program_killed_before_the_decision_leaves_nothing(cluster: Loca
 
 
 async def test_a_program_killed_at_any_moment_leaves_all_rows_or_none(cluster: LocalCluster) -> None:
-    """Killed before, during and after the decision; the same run, started again, finds out and reports the state."""
+    """The program is killed before, during and after the decision.
+
+    The same program, started again, learns and reports the state.
+    """
     async with Client.connect(cluster.bootstrap) as client:
         admin = client.admin()
         await admin.create_topic("pub-moments", PARTITIONS)
@@ -192,7 +195,7 @@ async def test_brokers_are_killed_while_they_carry_out(cluster: LocalCluster) ->
                 await cluster.start_again(victim)
                 try:
                     await publishing
-                except errors.StagedDataGoneError:  # no broker that has it answered: staged anew
+                except errors.StagedDataGoneError:  # no broker that has the rows answered: stage them again
                     chunk = await staged_again(client, "pub-killed", f"r{sequence}")
                     await writer.publish(sequence, [chunk])
         assert await stored(client, "pub-killed") == expected(*(f"r{number}" for number in range(rounds)))
@@ -200,7 +203,7 @@ async def test_brokers_are_killed_while_they_carry_out(cluster: LocalCluster) ->
 
 
 async def adopted_bytes(cluster: LocalCluster, broker: str) -> int:
-    """What a broker says that it adopted since it started."""
+    """Return how many bytes a broker has adopted since it started, by its own figures."""
     url = f"http://{cluster.plan.broker(broker).admin}/metrics"
     answer = await asyncio.to_thread(urllib.request.urlopen, url, timeout=PROGRESS_DEADLINE_S)
     text = answer.read().decode()
@@ -209,7 +212,7 @@ async def adopted_bytes(cluster: LocalCluster, broker: str) -> int:
 
 
 async def test_members_adopt_what_is_staged_and_keep_it(tmp_path: Path) -> None:
-    """Bodies are on each disk once, and are there after a kill of both."""
+    """Each disk has a body once, and has it after both members were killed."""
     options = ("--set", "head_cache_size_bytes_max=1")
     async with (
         LocalCluster(tmp_path, groups=1, members=2, proxy=False, broker_options=options) as cluster,
@@ -234,7 +237,10 @@ async def test_members_adopt_what_is_staged_and_keep_it(tmp_path: Path) -> None:
 
 
 async def staged_again(client: Client, topic: str, label: str) -> Chunk:
-    """Rows staged by a writer that is not opened, as a task in another process does; and pickled on the way."""
+    """Stage rows by a writer that is not opened, as a task in another process does.
+
+    The writer is pickled in between.
+    """
     values, keys = rows_of(label, ROWS)
     async with client.writer(topic, "nightly") as writer:
         chunk = pickle.loads(pickle.dumps(await writer.stage(values, keys)))

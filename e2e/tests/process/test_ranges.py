@@ -1,4 +1,4 @@
-"""Range reads on real brokers: every message once and in order, whichever member dies while they are read."""
+"""Range reads on real brokers: every message once and in order, whichever member dies during the read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PER_SEGMENT = 2_000
 
 
 class Filled:
-    """A topic of one partition, filled here, one segment after another."""
+    """A topic of one partition. A test fills one segment after another."""
 
     def __init__(self, cluster: LocalCluster, client: Client, name: str) -> None:
         self.cluster = cluster
@@ -36,7 +36,7 @@ class Filled:
         self.times: list[datetime] = []
 
     async def fill(self, producer: Producer, count: int = PER_SEGMENT) -> None:
-        """Add messages, in batches of a hundred, so that a test can act while a reader is in the middle of them."""
+        """Add messages in batches of 100, so that a test can act while a reader is between two batches."""
         for _ in range(count // 100):
             values = [b"%d" % (len(self.values) + more) for more in range(100)]
             await (await producer.send_many(values))
@@ -44,25 +44,25 @@ class Filled:
         self.times.append(datetime.now(UTC))
 
     async def switch(self) -> None:
-        """Open the next segment, on another group."""
+        """Open the next segment on another group."""
         admin = self.client.admin()
         chain = await admin.describe_chain(self.name, 0)
         await admin.switch_partition(chain.partition_id)
 
     async def members(self, offset: int) -> tuple[str, ...]:
-        """Who has the segment in which that offset is."""
+        """Return the members of the segment of that offset."""
         chain = await self.client.admin().describe_chain(self.name, 0)
         return next(segment.members for segment in chain.segments if segment.no == split_offset(offset)[0])
 
     async def read(self, **options: object) -> list[bytes]:
-        """All that a range reader gives."""
+        """Return all values that a range reader gives."""
         async with self.client.read_range(self.name, 0, **options) as reader:  # type: ignore[arg-type]
             return [message.value async for message in reader]
 
 
 @asynccontextmanager
 async def filled(cluster: LocalCluster, name: str, segments: int = 3) -> AsyncIterator[Filled]:
-    """A topic with so many segments, the last of them open."""
+    """Make a topic with `segments` segments. The last one is open."""
     async with Client.connect(cluster.bootstrap) as client:
         await client.admin().create_topic(name)
         topic = Filled(cluster, client, name)
@@ -208,7 +208,7 @@ async def test_a_reader_goes_on_where_it_was_when_its_broker_is_gone(cluster: Lo
         async with topic.client.read_range(topic.name, 0, credit_bytes=1 << 16) as reader:
             async for message in reader:
                 found.append(message.value)
-                if len(found) % PER_SEGMENT == 150:  # one of the two that have this segment
+                if len(found) % PER_SEGMENT == 150:  # kill one of the two members of this segment
                     victim = (await topic.members(message.offset))[0]
                     if victim not in struck:
                         struck.add(victim)
@@ -238,7 +238,7 @@ async def test_behind_an_unsettled_segment_is_the_end_until_a_member_is_back(clu
 
 
 async def test_what_retention_drops_is_told_also_in_the_middle_of_a_range(tmp_path: Path) -> None:
-    """On a cluster of its own, whose brokers look often what may go."""
+    """The test has a cluster of its own, whose brokers look often for messages to drop."""
     options = ("--set", "retention_look_s=0.2")
     async with LocalCluster(tmp_path, groups=2, members=2, name="trimmed", broker_options=options) as cluster:
         async with Client.connect(cluster.bootstrap) as client:
@@ -261,7 +261,7 @@ async def test_what_retention_drops_is_told_also_in_the_middle_of_a_range(tmp_pa
         offsets = [offset for offset, _ in found]
         assert offsets == sorted(set(offsets))
         assert losses, "the reader was in the middle of what was dropped"
-        for left, right in pairwise(offsets):  # a hole is a loss that was told, or the end of a segment
+        for left, right in pairwise(offsets):  # a hole is a loss that the reader was told of, or a segment's end
             told_here = [loss for loss in losses if left < loss.start < right or loss.start == left + 1]
             assert right == left + 1 or told_here or split_offset(right)[1] == 0, (left, right)
         async with Client.connect(cluster.bootstrap) as client:
@@ -284,7 +284,7 @@ async def test_what_retention_drops_is_told_also_in_the_middle_of_a_range(tmp_pa
 
 
 async def test_a_lost_segment_raises_unless_the_reader_takes_losses(tmp_path: Path) -> None:
-    """On a cluster of its own: disks that were declared lost must not come back."""
+    """The test has a cluster of its own, because disks that were declared lost must not come back."""
     async with LocalCluster(tmp_path, groups=2, members=2, name="lost") as cluster, filled(cluster, "lost", 1) as topic:
         observer = Observer(topic.client.admin(), topic.name)
         group, no = (await observer.look()).chains[0].head.group, (await observer.look()).chains[0].head.no

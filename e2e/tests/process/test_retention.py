@@ -1,4 +1,4 @@
-"""Retention on real brokers: what is beyond the limit goes from all disks, and every kind of reader is told."""
+"""Retention on real brokers: messages beyond the limit are dropped on all disks, and every kind of reader is told."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRIM_DEADLINE_S = 30.0
 
 
 async def until_kept(client: Client, topic: str, fits: Callable[[RetainedRange], bool]) -> RetainedRange:
-    """What is kept of a topic's only partition, as soon as it fits."""
+    """Wait until the kept range of a topic's only partition fits. Return it."""
     until = time.monotonic() + TRIM_DEADLINE_S
     while True:
         (kept,) = await client.retained(topic)
@@ -103,7 +103,7 @@ async def test_what_is_too_much_goes_and_readers_are_told(tmp_path: Path) -> Non
 
 
 async def refuse_nonsense(client: Client) -> None:
-    """Settings that no broker could keep are refused, and change nothing."""
+    """Check that settings which no broker could keep are refused, and change nothing."""
     admin = client.admin()
     for wrong in (
         {"retention_ms": 5},

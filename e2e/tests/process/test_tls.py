@@ -1,4 +1,4 @@
-"""Whole clusters that speak TLS on every port: the same promise, and certificates replaced under traffic."""
+"""Whole clusters with TLS on every port: they keep their promises, also if certificates are replaced under traffic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def secure(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    """Two groups of two with TLS, without the proxy."""
+    """Start two groups of two with TLS, without the proxy."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     async with LocalCluster(tmp_path / "cluster", groups=2, proxy=False, name="tls", tls=True) as cluster:
         yield cluster
@@ -42,7 +42,7 @@ async def secure(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 
 
 async def is_accepted(address: str, tls: Tls | None) -> bool:
-    """Whether the broker there answers a client with these certificates; raises what it meets instead."""
+    """Whether the broker at `address` answers a client with these certificates. Other errors are raised."""
     async with Client.connect(address, tls=tls) as client:
         try:
             await client.producer("there is no such topic".replace(" ", "-"))
@@ -61,7 +61,7 @@ async def until(holds: Callable[[], Coroutine[Any, Any, bool]]) -> None:
 
 
 async def until_all(cluster: LocalCluster, tls: Tls, *, accepted: bool) -> None:
-    """Until every broker accepts a client, or none does: a broker looks at its files when a client connects."""
+    """Wait until every broker accepts a client, or none does. A broker reads its files when a client connects."""
 
     async def holds() -> bool:
         for address in cluster.bootstrap:
@@ -131,7 +131,7 @@ async def test_the_authority_is_replaced_under_traffic_and_nothing_that_stands_b
         (used / f"{name}.new").rename(used / name)
 
     async def half_is_told() -> bool:
-        """A certificate without its key: the old pair stays in use, and every broker says so."""
+        """Whether every broker reports a certificate without its key. The brokers still use the old pair."""
         answers = [await is_accepted(address, client_of(old, old / "ca.crt")) for address in secure.bootstrap]
         return all(answers) and log_lines(secure, "certificates_not_reloaded") >= len(secure.broker_names)
 
@@ -155,7 +155,8 @@ async def test_the_authority_is_replaced_under_traffic_and_nothing_that_stands_b
         await running.goes_on()
         assert (log_lines(secure, "link_up"), log_lines(secure, "link_down")) == links, "no link was made anew"
         assert [chain.head.no for chain in (await running.look()).chains] == segments, "nothing was switched"
-        # What breaks now is made again with the new certificates: links, streams, and the way to the coordinator.
+        # Connections that break now are made again with the new certificates: links, streams, and those to the
+        # coordinator.
         victim = await running.master()
         await secure.kill(victim)
         await running.goes_on()
@@ -168,7 +169,7 @@ async def test_the_authority_is_replaced_under_traffic_and_nothing_that_stands_b
 async def test_a_client_certificate_that_has_expired_is_refused_and_one_in_time_is_not(
     secure: LocalCluster, tmp_path: Path
 ) -> None:
-    """With an authority of our own, because the cluster's forgets its key."""
+    """The test has an authority of its own, because the cluster's authority forgets its key."""
     trustme = pytest.importorskip("trustme")
     from datetime import UTC, datetime
 

@@ -1,7 +1,7 @@
 """Steady traffic through a real cluster while a test breaks it, and the checker's judgement at the end.
 
-Every message is a number; a producer sends the next ones every few milliseconds, a consumer reads and acknowledges
-them, and both write down what they see. A test waits for progress, never for time.
+Every message is a number. A producer sends the next ones every few milliseconds, a consumer reads and acknowledges
+them, and both write down what they see. A test waits until a number of messages has passed, and never for a time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ GROUP: Final = "readers"
 
 
 class Traffic:
-    """What runs, and what a test asks of it.
+    """The running traffic, and what a test may ask of it.
 
     Attributes:
-        observer: Of the topic and of the consumer group.
-        acknowledged: Messages with outcome ok.
-        not_ok: Messages with another outcome.
-        delivered: Messages that the consumer was given, repeats included.
+        observer: The observer of the topic and of the consumer group.
+        acknowledged: The number of messages with the outcome ok.
+        not_ok: The number of messages with another outcome.
+        delivered: The number of messages that the consumer got, repeats included.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -45,27 +45,27 @@ class Traffic:
         self._changed = asyncio.Condition()
 
     async def look(self) -> Snapshot:
-        """The cluster now."""
+        """Read a snapshot of the cluster."""
         return await self.observer.look()
 
     async def master(self, partition: int = 0) -> str:
-        """The broker that accepts the partition's messages now."""
+        """Return the broker that accepts the partition's messages now."""
         return (await self.look()).chains[partition].head.members[0]
 
     async def moved_past(self, segment_no: int, partition: int = 0) -> SegmentNow:
-        """Wait until a later segment is open than that one; other partitions may go on all the while."""
+        """Wait until a segment after that one is open. Other partitions may go on meanwhile."""
         await self.observer.wait_until(
             lambda now: now.chains[partition].head.no > segment_no, "the partition has moved", PROGRESS_DEADLINE_S
         )
         return (await self.look()).chains[partition].head
 
     async def goes_on(self, count: int = 100) -> None:
-        """Wait until so many more messages are acknowledged, and delivered."""
+        """Wait until `count` more messages are acknowledged and delivered."""
         acknowledged, delivered = self.acknowledged + count, self.delivered + count
         await self._until(lambda: self.acknowledged >= acknowledged and self.delivered >= delivered)
 
     async def accepts(self, count: int = 100) -> None:
-        """Wait until so many more messages are acknowledged, whether consumers see them or not."""
+        """Wait until `count` more messages are acknowledged. Deliveries do not matter."""
         wanted = self.acknowledged + count
         await self._until(lambda: self.acknowledged >= wanted)
 
@@ -74,19 +74,19 @@ class Traffic:
             await self._changed.wait_for(holds)
 
     async def finish(self) -> None:
-        """Send no more, and wait until all that was sent is acknowledged by the group."""
+        """Stop sending. Wait until the group has acknowledged all that was sent."""
         self.sending = False
         await self.observer.wait_until(
             lambda now: self._outstanding == 0 and now.settled() and now.drained(), "all is read", PROGRESS_DEADLINE_S
         )
 
     async def changed(self) -> None:
-        """Something was counted."""
+        """Wake the waiting tests, because a number has changed."""
         async with self._changed:
             self._changed.notify_all()
 
     async def send(self, producer: Producer) -> None:
-        """Send numbers, until told to stop; returns when all have an outcome."""
+        """Send numbers until `finish` is called. Return when all have an outcome."""
         number = 0
         async with asyncio.TaskGroup() as settling:
             while self.sending:
@@ -108,7 +108,7 @@ class Traffic:
         await self.changed()
 
     async def read(self, consumer: Consumer) -> None:
-        """Read and acknowledge, for ever."""
+        """Read and acknowledge until the task is cancelled."""
         while True:
             messages = await consumer.fetch(timeout_s=1.0)
             for message in messages:
@@ -119,7 +119,8 @@ class Traffic:
 
 @asynccontextmanager
 async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: bool = True) -> AsyncIterator[Traffic]:
-    """Traffic on a new topic for as long as the block lasts; then everything must be there, once and in order.
+    """Send and read on a new topic for as long as the block lasts. Then check that everything is there, once and in
+    order.
 
     Args:
         cluster: The cluster that gets the traffic.
@@ -131,7 +132,7 @@ async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: 
         client_tls = tls_of(cluster)
         async with Client.connect(cluster.bootstrap, tls=client_tls, recorder=history, message_id=int) as client:
             admin = client.admin()
-            with suppress(TopicExistsError):  # the answer to a first attempt was lost
+            with suppress(TopicExistsError):  # the answer to the first attempt was lost
                 await admin.create_topic(topic, PARTITION_COUNT, settings=TopicSettings(flush=True))
             await Observer(admin, topic).wait_until(Snapshot.settled, f"{topic} accepts", PROGRESS_DEADLINE_S)
             running = Traffic(Observer(admin, topic, GROUP))
@@ -153,7 +154,7 @@ async def traffic(cluster: LocalCluster, topic: str, directory: Path, *, reads: 
 
 
 def tls_of(cluster: LocalCluster) -> Tls | None:
-    """What clients of a cluster show and believe; None where it speaks plain text."""
+    """Return the certificates for clients of a cluster; None if it speaks plain text."""
     if cluster.tls is None:
         return None
     files = cluster.tls.client

@@ -1,4 +1,4 @@
-"""What `make faults-spark` strikes, and what it finds in the target."""
+"""The faults of `make faults-spark`, and its comparison of the target with the source."""
 
 from __future__ import annotations
 
