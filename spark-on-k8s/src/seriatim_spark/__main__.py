@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# spark-submit runs this file as a script and puts its folder first in sys.path. There Python would find our modules by
-# their last names, in place of others.
+# spark-submit runs this file as a script and puts its folder first in sys.path. Then Python would find our modules
+# under their last names, in place of other modules.
 sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parent]
 
 if __name__ == "__main__":

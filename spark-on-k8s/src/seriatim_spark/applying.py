@@ -45,7 +45,7 @@ SCHEMA: Final = pa.schema(
         ("append_time", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""Of the table, and of the changes that are merged."""
+"""The columns of the table, and of the changes that are merged."""
 
 
 class ApplyError(Exception):
@@ -127,7 +127,7 @@ def with_settings(state: TableState, topic: str, buckets: int | None, order_by: 
 
 
 def newest(rows: pa.Table, order_by: OrderBy) -> pa.Table:
-    """The newest row of each key, in the order of keys.
+    """Return the newest row of each key, in the order of keys.
 
     Raises:
         ApplyError: A key has rows in two partitions, whose offsets cannot be compared, and `order_by` is `offset`.
@@ -160,7 +160,7 @@ def newest(rows: pa.Table, order_by: OrderBy) -> pa.Table:
 
 
 def merge(table: pa.Table | None, changes: pa.Table, order_by: OrderBy, tombstones_from_us: int) -> pa.Table:
-    """The table of a bucket with changes merged into it.
+    """Merge changes into the rows of a bucket. Return its new rows.
 
     Args:
         table: The rows of the bucket now; None: no rows yet.
@@ -178,7 +178,7 @@ def merge(table: pa.Table | None, changes: pa.Table, order_by: OrderBy, tombston
 
 
 def write_bucket(directory: str, bucket: int, rows: pa.Table) -> str:
-    """Write a new file of a bucket; returns its path below the directory. No table names it yet."""
+    """Write a new file of a bucket. Return its path below the directory. No table names the file yet."""
     files, root = file_system(directory)
     files.create_dir(f"{root}/data", recursive=True)
     name = f"data/{bucket:05}-{uuid.uuid4().hex}.parquet"
@@ -190,7 +190,7 @@ def write_bucket(directory: str, bucket: int, rows: pa.Table) -> str:
 
 
 def read_bucket(directory: str, name: str | None) -> pa.Table | None:
-    """The rows of a bucket."""
+    """Read the rows of a bucket; None if it has no file."""
     if name is None:
         return None
     files, root = file_system(directory)
@@ -199,7 +199,7 @@ def read_bucket(directory: str, name: str | None) -> pa.Table | None:
 
 
 def read_table(directory: str) -> pa.Table:
-    """The whole table, without tombstones.
+    """Read the whole table, without tombstones.
 
     Raises:
         ApplyError: The directory has no table.
@@ -213,14 +213,14 @@ def read_table(directory: str) -> pa.Table:
 
 
 def paths_of(directory: str) -> list[str]:
-    """The files of the table now, for a program that reads Parquet; rows with `deleted` are tombstones."""
+    """Return the files of the table now, for a program that reads Parquet. Rows with `deleted` are tombstones."""
     state = read_state(directory)
     _, root = file_system(directory)
     return [] if state is None else [f"{root}/{name}" for name in sorted(state.files.values())]
 
 
 def next_state(state: TableState, changed: Mapping[int, tuple[str, int]], now_s: float) -> tuple[TableState, list[str]]:
-    """The state of the table after a micro-batch, and the files that no reader needs any more.
+    """Return the state of the table after a micro-batch, and the files that no reader needs any more.
 
     Args:
         state: The state before the micro-batch.
@@ -238,7 +238,7 @@ def next_state(state: TableState, changed: Mapping[int, tuple[str, int]], now_s:
 
 
 def remove(directory: str, names: list[str]) -> None:
-    """Delete files below the directory. A file that is gone already is not an error."""
+    """Delete files below the directory. A file that does not exist is no error."""
     files, root = file_system(directory)
     for name in names:
         if files.get_file_info(f"{root}/{name}").type == pafs.FileType.File:
@@ -246,10 +246,10 @@ def remove(directory: str, names: list[str]) -> None:
 
 
 def remove_unnamed(directory: str, state: TableState | None) -> int:
-    """Delete files that no table names, which tasks that failed have left. Returns their number.
+    """Delete files that no table names. Failed tasks have left them. Return their number.
 
     Only the driver that made the newest link may call it, and only between micro-batches. Earlier drivers can make no
-    link any more, so none of these files can enter the table.
+    link any more, so these files cannot enter the table.
     """
     files, root = file_system(directory)
     named = set() if state is None else {*state.files.values(), *state.before}

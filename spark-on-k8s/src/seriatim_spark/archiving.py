@@ -31,10 +31,10 @@ from seriatim_spark.files import ASIDE, DirectoryError, file_system, flush_path
 COLUMNS: Final = (
     "offset", "timestamp", "append_time", "key", "value", "tag", "headers", "producer", "epoch", "sequence", "passed",
 )  # fmt: skip
-"""What a file holds; the rest is in its path."""
+"""The columns of a file. Its path has the other columns."""
 
 SOURCE_COLUMNS: Final = ("topic", "incarnation", "partition", "range_start", "range_end", *COLUMNS)
-"""What is asked of the source."""
+"""The columns that the archive reads from the source."""
 
 FOOTER_KEY: Final = b"seriatim.archive"
 VERSION: Final = 1
@@ -74,7 +74,7 @@ class Checksums:
         self.size_bytes = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
+        """Add the next rows."""
         offsets = batch.column("offset").to_numpy(zero_copy_only=False)
         self._add("offset", offsets.astype("<i8", copy=False))
         for name in ("key", "value"):
@@ -91,7 +91,7 @@ class Checksums:
         if data is not None and not column.null_count:
             self._add(name, memoryview(data)[bounds[0] : bounds[-1]])
             self.size_bytes += int(bounds[-1] - bounds[0])
-        elif data is not None:  # bytes below a null belong to no row
+        elif data is not None:  # the bytes of a null belong to no row
             taken = pa.concat_arrays([column.drop_null()])
             if len(taken):
                 begin = np.frombuffer(taken.buffers()[1], np.int32)[taken.offset : taken.offset + len(taken) + 1]
@@ -99,7 +99,7 @@ class Checksums:
                 self.size_bytes += int(begin[-1]) - int(begin[0])
 
     def _add(self, name: str, data: Any) -> None:
-        # Lengths and bytes have sums of their own: how rows were cut into batches must not matter.
+        # Lengths and bytes have sums of their own, so that it does not matter how rows were cut into batches.
         part = name if not isinstance(data, np.ndarray) or name == "offset" else f"{name}_length"
         self.values[part] = zlib.crc32(data, self.values.get(part, 0))
 
@@ -135,7 +135,7 @@ class FileWriter:
         self.passed = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """The next rows, with the columns `COLUMNS`."""
+        """Write the next rows, with the columns `COLUMNS`."""
         self.checksums.take(batch)
         self.rows += batch.num_rows
         self.passed += int(batch.column("passed").to_numpy(zero_copy_only=False).sum())
@@ -155,7 +155,8 @@ class FileWriter:
         path = path_of(footer, day)
         place = f"{self._root}/{path}"
         if self._files.get_file_info(place).type == pafs.FileType.File:
-            # The earlier file is whole. It may hold more rows than this one, if retention dropped messages in between.
+            # The earlier file is whole. It may hold more rows than this one, because retention may have dropped
+            # messages since.
             self._files.delete_file(self._aside)
             with self._files.open_input_file(place) as source, pq.ParquetFile(source) as file:
                 return path, footer_of(file, path)
@@ -163,7 +164,7 @@ class FileWriter:
         self._files.create_dir(parent, recursive=True)
         flush_path(self._files, self._aside)
         self._files.move(self._aside, f"{self._root}/{path}")
-        while len(parent) >= len(self._root):  # the rename, and the directories that are new
+        while len(parent) >= len(self._root):  # makes the rename and new directories durable
             flush_path(self._files, parent)
             parent = parent.rpartition("/")[0]
         return path, footer
@@ -190,13 +191,13 @@ class Reach(NamedTuple):
 class ArchiveWriter:
     """Writes rows of the source, in its order, into files: one for each range and day.
 
-    A range that a failed attempt has written before is cut into the same files again. If retention has dropped messages
-    of the range since, the rest would be cut in other places. Then the earlier files stay, and only rows behind them
-    are written.
+    If an earlier attempt has written a range, the range is cut into the same files again. If retention has dropped
+    messages of the range since then, the rest would be cut in other places. Then the earlier files stay, and only rows
+    behind them are written.
 
     Args:
-        directory: Path, or a URL that pyarrow knows.
-        file_rows: Rows of a file at most.
+        directory: A path, or a URL that pyarrow knows.
+        file_rows: The most rows of a file.
     """
 
     def __init__(self, directory: str, file_rows: int) -> None:
@@ -204,15 +205,15 @@ class ArchiveWriter:
         self._file_rows = file_rows
         self._open: FileWriter | None = None
         self._range: tuple[str, str, int, int, int] | None = None  # topic, incarnation, partition, start, end
-        self._day: int | None = None  # of the file that is open
-        self._start = 0  # of the file that is open, or comes next
-        self._next = 0  # where the next row stands, if none is missing
+        self._day: int | None = None  # the day of the open file
+        self._start = 0  # the first offset of the open or next file
+        self._next = 0  # the offset of the next row, if none is missing
         self._done: list[tuple[str, Footer]] = []
         self.reached: list[Reach] = []
-        """Of each range, once `finish` was called."""
+        """How far the rows of each range went. It is complete after `finish`."""
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """The next rows, with the columns `SOURCE_COLUMNS`."""
+        """Write the next rows, with the columns `SOURCE_COLUMNS`."""
         at = 0
         for upto in [*_borders(batch), batch.num_rows]:
             if upto > at:
@@ -220,7 +221,7 @@ class ArchiveWriter:
                 at = upto
 
     def _take_part(self, part: pa.RecordBatch) -> None:
-        """Rows of one range and one day."""
+        """Write rows of one range and one day."""
         names = ("topic", "incarnation", "partition", "range_start", "range_end")
         place: Any = tuple(part.column(name)[0].as_py() for name in names)
         if place != self._range:
@@ -241,7 +242,7 @@ class ArchiveWriter:
 
     def _take_rows(self, rows: pa.RecordBatch, day: int) -> None:
         offsets = rows.column("offset").to_numpy(zero_copy_only=False)
-        if offsets[0] < self._start:  # the rows before are in files already
+        if offsets[0] < self._start:  # earlier files have the rows before
             rows = rows.slice(int(np.count_nonzero(offsets < self._start)))
         while rows.num_rows:
             first = rows.column("offset")[0].as_py()
@@ -254,7 +255,10 @@ class ArchiveWriter:
             rows = rows.slice(room)
 
     def _keep_written(self) -> None:
-        """Go on behind the files of an earlier attempt, because messages are missing here or a segment ends."""
+        """Go on behind the files of an earlier attempt.
+
+        Called if messages are missing at this place, or a segment ends here.
+        """
         assert self._range is not None
         for start, end, path in chain_of(self._files, self._root, *self._range):
             if start < self._start:
@@ -267,7 +271,7 @@ class ArchiveWriter:
             self._start = end
 
     def _close(self, end: int) -> None:
-        """Finish the open file: it covers the range up to `end`."""
+        """Finish the open file. It covers the range up to `end`."""
         if self._open is None:
             return
         assert self._range is not None
@@ -284,12 +288,12 @@ class ArchiveWriter:
         self._range = None
 
     def finish(self) -> list[tuple[str, Footer]]:
-        """All files: paths below the directory, and footers."""
+        """Finish the last file. Return paths below the directory and footers of all files."""
         self._end_range()
         return self._done
 
     def give_up(self) -> None:
-        """Remove the file that is not whole."""
+        """Remove the unfinished file."""
         if self._open is not None:
             self._open.give_up()
             self._open = None
@@ -298,7 +302,7 @@ class ArchiveWriter:
 def chain_of(
     files: pafs.FileSystem, root: str, topic: str, incarnation: str, partition: int, start: int, end: int
 ) -> list[tuple[int, int, str]]:
-    """Files of a range, one behind the other from its start: where each begins and ends, and its path below `root`."""
+    """Return the files of a range, one behind another from its start: start, end, and path below `root` of each."""
     base = f"{root}/topic={topic}/incarnation={incarnation}/partition={partition}"
     if files.get_file_info(base).type != pafs.FileType.Directory:
         return []
@@ -324,7 +328,7 @@ def _days(batch: pa.RecordBatch) -> Any:
 
 
 def _borders(batch: pa.RecordBatch) -> list[int]:
-    """Rows at which another range or another day begins."""
+    """Return the rows at which another range or another day begins."""
     if batch.num_rows < 2:
         return []
     changes = np.diff(_days(batch)) != 0
@@ -373,5 +377,5 @@ def footer_of(file: pq.ParquetFile, path: str) -> Footer:
 
 
 def batches_of(file: pq.ParquetFile, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, in their order."""
+    """Read the rows of a file, in their order."""
     yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns))

@@ -16,13 +16,13 @@ import pyarrow as pa
 from seriatim_api.ids import INDEX_BITS, format_offset
 
 COLUMNS: Final = ("offset", "append_time", "producer", "epoch", "sequence", "passed")
-"""What of a row is looked at."""
+"""The columns that the checks need."""
 
 PRODUCERS_MAX: Final = 100_000
-"""Of a cover, and of a partition, whose sequences are followed."""
+"""The most producers of a cover, and of a partition, whose sequences are followed."""
 
 FINDINGS_MAX: Final = 100
-"""Of one kind in a cover that are kept; all are counted."""
+"""The most findings of one kind that a cover keeps. All findings are counted."""
 
 _INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 
@@ -92,12 +92,12 @@ class Cover:
         return Where(self.topic, self.incarnation, self.partition)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the cover as plain data for JSON."""
         return asdict(self)
 
 
 def cover_from(value: dict[str, Any]) -> Cover:
-    """What `Cover.as_dict` gave, after JSON."""
+    """Make a cover from the data of `Cover.as_dict`, after JSON."""
     producers = {name: (at[0], at[1], at[2], at[3]) for name, at in value["producers"].items()}
     return Cover(**{**value, "producers": producers})
 
@@ -106,7 +106,7 @@ class CoverCheck:
     """Follows the rows of one cover.
 
     Args:
-        cover: Its place; filled here.
+        cover: The cover that is filled. It has a place, and no rows yet.
     """
 
     def __init__(self, cover: Cover) -> None:
@@ -116,7 +116,7 @@ class CoverCheck:
         self._found: dict[str, int] = {}  # places of each kind
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """The next rows; the batch has the columns `COLUMNS`."""
+        """Check the next rows. The batch has the columns `COLUMNS`."""
         if batch.num_rows == 0:
             return
         offsets = _numbers(batch, "offset")
@@ -133,7 +133,7 @@ class CoverCheck:
         self._next = int(offsets[-1]) + 1
 
     def finish(self) -> Cover:
-        """No more rows come."""
+        """Check the end of the range, after the last row. Return the cover."""
         cover = self.cover
         cover.reached = self._next
         same = self._next >> INDEX_BITS == cover.end >> INDEX_BITS
@@ -168,7 +168,7 @@ class CoverCheck:
     def _check_offsets(self, offsets: Any, passed: Any) -> None:
         expected = np.concatenate([[self._next], offsets[:-1] + 1])
         same = offsets >> INDEX_BITS == expected >> INDEX_BITS
-        # At the first row of a later segment, what was passed over may lie in the segment before.
+        # If this is the first row of a later segment, the messages that were passed over may be in the segment before.
         ahead = np.where(same, offsets - expected, offsets & _INDEX_MASK) - passed
         back = (offsets < expected) | (same & (ahead < 0))
         holes = np.flatnonzero((ahead > 0) & ~back)
@@ -186,7 +186,10 @@ class CoverCheck:
             self._find("time", int(offsets[back[0]]), len(back), "the append time goes back")
 
     def _check_sequences(self, batch: pa.RecordBatch, offsets: Any) -> None:
-        """Runs of rows of one producer whose sequences follow one another are looked at as one."""
+        """Check the sequences of producers.
+
+        Rows of one producer whose sequences follow one another are checked as one run.
+        """
         producers = _producers(batch)
         epochs = _numbers(batch, "epoch")
         sequences = _numbers(batch, "sequence")
@@ -215,7 +218,7 @@ class CoverCheck:
 
 
 def _against(old_epoch: int, old_last: int, epoch: int, first: int, last: int) -> Iterator[tuple[str, int, str]]:
-    """What is wrong with sequences [first, last] of an epoch behind the last one that was seen."""
+    """Return the problems of sequences [first, last] of an epoch that come after `old_last` of `old_epoch`."""
     if epoch < old_epoch:
         yield "epoch", 1, f"epoch {epoch} stands behind epoch {old_epoch}"
     elif epoch == old_epoch and first <= old_last:
@@ -231,7 +234,7 @@ def _numbers(batch: pa.RecordBatch, name: str) -> Any:
 
 
 def _producers(batch: pa.RecordBatch) -> Any:
-    """The ids as an array of rows of 16 bytes."""
+    """Return the ids as an array of rows of 16 bytes."""
     column = batch.column("producer")
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -242,7 +245,7 @@ def _producers(batch: pa.RecordBatch) -> Any:
 
 
 def excused(cover: Cover, passed: int, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings without that of the end of a cover, of which it is known that it holds `passed` repeats only."""
+    """Return the findings without the hole at the end of a cover, because only `passed` repeats are there."""
     rest = [
         one
         for one in findings
@@ -258,7 +261,7 @@ def excused(cover: Cover, passed: int, findings: Sequence[Finding]) -> list[Find
 
 @dataclass(slots=True)
 class PartitionReport:
-    """A partition as its covers show it. `untold`: there were more producers than are followed."""
+    """The checked covers of a partition together. `untold`: there were more producers than the audit follows."""
 
     where: Where
     covers: int = 0
@@ -272,7 +275,7 @@ class PartitionReport:
 
 
 def put_together(covers: Iterable[Cover], findings: Sequence[Finding]) -> list[PartitionReport]:
-    """One report for each partition, sorted, with all findings in the order of their offsets."""
+    """Make one report for each partition, sorted. Its findings are in the order of their offsets."""
     by_where: dict[Where, list[Cover]] = {}
     for cover in covers:
         by_where.setdefault(cover.where, []).append(cover)
@@ -287,7 +290,7 @@ def put_together(covers: Iterable[Cover], findings: Sequence[Finding]) -> list[P
 
 
 def _chain(covers: Sequence[Cover], report: PartitionReport) -> None:
-    """Put the covers of a partition one behind the other."""
+    """Check that the covers of a partition follow one another."""
     last_time: int | None = None
     producers: dict[str, tuple[int, int]] = {}
     for number, cover in enumerate(covers):
@@ -307,7 +310,7 @@ def _chain(covers: Sequence[Cover], report: PartitionReport) -> None:
             text = f"{format_offset(cover.start)} to {format_offset(min(cover.end, report.end))} is covered twice"
             report.findings.append(_of(cover, "twice", cover.start, cover.rows, text))
             report.end = max(report.end, cover.end)
-            continue  # what it holds stands behind what it repeats: there is nothing more to say of it
+            continue  # its rows repeat earlier ones, so times and sequences are not compared
         if last_time is not None and cover.first_time is not None and cover.first_time < last_time:
             report.findings.append(_of(cover, "time", cover.start, 1, f"the append time goes back {between}"))
         last_time = cover.last_time if cover.last_time is not None else last_time

@@ -1,4 +1,4 @@
-"""Planning of a batch read: from where to where in each partition, and which task reads what."""
+"""Planning of a batch read: the range of each partition, and the ranges of each task."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from seriatim_spark.units import (
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a batch read reads.
+    """The plan of a batch read.
 
     Attributes:
-        ranges: By partition, from the first message that is kept on.
-        gone: What lay before that and was asked for, by partition, as texts.
-        unsettled: Partitions that may hold more than they can show now; they are read to where they are settled.
-        earliest, ends: Of the partitions.
+        ranges: The range of each partition. It begins at the first kept message, or later.
+        gone: For each partition, the messages before that which the query asked for and which are gone, as texts.
+        unsettled: Partitions with a segment that is not settled. They are read up to this segment.
+        earliest, ends: The first kept message and the end of each partition.
     """
 
     ranges: dict[Key, Range]
@@ -45,7 +45,7 @@ class Planned:
 
 
 def incarnations_of(*wheres: StartOrEnd | None) -> dict[str, str]:
-    """The topics that are meant, as far as offsets of a user say that."""
+    """Return the incarnations of topics that the offsets of a user name."""
     return {
         topic: found.incarnation
         for where in wheres
@@ -56,7 +56,7 @@ def incarnations_of(*wheres: StartOrEnd | None) -> dict[str, str]:
 
 
 def places_of(found: Mapping[str, TopicAt]) -> dict[Key, Place]:
-    """By topic and partition."""
+    """Return the places by topic and partition."""
     return {(topic, number): place for topic, at in found.items() for number, place in at.places.items()}
 
 
@@ -112,10 +112,10 @@ def _of_user(
 def plan_batch(
     options: ReadOptions, brokers: Brokers, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
 ) -> list[tuple[Unit, ...]]:
-    """The tasks of a batch read. Waits `readTimeout` for segments that are not settled.
+    """Return the tasks of a batch read. Wait up to `readTimeout` for segments that are not settled.
 
     Raises:
-        SourceError: Of the kinds in `errors`.
+        SourceError: An error of the kinds in `errors`.
     """
     found = ranges_of(options, brokers, clock, sleep)
     accept_unsettled(found.unsettled, found.ends, options)
@@ -128,10 +128,10 @@ def plan_batch(
 def ranges_of(
     options: ReadOptions, brokers: Brokers, clock: Clock = time.monotonic, sleep: Sleep = time.sleep
 ) -> Planned:
-    """From where to where each partition is read, and what of that cannot be read. Waits as `plan_batch`.
+    """Plan the range of each partition, and say which messages cannot be read. Wait as `plan_batch` does.
 
     Raises:
-        SourceError: Of the kinds in `errors`, but not for messages that are gone or not settled: those are told.
+        SourceError: An error of the kinds in `errors`. Messages that are gone or not settled raise no error.
     """
     found, unsettled = when_settled(lambda: _look(options, brokers), options.read_timeout_s, clock, sleep)
     earliest, ends, starts, stops, topics = found
@@ -152,7 +152,10 @@ _Looked = tuple[dict[Key, Place], dict[Key, Place], dict[Key, int], dict[Key, in
 
 
 def _look(options: ReadOptions, brokers: Brokers) -> tuple[_Looked, list[Key]]:
-    """First places, ends, where it is read from and to, and incarnations; and ends that are not settled, and matter."""
+    """Ask for first places, ends, the start and stop of each partition, and incarnations.
+
+    Also return the unsettled ends that matter for the read.
+    """
     said = incarnations_of(options.start, options.end)
     at_end = brokers.at("end", said)
     topics = {topic: at.incarnation for topic, at in at_end.items()}
@@ -169,7 +172,7 @@ def _look(options: ReadOptions, brokers: Brokers) -> tuple[_Looked, list[Key]]:
 
 
 def in_the_way(key: Key, end: Place, stop: int, where: StartOrEnd | None) -> bool:
-    """Whether an end that is not settled matters to what is read up to `stop`, which `where` has said."""
+    """Whether an unsettled end matters for a read up to `stop`. `where` is the option that gave `stop`."""
     if isinstance(where, dict) and key[0] in where and isinstance(where[key[0]].places.get(key[1]), int):
         return stop > end.offset
     return stop >= end.offset
@@ -190,10 +193,10 @@ def _check(ranges: Mapping[Key, Range], ends: Mapping[Key, Place]) -> None:
 
 
 def _counted(found: Planned, brokers: Brokers) -> tuple[dict[Range, int], list[str]]:
-    """Ranges with their number of messages: from positions where these are known, else from the segments between.
+    """Count the messages of each range: by positions if they are known, otherwise by the segments between.
 
-    Also what was declared lost in ranges of which brokers were asked: nothing may be left of such a range, and then no
-    task would notice.
+    Also return the messages that were declared lost in the ranges that brokers counted. Such a range may have no
+    messages left, so no task would notice the loss.
     """
     counted: dict[Range, int] = {}
     unknown: list[Range] = []

@@ -1,4 +1,4 @@
-"""Notes in a directory which micro-batches it holds, so that none is missing, comes twice, or is an old driver's.
+"""Notes in a directory which micro-batches it holds. So no micro-batch is missing, comes twice, or is of an old driver.
 
     <directory>/_batches/00000000000000000012.json      the newest link; the newest `KEPT` links stay
 
@@ -37,7 +37,7 @@ _NAME: Final = re.compile(r"(\d{20})\.json")
 
 
 class ChainError(Exception):
-    """A micro-batch does not belong behind those that are in the directory, or a link cannot be read or made."""
+    """A micro-batch does not follow those in the directory, or a link cannot be read or made."""
 
 
 class OvertakenError(ChainError):
@@ -109,7 +109,7 @@ def append(directory: str, link: Link) -> None:
         with files.open_output_stream(place) as sink:
             sink.write(text)
     serials = _serials(files, root)
-    if serials and serials[-1] > link.serial:  # the number was free because the link of this number is long gone
+    if serials and serials[-1] > link.serial:  # the link of this number was removed long ago
         raise overtaken
     for serial in serials:
         if serial <= link.serial - KEPT:
@@ -124,7 +124,7 @@ def _create(files: pafs.FileSystem, root: str, place: str, text: bytes, overtake
     flush_path(files, aside)
     try:
         os.link(aside, place)
-    except (FileExistsError, FileNotFoundError):  # not found: a driver that took over has removed what lay aside
+    except (FileExistsError, FileNotFoundError):  # not found: another driver took over and removed our file
         raise overtaken from None
     except OSError as exc:
         raise ChainError(
@@ -141,16 +141,17 @@ def _create(files: pafs.FileSystem, root: str, place: str, text: bytes, overtake
 def is_repeat(
     directory: str, last: Link | None, query: str, batch: int, start: dict[str, Any] | None, ends: dict[str, Any]
 ) -> bool:
-    """Whether a micro-batch is a second run of the last one in the directory. If not, it is the next one.
+    """Whether a micro-batch is a second run of the last one in the directory. If it is not, it must be the next one.
 
     Args:
         directory: The directory, to name it in errors.
         last: The newest link.
         query, batch: The query that runs, and the number of its micro-batch.
-        start, ends: Where the micro-batch before and this one end, by the checkpoint; the first one has no start.
+        start, ends: Where the micro-batch before and this one end, by the checkpoint. The first micro-batch has no
+            start.
 
     Raises:
-        ChainError: It is neither of both: directory and checkpoint do not belong together.
+        ChainError: The micro-batch is neither. Directory and checkpoint do not belong together.
     """
     if last is not None and last.query != query:
         raise ChainError(
@@ -178,7 +179,7 @@ def is_repeat(
 
 
 def _serials(files: pafs.FileSystem, root: str) -> list[int]:
-    """Numbers of all links, sorted."""
+    """Return the numbers of all links, sorted."""
     names = names_in(files, f"{root}/{FOLDER}")
     return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
 

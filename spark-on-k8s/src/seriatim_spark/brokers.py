@@ -24,7 +24,7 @@ PLANS_AT_ONCE: Final = 32
 """The most requests about ranges at the same time."""
 
 SLACK_S: Final = 10.0
-"""Longer than the client's own deadline: a last resort."""
+"""Seconds beyond the client's own deadline. Then a call is given up that should have ended before."""
 
 QUESTION_S: Final = 30.0
 """Seconds for a request about a topic that is not read."""
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a partition: as `seriatim.PartitionOffset`.
+    """A place in a partition, with the fields of `seriatim.PartitionOffset`.
 
     Attributes:
         blocked: Only for an end: a segment is not settled. It and later segments may have acknowledged messages.
@@ -92,19 +92,19 @@ class Brokers(Protocol):
     """The requests of planners. They raise the errors of `errors.translated`."""
 
     def at(self, at: At, incarnations: Mapping[str, str]) -> dict[str, TopicAt]:
-        """A place in each partition of each topic of the options; by topic.
+        """Ask for a place in each partition of each topic of the options. Return them by topic.
 
         Args:
-            at: Which place.
-            incarnations: Of the topics that are meant, where that is known.
+            at: The place, for example `end`.
+            incarnations: The expected incarnations of topics, as far as they are known.
         """
 
     def plans(self, ranges: Sequence[Range], cut_bytes: int) -> list[Plan]:
-        """The content of each range; with `cut_bytes` 0 the pieces are whole segments."""
+        """Ask for the content of each range. If `cut_bytes` is 0, the pieces are whole segments."""
 
 
 def lengths_of(range_: Range, pieces: Sequence[Piece]) -> Lengths:
-    """What whole segments of a range say about the lengths of those before its end."""
+    """Return the lengths of the segments before the end of a range. The pieces must be whole segments."""
     spans = [
         Span(piece.start >> INDEX_BITS, piece.start & ((1 << INDEX_BITS) - 1), (piece.end & ((1 << INDEX_BITS) - 1)))
         for piece in pieces
@@ -113,7 +113,7 @@ def lengths_of(range_: Range, pieces: Sequence[Piece]) -> Lengths:
 
 
 def place_of(row: PartitionOffset) -> Place:
-    """What the client says of a place."""
+    """Convert the client's description of a place."""
     return Place(row.offset, row.position, row.bytes_before, row.found, row.blocked)
 
 
@@ -141,7 +141,7 @@ async def _told(ask: Callable[[float], Awaitable[T]], timeout_s: float) -> T:
 
 
 def ends_of(target: Target, topic: str) -> TopicAt:
-    """Where the partitions of a topic end.
+    """Ask where the partitions of a topic end.
 
     Raises:
         SourceError: No broker answers, or there is no such topic.

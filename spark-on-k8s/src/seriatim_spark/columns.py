@@ -1,7 +1,8 @@
-"""The columns of a row: their names, their types for Spark and Arrow, and how rows of the client become them.
+"""The columns of a row: their names, their types for Spark and Arrow, and how tables of the client become columns.
 
 All columns are nullable. Their Arrow types are those that Spark expects of a data source (times in UTC, microseconds):
-it refuses a first batch of other types. Values, keys and headers are not copied unless small batches are put together.
+if the first batch has other types, Spark refuses it. Values, keys and headers are copied only if small batches are put
+together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """A column: its type in Spark's DDL, and whether it is there unless asked for."""
+    """A column: its type in Spark's DDL, and whether rows have it by default."""
 
     sql_type: str
     default: bool
@@ -46,21 +47,24 @@ COLUMNS: Final = {
 DEFAULT_COLUMNS: Final = tuple(name for name, column in COLUMNS.items() if column.default)
 
 ROWS_WANTED: Final = 8_192
-"""Smaller batches are put together up to this: a batch costs Spark and this package as much as some hundred rows."""
+"""Small batches are put together until they have so many rows, because each batch costs as much time as some hundred
+rows.
+"""
 
 BYTES_WANTED: Final = 1 << 20
-"""Or up to this size. What is not put together is not copied; the copy costs less than the batches that it saves: with
-messages of 512 B tasks take 1.40 processor seconds for a million, and 1.63 with groups of 128 KiB."""
+"""Or until they have so many bytes. Only batches that are put together are copied. The copy costs less than it saves:
+with messages of 512 B, tasks take 1.40 processor seconds for a million messages. With groups of 128 KiB they take 1.63.
+"""
 
 _MS_MAX: Final = (1 << 63) // 1000 - 1
-"""Times beyond are cut to it: a sender may give any number."""
+"""Times beyond this are cut to it, because a sender may give any number."""
 
 
 def chosen(text: str) -> tuple[str, ...]:
-    """Read the option `columns`: names with commas between them; `*` stands for those that are there by default.
+    """Read the option `columns`: names with commas between them. `*` means the default columns.
 
     Raises:
-        ValueError: One is unknown or stands twice.
+        ValueError: A name is unknown or comes twice.
     """
     names: list[str] = []
     for name in (part.strip().lower() for part in text.split(",")):
@@ -73,12 +77,12 @@ def chosen(text: str) -> tuple[str, ...]:
 
 
 def ddl(columns: Sequence[str]) -> str:
-    """The schema for Spark."""
+    """Return the columns as a schema for Spark."""
     return ", ".join(f"`{name}` {COLUMNS[name].sql_type}" for name in columns)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The schema of the record batches."""
+    """Return the schema of the record batches."""
     import pyarrow as pa
 
     types = {
@@ -93,19 +97,19 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def size_bytes(table: RangeTable) -> int:
-    """Bytes of its rows in memory."""
+    """Return the bytes that a table of the client has in memory."""
     return int(table.table.get_total_buffer_size())
 
 
 class Rows(NamedTuple):
-    """A table of the client, and how many messages before it were passed over as repeats of earlier ones."""
+    """A table of the client, and the number of messages before it that were left out as repeats."""
 
     table: RangeTable
     passed: int
 
 
 class Origin(NamedTuple):
-    """What the rows of one range have in common: the topic they are of, and from where to where the range goes."""
+    """The facts that all rows of a range share: the incarnation of the topic, and start and end of the range."""
 
     incarnation: str
     start: int
@@ -113,15 +117,15 @@ class Origin(NamedTuple):
 
 
 class BatchBuilder:
-    """Record batches of the chosen columns, for one topic and partition after another."""
+    """Makes record batches of the chosen columns, for one topic and partition after another."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._schema = arrow_schema(columns)
         self._columns = tuple(columns)
-        self._constants: dict[str, tuple[Any, Any]] = {}  # by column: the last value, and an array of it
+        self._constants: dict[str, tuple[Any, Any]] = {}  # for each column, the last value and an array of it
 
     def build(self, group: Sequence[Rows], origin: Origin) -> pa.RecordBatch:
-        """One batch of tables of one range, in their order."""
+        """Make one batch of tables of one range, in their order."""
         import pyarrow as pa
 
         assert group
@@ -190,7 +194,7 @@ class BatchBuilder:
 
 
 def _counted(starts: list[int], counts: list[int]) -> Any:
-    """The numbers from each start on, as many as its count says."""
+    """Return for each start and its count the numbers from start on, one after another."""
     import numpy as np
     import pyarrow as pa
 
@@ -199,7 +203,7 @@ def _counted(starts: list[int], counts: list[int]) -> Any:
 
 
 def _passed(passed: list[int], counts: list[int]) -> Any:
-    """At the first row of each table what was passed over before it, else 0."""
+    """Return, at the first row of each table, the number of messages passed over before the table; 0 at other rows."""
     import numpy as np
     import pyarrow as pa
 
@@ -213,7 +217,7 @@ def _one_chunk(column: Any) -> Any:
 
 
 def _microseconds(column: Any) -> Any:
-    """Milliseconds to microseconds."""
+    """Convert milliseconds to microseconds, cut to `_MS_MAX`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

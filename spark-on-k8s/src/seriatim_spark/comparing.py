@@ -1,6 +1,6 @@
-"""What the rows that an audit has followed do not show by themselves: how many there should have been.
+"""Compares the number of rows that an audit has read with the number that there should be.
 
-Of a topic brokers say it, of an archive its notes. Nothing here needs Spark.
+For a topic brokers say this number, for an archive its notes. Nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Report = list[PartitionReport]
 
 
 def frozen(source: Mapping[str, str], planned: Planned) -> dict[str, str]:
-    """Options that read what was planned, each time; messages that are gone are no error, but findings."""
+    """Return options that read the planned ranges, each time the same.
+
+    Messages that are gone cause no error, but findings.
+    """
     chosen = ("startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp", "failondataloss")
     kept = {name: value for name, value in source.items() if name.lower() not in chosen}
     incarnations = {one.topic: one.incarnation for one in planned.ranges.values()}
@@ -39,7 +42,7 @@ def frozen(source: Mapping[str, str], planned: Planned) -> dict[str, str]:
 def with_brokers(
     covers: Sequence[Cover], findings: Sequence[Finding], planned: Planned, options: ReadOptions, brokers: Brokers
 ) -> Report:
-    """What was read of a topic, against what brokers say that there is."""
+    """Compare the rows of a topic that were read with the messages that brokers have."""
     ranges = {
         Where(one.topic, one.incarnation, one.partition): one for one in planned.ranges.values() if one.start < one.end
     }
@@ -74,7 +77,7 @@ def with_brokers(
         partition = report[where]
         told = sum(piece.rows for piece in plan.pieces)
         count = partition.rows + partition.passed
-        if told == count:  # what nothing covers has no messages
+        if told == count:  # then ranges without a cover have no messages
             partition.findings = [found for found in partition.findings if found.kind != "uncovered"]
         else:
             place = f"from {format_offset(one.start)} to {format_offset(one.end)}"
@@ -85,12 +88,12 @@ def with_brokers(
 
 
 def with_notes(covers: Sequence[Cover], findings: Sequence[Finding], notes: Sequence[Note]) -> Report:
-    """What files of an archive hold, against what its notes say."""
+    """Compare the content of an archive's files with the archive's notes."""
     found = list(findings)
     first: dict[Where, int] = {}
     for cover in covers:
         first[cover.where] = min(first.get(cover.where, cover.start), cover.start)
-    # What lies before the first file was removed from the archive, or was never there.
+    # Ranges before the first file were removed from the archive, or never were in it.
     notes = [
         note
         for note in notes
@@ -104,7 +107,7 @@ def with_notes(covers: Sequence[Cover], findings: Sequence[Finding], notes: Sequ
         if last is not None and last.start >= note.start:
             if last.reached == note.reached and note.excuses:
                 found = excused(last, note.passed, found)
-        elif note.reached < note.end:  # what lies behind the files of the range has no rows
+        elif note.reached < note.end:  # the rest of the range, behind its files, has no rows
             more.append(Cover(*where, note.reached, note.end, passed=note.passed, reached=note.end, source="a note"))
             if not note.excuses:
                 text = "messages are missing: they were gone when the archive was written"
@@ -115,7 +118,10 @@ def with_notes(covers: Sequence[Cover], findings: Sequence[Finding], notes: Sequ
 
 
 def _uncounted(covers: Sequence[Cover], notes: Sequence[Note]) -> Iterator[Finding]:
-    """Ranges whose files hold fewer messages than brokers had; files cannot show that where a segment ends."""
+    """Find ranges whose files hold fewer messages than brokers had.
+
+    Files alone cannot show this at the end of a segment.
+    """
     by_where: dict[Where, list[Note]] = {}
     for note in notes:
         by_where.setdefault(Where(note.topic, note.incarnation, note.partition), []).append(note)

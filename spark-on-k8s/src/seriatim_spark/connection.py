@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class _End:
-    """Nothing more comes; with the error that ended it, if there was one."""
+    """The end of the items, with the error that ended them, if there was one."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -65,18 +65,19 @@ class Connection:
         return client
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
-        """Run it in the client's thread and wait here, as `wait` does."""
+        """Run a coroutine in the client's thread, and wait for it as `wait` does."""
         return self.wait(self.begin(coroutine), timeout_s)
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin to run it in the client's thread; `wait` for it, or cancel it."""
+        """Begin to run a coroutine in the client's thread. The caller must `wait` for it or cancel it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def wait(self, future: Future[T], timeout_s: float | None) -> T:
-        """Wait here for a call that was begun. An interrupt here, or the end of the time, cancels the call.
+        """Wait for a call that `begin` has started. An interrupt in this thread, or the end of the time, cancels the
+        call.
 
         Raises:
-            ClusterError: The call took longer than `timeout_s` (None: it has a deadline of its own).
+            ClusterError: The call took longer than `timeout_s` (None: only its own deadline counts).
         """
         try:
             return future.result(timeout_s)
@@ -115,7 +116,7 @@ class Connection:
                         put(item)
                         while len(items) >= ahead:
                             room.clear()
-                            if len(items) >= ahead:  # it may have been taken between the two lines
+                            if len(items) >= ahead:  # an item may have been taken meanwhile
                                 await room.wait()
             except BaseException as exc:
                 error = exc
@@ -153,7 +154,7 @@ class Connection:
 
         if not self._thread.is_alive():
             return
-        with contextlib.suppress(Exception):  # the process ends, or the client is given up: there is nothing to save
+        with contextlib.suppress(Exception):  # an error does not matter, because the client is not used any more
             asyncio.run_coroutine_threadsafe(end(), self._loop).result(CLOSE_DEADLINE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_DEADLINE_S)
@@ -174,7 +175,7 @@ def connected(target: Target) -> Connection:
         found = _connections.get(key)
         if found is None:
             for other in [other for other in _connections if other[0] != key[0]]:
-                del _connections[other]  # of the process that this one was forked from: its thread is not here
+                del _connections[other]  # made before a fork: its thread does not exist in this process
             while len(_connections) >= CONNECTIONS_MAX:
                 _connections.pop(next(iter(_connections))).close()
             found = _connections[key] = Connection(target)

@@ -1,9 +1,9 @@
-"""What a container of the image `spark` runs: `python -m seriatim_spark.container ROLE ...`.
+"""The entry point of a container of the image `spark`: `python -m seriatim_spark.container ROLE ...`.
 
-Spark's part for Kubernetes starts the pods of an application with `driver ...` or `executor` as arguments, and says the
-rest in environment variables; the names are those that Spark 4 sets in its pods. Anything else is run as it stands.
+Spark starts the pods of an application with `driver ...` or `executor` as arguments, and with other values in
+environment variables. Their names are those of Spark 4. All other arguments are run as a command.
 
-Standard library only: an executor needs nothing of Python until its first task.
+This module uses only the standard library, because an executor needs no Python packages until its first task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 EXECUTOR_CLASS: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 JAVA_OPTION: Final = "SPARK_JAVA_OPT_"
-"""Begins the names of variables with an option for the executor's Java each, numbered."""
+"""The names of variables with an option for the executor's Java begin with this. A number follows."""
 
 EXECUTOR_ARGUMENTS: Final = {
     "--driver-url": "SPARK_DRIVER_URL",
@@ -30,18 +30,18 @@ WRONG_USE: Final = 2
 
 
 class MissingVariableError(Exception):
-    """Spark did not say something in the environment."""
+    """Spark did not set a variable that the role needs."""
 
 
 def program(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command that the container becomes.
+    """Return the command that the container runs.
 
     Args:
-        arguments: Of the container.
-        environment: Of the container.
+        arguments: The arguments of the container.
+        environment: The environment of the container.
 
     Raises:
-        MissingVariableError: A variable is not there that the role needs.
+        MissingVariableError: A variable that the role needs is not set.
     """
     if not arguments:
         return ["python3", "-m", "seriatim_spark", "--help"]
@@ -103,7 +103,7 @@ def _said(environment: Mapping[str, str], name: str) -> str:
 
 
 def main() -> None:
-    """Become that command."""
+    """Replace this process by that command."""
     try:
         argv = program(sys.argv[1:], os.environ)
     except MissingVariableError as exc:

@@ -1,7 +1,7 @@
-"""Whether the rows that a task reads are all of its range, each once and in order. Pure.
+"""Checks that the rows of a task are all rows of its range, each once and in order. Pure.
 
-The client checks the same of what brokers send it, by indexes and checksums. This is the check of what is handed to
-Spark: a mistake between the two must fail the task and not become a table.
+The client makes the same check on the messages of brokers, by indexes and checksums. This module checks the rows that
+Spark gets: if there is a mistake between the two, the task must fail, so that no table has wrong rows.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from seriatim_spark.errors import ReadOrderError
 
 
 class Contiguity:
-    """Follows the rows of [start, end) of a partition.
+    """Follows the rows of [start, end) in a partition.
 
     Args:
-        where: For errors.
-        start: The first offset.
-        end: The first one behind the range.
+        where: The partition, as a text for errors.
+        start: The first offset of the range.
+        end: The first offset behind the range.
     """
 
     def __init__(self, where: str, start: int, end: int) -> None:
@@ -27,19 +27,21 @@ class Contiguity:
         self._passed = 0
 
     def take(self, offset: int, rows: int, passed: int) -> None:
-        """So many rows from this offset on.
+        """Check the next rows.
 
         Args:
-            offset: Of the first one.
-            rows: How many.
-            passed: Messages that the reader has passed over so far, because they repeat earlier ones or are gone.
+            offset: The offset of the first row.
+            rows: The number of rows.
+            passed: The number of messages that the reader has left out so far, because they repeat earlier ones or are
+                gone.
 
         Raises:
-            ReadOrderError: They do not follow the rows before.
+            ReadOrderError: The rows do not follow the rows before.
         """
         (segment, index), (next_segment, next_index) = split_offset(offset), split_offset(self._next)
         newly = passed - self._passed
-        # A later segment begins at its beginning; what was passed may lie in the one before.
+        # The first row of a later segment is near its beginning. Messages that were passed over may be in the segment
+        # before.
         of_later = segment > next_segment and index <= newly
         follows = index == next_index + newly if segment == next_segment else of_later
         if not follows or offset + rows > self._end:
@@ -50,14 +52,14 @@ class Contiguity:
         self._next, self._passed = offset + rows, passed
 
     def lose(self, start: int, end: int) -> None:
-        """What lies between is gone, and the query accepts it.
+        """Accept that messages are gone.
 
         Args:
             start: The first offset that is gone.
-            end: The next one that is not, or the end of the range.
+            end: The first offset behind them, or the end of the range.
 
         Raises:
-            ReadOrderError: It does not follow the rows before.
+            ReadOrderError: The gap does not follow the rows before.
         """
         (segment, index), (next_segment, next_index) = split_offset(start), split_offset(self._next)
         if start < self._next or (segment == next_segment and index > next_index and not self._passed):
@@ -68,11 +70,11 @@ class Contiguity:
         self._next = min(max(end, self._next), self._end)
 
     def finish(self, reached: int, passed: int) -> None:
-        """Nothing more comes.
+        """Check that the range is read to its end.
 
         Args:
-            reached: Where the reader says that it is.
-            passed: As of `take`.
+            reached: The offset at which the reader is.
+            passed: As in `take`.
 
         Raises:
             ReadOrderError: The range was not read to its end.

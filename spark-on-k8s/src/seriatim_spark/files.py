@@ -1,4 +1,7 @@
-"""Files in a directory, on a disk of this machine or in a store: put in their place at one moment, read, and listed."""
+"""Files in a directory, on a disk of this machine or in a store.
+
+They are put in place at one moment, read, and listed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def file_system(url: str) -> tuple[pafs.FileSystem, str]:
 
 
 def names_in(files: pafs.FileSystem, path: str) -> list[str]:
-    """Names of the files in a directory; none if there is no directory."""
+    """Return the names of the files in a directory; none if the directory does not exist."""
     selector = pafs.FileSelector(path, allow_not_found=True)
     try:
         infos = files.get_file_info(selector)
@@ -48,7 +51,9 @@ def names_in(files: pafs.FileSystem, path: str) -> list[str]:
 
 
 def flush_path(files: pafs.FileSystem, path: str) -> None:
-    """Flush a file, if it is on a disk of this machine: after Spark's next checkpoint its rows are not read again."""
+    """Flush a file or directory if it is on a disk of this machine, because Spark does not read its rows again after
+    its next checkpoint.
+    """
     if not isinstance(files, pafs.LocalFileSystem):
         return
     found = os.open(path, os.O_RDONLY)
@@ -71,10 +76,10 @@ def write_json(directory: str, name: str, value: Any) -> None:
 
 
 def read_json(directory: str, name: str) -> Any:
-    """The content of the JSON file; None if it was never written.
+    """Read a JSON file; None if it was never written.
 
     Raises:
-        DirectoryError: It cannot be read.
+        DirectoryError: The file cannot be read.
     """
     files, root = file_system(directory)
     path = f"{root}/{name}"

@@ -44,7 +44,7 @@ class LagCounter:
         self._learn_lengths(ranges)
         lags = {key: self._lengths.get(key, UNKNOWN).count(one.start, one.end) for key, one in ranges.items()}
         new = by_key.keys() - ranges.keys()
-        if new:  # the query has not read them: they were made later
+        if new:  # the query has not read these partitions, because they are new
             first = places_of(self._brokers.at("earliest", incarnations))
             lags |= {key: by_key[key].position - first[key].position for key in new if key in first}
         return lags

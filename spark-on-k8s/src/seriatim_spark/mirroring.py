@@ -1,4 +1,4 @@
-"""The map that `mirror` keeps: which offset of the source is which offset of the target. No Spark here.
+"""The map that `mirror` keeps: which offset of the target belongs to which offset of the source. No Spark here.
 
 After each micro-batch an entry says up to which offsets the source was read, and where the target ends. Both are the
 same place in the order of messages. So a consumer that has reached this place in the source goes on there in the
@@ -39,10 +39,10 @@ class Entry:
     """A micro-batch that is in the target.
 
     Attributes:
-        batch: Its number.
-        source: By partition, the offset of the source behind its last message.
-        target: By partition, the offset of the target behind the same message.
-        positions: By partition, the messages of the target before that.
+        batch: The number of the micro-batch.
+        source: For each partition, the offset behind the last message that was read.
+        target: For each partition, the offset behind the same message in the target.
+        positions: For each partition, the number of messages of the target before that offset.
     """
 
     batch: int
@@ -53,13 +53,13 @@ class Entry:
 
 @dataclass(slots=True)
 class OffsetMap:
-    """Of a mirror, in a directory.
+    """The map of a mirror, in a directory.
 
     Attributes:
-        directory: Its directory.
-        source, target: Incarnations of the topics.
-        batches: Micro-batches that have an entry; older ones first.
-        last: The entry of the last one.
+        directory: The directory.
+        source, target: The incarnations of the topics.
+        batches: The micro-batches that have an entry, oldest first.
+        last: The entry of the last micro-batch.
     """
 
     directory: str
@@ -69,14 +69,17 @@ class OffsetMap:
     last: Entry | None = None
 
     def before(self, batch: int) -> Entry | None:
-        """The last entry before a micro-batch. The micro-batch itself may have an entry already."""
+        """Return the last entry before a micro-batch. The micro-batch itself may have an entry already."""
         if self.last is None or self.last.batch < batch:
             return self.last
         earlier = [one for one in self.batches if one < batch]
         return entry_of(self.directory, earlier[-1]) if earlier else None
 
     def note(self, entry: Entry) -> None:
-        """Write one more entry, or replace the entry of this micro-batch. The disk has a whole map at each moment."""
+        """Write an entry, in place of any earlier entry of this micro-batch.
+
+        At each moment the disk has a whole map.
+        """
         kept = [one for one in self.batches if one < entry.batch]
         gone = [one for one in self.batches if one > entry.batch]
         if len(kept) >= ENTRIES_MAX:
@@ -95,7 +98,7 @@ class OffsetMap:
         """Check that no other program has written to the target since the last entry.
 
         Args:
-            positions: By partition, the messages of the target now.
+            positions: For each partition, the number of messages of the target now.
 
         Raises:
             MirrorError: The target has messages that this mirror has not written.
@@ -108,7 +111,7 @@ class OffsetMap:
 
 
 def of_others(what: str) -> MirrorError:
-    """The error of a target that holds more than the mirror's messages."""
+    """Return the error for a target that has messages of other programs."""
     return MirrorError(
         f"{what} that this mirror has not written: offsets of the source would not be places of the target. Mirror "
         "into a topic that nothing else writes to, or give --shared: then there is no map of offsets"
@@ -116,7 +119,7 @@ def of_others(what: str) -> MirrorError:
 
 
 def load(directory: str, source: str, target: str) -> OffsetMap:
-    """Read the map that the directory has.
+    """Read the map of a directory.
 
     Raises:
         MirrorError: The map is of other topics.
@@ -134,10 +137,10 @@ def load(directory: str, source: str, target: str) -> OffsetMap:
 
 
 def entry_of(directory: str, batch: int) -> Entry:
-    """The entry of a micro-batch.
+    """Read the entry of a micro-batch.
 
     Raises:
-        MirrorError: It cannot be read.
+        MirrorError: The entry cannot be read.
     """
     return _read(read_json(directory, _name(batch)), directory)
 
@@ -155,7 +158,7 @@ def _check_topics(directory: str, said: Any, wanted: OffsetMap) -> None:
 
 
 def _take_apart(offsets: OffsetMap) -> None:
-    """One file for each entry, where there is one for all."""
+    """Write one file for each entry, if there is one file for all."""
     said = read_json(offsets.directory, OLD_NAME)
     if said is None:
         return

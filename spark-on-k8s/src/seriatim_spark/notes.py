@@ -52,14 +52,14 @@ class Note:
 
     @property
     def excuses(self) -> bool:
-        """Whether what lies behind `reached` is repeats, as far as offsets tell how much that is."""
+        """Whether the messages behind `reached` are repeats, as far as offsets tell their number."""
         mask = (1 << INDEX_BITS) - 1
         same = self.reached >> INDEX_BITS == self.end >> INDEX_BITS
         return self.passed == self.end - self.reached if same else self.passed >= self.end & mask
 
 
 def path_of(note: Note) -> str:
-    """Below the archive's directory."""
+    """Return the path of a note below the archive's directory."""
     (first, first_index), (last, last_index) = split_offset(note.start), split_offset(note.end)
     return (
         f"topic={note.topic}/incarnation={note.incarnation}/partition={note.partition}/{DIRECTORY}/"
@@ -89,7 +89,7 @@ def note_ranges(
     Args:
         directory: The directory of the archive.
         begun, ended: Where the micro-batch begins and ends.
-        reached: How far the rows of each range went; a range that is not in it had no rows.
+        reached: How far the rows of each range went. A range without rows is not in it.
         options: The options of the source.
         brokers: The brokers to ask about ranges that cross the end of a segment or do not end with a row.
     """
@@ -116,7 +116,7 @@ def note_ranges(
 
 
 def notes_of(directory: str) -> list[Note]:
-    """All notes of an archive.
+    """Read all notes of an archive.
 
     Raises:
         DirectoryError: The directory does not exist, or a note cannot be read.
@@ -141,7 +141,7 @@ def _read(files: pafs.FileSystem, path: str) -> Note:
 
 
 def tails_of(ranges: Sequence[Range], options: ReadOptions, brokers: Brokers) -> list[int | None]:
-    """The number of messages of each range that holds only repeats; None if it holds others, or messages are gone.
+    """Count the messages of each range that holds only repeats; None if it holds others, or messages are gone.
 
     Args:
         ranges: The ranges behind the last row that was read.

@@ -1,9 +1,9 @@
-"""Offsets as Spark keeps them in a checkpoint, and as users write them. Pure.
+"""Offsets, in the form of Spark's checkpoint and in the form that users write. Pure.
 
     {"v": 1, "t": {"orders": {"id": "<incarnation of the topic>", "p": {"0": "3:1200", "1": "3:77"}}}}
 
-Each place is exclusive: the next message of the partition that is not in the batch. Spark compares offsets as strings,
-so there is one order of keys: topics by name, partitions by number.
+Each place is exclusive: it is the next message of the partition that is not in the micro-batch. Spark compares offsets
+as strings, so keys always have the same order: topics by name, partitions by number.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from seriatim_spark.errors import OffsetsError
 
 VERSION: Final = 1
 USER_OFFSETS_SIZE_MAX: Final = 1 << 20
-"""Characters of an option with offsets."""
+"""The most characters of an option with offsets."""
 
 Named = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True)
 class UserPlaces:
-    """Places of a topic that a user wrote; `incarnation` is empty if it was not said."""
+    """Places of a topic that a user wrote. `incarnation` is empty if the user did not name it."""
 
     incarnation: str
     places: dict[int, int | Named]
 
 
 StartOrEnd = Named | datetime | dict[str, UserPlaces]
-"""Where a query begins or ends: the same for all partitions, or places by topic."""
+"""Where a query begins or ends: one place for all partitions, or places by topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class TopicPlaces:
 
 
 Offsets = dict[str, TopicPlaces]
-"""By topic."""
+"""Places by topic."""
 
 
 def to_json(offsets: Mapping[str, TopicPlaces]) -> dict[str, Any]:
-    """The form for Spark; keys are in the one order there is."""
+    """Return the form for Spark. The order of keys is always the same."""
     return {
         "v": VERSION,
         "t": {
@@ -64,10 +64,10 @@ def to_json(offsets: Mapping[str, TopicPlaces]) -> dict[str, Any]:
 
 
 def from_json(value: Any) -> Offsets:
-    """Read what `to_json` gave.
+    """Read the form that `to_json` gives.
 
     Raises:
-        OffsetsError: It is something else, or of a newer version.
+        OffsetsError: The value has another form, or a newer version wrote it.
     """
     if isinstance(value, str):
         value = _loaded(value)
@@ -90,7 +90,7 @@ def parse_user_offsets(text: str) -> StartOrEnd:
     """Read `earliest`, `latest`, or JSON: `{"orders": {"0": "3:1200", "1": "earliest"}}`, or a checkpoint's form.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text has neither form.
     """
     text = text.strip()
     match text.lower():
@@ -124,7 +124,7 @@ def _place(at: Any) -> int | Named:
         case str():
             return parse_offset(at)
         case int() if not isinstance(at, bool) and 0 <= at <= OFFSET_MAX:
-            return at  # as in the column `offset`
+            return at  # a number as in the column `offset`
     raise ValueError(f"{at!r} is no offset: write segment:index, or the number in the column offset")
 
 

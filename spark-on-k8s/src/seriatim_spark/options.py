@@ -26,7 +26,7 @@ TOPICS_MAX: Final = 100
 CUT_BYTES_MIN: Final = 1 << 16
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "outputmode", "queryname"})
-"""Options of Spark itself that reach the source."""
+"""Options of Spark itself that also reach the source."""
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

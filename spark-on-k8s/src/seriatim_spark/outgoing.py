@@ -26,11 +26,14 @@ WRITTEN: Final = {
 
 SLICE_BYTES: Final = 32 << 20
 SLICE_ROWS: Final = 200_000
-"""What is staged by one call, at most, beside one more record batch: each call asks brokers twice where things are."""
+"""The most rows or bytes that one call stages, with one more record batch.
+
+Fewer calls are better, because each one asks brokers twice for places.
+"""
 
 
 class Slice(NamedTuple):
-    """Rows that are staged by one call; `partitions`: one for each row, or None if keys or the task decide."""
+    """Rows that one call stages. `partitions` has a partition for each row, or is None if keys or the task decide."""
 
     table: pa.Table
     partitions: Any
@@ -67,7 +70,7 @@ def check_schema(fields: Sequence[tuple[str, str]]) -> None:
 
 
 def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
-    """The rows of a task, in their order, in groups that one call stages.
+    """Put the rows of a task into groups that one call stages, in their order.
 
     Raises:
         RowError: A row has null in the column that decides its partition.
@@ -109,5 +112,5 @@ def _slice(batches: list[pa.RecordBatch]) -> Slice:
 
 
 def goes_by_task(table: pa.Table, partitions: Any) -> bool:
-    """Whether neither keys nor a column say to which partition rows go."""
+    """Whether neither keys nor a column decide the partition of a row."""
     return partitions is None and "key" not in table.column_names

@@ -1,7 +1,7 @@
-"""Counting messages between two places of a partition, and finding the place some messages further on. Pure.
+"""Counts messages between two places of a partition, and finds the place some messages further on. Pure.
 
-An offset is a segment and an index in it, so counting across segments needs their lengths. Those of closed segments
-never change: they are asked for once (`client.plan_range`) and kept.
+An offset is a segment and an index in it. To count over several segments, their lengths are needed. Lengths of closed
+segments never change, so brokers are asked for them once (`client.plan_range`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from seriatim_api.ids import INDEX_BITS, make_offset, split_offset
 
 
 class Span(NamedTuple):
-    """The messages [first, last) of a closed segment that are kept."""
+    """The kept messages [first, last) of a closed segment."""
 
     segment: int
     first: int
@@ -21,12 +21,12 @@ class Span(NamedTuple):
 
 
 class Lengths:
-    """What is known of the closed segments of a partition.
+    """The known lengths of a partition's closed segments.
 
     Args:
-        start: An offset.
-        end: An offset; all segments below its own are closed.
-        spans: Of these segments, as far as they have messages, ascending.
+        start: An offset. Lengths are known from its segment on.
+        end: An offset. Lengths are known up to its segment; all segments before it are closed.
+        spans: The kept messages of these segments, in ascending order. Segments without messages are left out.
     """
 
     def __init__(self, start: int = 0, end: int = 0, spans: Iterable[Span] = ()) -> None:
@@ -35,7 +35,7 @@ class Lengths:
         self._spans = sorted(span for span in spans if span.segment < self._to)
 
     def suffice(self, start: int, end: int) -> bool:
-        """Whether messages of [start, end) can be counted."""
+        """Whether the known lengths suffice to count the messages of [start, end)."""
         first, last = start >> INDEX_BITS, end >> INDEX_BITS
         return first == last or start >= end or (self._from <= first and last <= self._to)
 
@@ -54,13 +54,13 @@ class Lengths:
             yield Span(last, index, last_index)
 
     def count(self, start: int, end: int) -> int:
-        """Messages of [start, end); 0 if it ends before it begins."""
-        if start >> INDEX_BITS == end >> INDEX_BITS:  # nearly always, and asked 10,000 times in a micro-batch
+        """Count the messages of [start, end); 0 if `end` is before `start`."""
+        if start >> INDEX_BITS == end >> INDEX_BITS:  # the usual case, 10,000 times in a micro-batch
             return max(end - start, 0)
         return sum(part.last - part.first for part in self._parts(start, end))
 
     def advance(self, start: int, end: int, count: int) -> int:
-        """The offset `count` messages behind `start`, at most `end`."""
+        """Return the offset `count` messages behind `start`, at most `end`."""
         if count <= 0:
             return start
         for part in self._parts(start, end):
@@ -72,4 +72,4 @@ class Lengths:
 
 
 UNKNOWN = Lengths()
-"""Nothing is known: of most partitions nothing needs to be."""
+"""No lengths. Most partitions need none, because start and end are in one segment."""

@@ -1,6 +1,8 @@
-"""Which task reads what. Pure: depends on the ranges and the options only, so that a repeated batch has the same tasks.
+"""Decides which task reads which units. Pure: the result depends only on ranges and options, so a repeated micro-batch
+has the same tasks.
 
-Tasks are sorted as their ranges are, by topic, partition and offset: the index of a task is an order of its rows.
+Tasks are in the order of their units: by topic, partition and offset. So the index of a task gives the order of its
+rows.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 ROWS_PER_TASK: Final = 250_000
-"""A task costs Spark about 30 ms, which is a tenth of the time that this many rows take."""
+"""A task costs Spark about 30 ms. To read so many rows takes ten times as long."""
 
 SMALL_TASKS: Final = 32
-"""Partitions with few rows share tasks down to this many."""
+"""If there are few rows, partitions share tasks, but there are at least so many tasks."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,7 +23,7 @@ class Unit:
     """Messages [start, end) of a partition that one task reads.
 
     Attributes:
-        rows: About how many, for the balance of tasks.
+        rows: The approximate number of messages, to balance the tasks.
     """
 
     topic: str
@@ -33,11 +35,11 @@ class Unit:
 
 
 def pack(units: Sequence[Unit], min_partitions: int | None) -> list[tuple[Unit, ...]]:
-    """Units in order, those that are neighbours together, in tasks with about the same number of rows.
+    """Put units in order, and neighbours together into tasks with about the same number of rows.
 
     Args:
-        units: In any order; those without rows are left out.
-        min_partitions: Tasks wanted; there are as many, or one for each unit if there are fewer units. None: one for
+        units: Units in any order. Those without rows are left out.
+        min_partitions: The wanted number of tasks. If there are fewer units, each unit is a task. None: one task for
             `ROWS_PER_TASK` rows, but at least `SMALL_TASKS`.
     """
     ordered = sorted(unit for unit in units if unit.rows > 0)
@@ -49,9 +51,9 @@ def pack(units: Sequence[Unit], min_partitions: int | None) -> list[tuple[Unit, 
     tasks: list[list[Unit]] = [[]]
     held, left = 0, total
     for index, unit in enumerate(ordered):
-        open_tasks = wanted - len(tasks) + 1  # this one and those to come
+        open_tasks = wanted - len(tasks) + 1  # this task and those to come
         share = (held + left) / open_tasks
-        must = len(ordered) - index <= wanted - len(tasks)  # what is left is needed for one unit each
+        must = len(ordered) - index <= wanted - len(tasks)  # each task to come needs one of the units that are left
         if tasks[-1] and open_tasks > 1 and (must or held + unit.rows / 2 > share):
             tasks.append([])
             held = 0

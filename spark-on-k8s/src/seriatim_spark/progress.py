@@ -1,7 +1,8 @@
-"""Tells the cluster how far streaming queries are, so that `seriatim group list` and `describe` show their lag.
+"""Reports to the cluster how far streaming queries are, so that `seriatim group list` and `describe` show their lag.
 
-A listener in the driver gets the end of each micro-batch from Spark, also of the last one of a query. It reports the
-end as an external group. Spark's checkpoint decides where a query goes on; the next report replaces a lost one.
+A listener in the driver gets the end of each micro-batch from Spark, also of the last one of a query. It reports this
+end as an external group. A lost report does no harm, because the next one replaces it, and because Spark's checkpoint
+decides where a query goes on.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ProgressListener(StreamingQueryListener):
         self._target = target
         self._group = group
         self._query = query
-        self._news: dict[str, Offsets] = {}  # by group
+        self._news: dict[str, Offsets] = {}  # the newest offsets by group
         self._said: dict[str, tuple[float, Offsets]] = {}
         self._ended: deque[str] = deque(maxlen=QUERIES_MAX)
         self._changed = threading.Condition()
@@ -78,10 +79,10 @@ class ProgressListener(StreamingQueryListener):
         self._thread.start()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing was read yet."""
+        """Do nothing, because nothing was read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch is done."""
+        """Report the end of a micro-batch."""
         progress = event.progress
         if self._query is not None and self._query not in (progress.name, str(progress.id)):
             return
@@ -91,7 +92,7 @@ class ProgressListener(StreamingQueryListener):
                 self._put(self._group or f"spark-{progress.id}", offsets)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """There is nothing to read. The last report is repeated from time to time."""
+        """Repeat the last report every `AGAIN_S`, although there is nothing to read."""
         with self._changed:
             for group, (at, offsets) in self._said.items():
                 if time.monotonic() - at > AGAIN_S:
@@ -99,13 +100,13 @@ class ProgressListener(StreamingQueryListener):
                     self._changed.notify()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """What was reported stays until the group is deleted or forgotten."""
+        """Do nothing: the report stays until the group is deleted or forgotten."""
         with self._changed:
             self._ended.append(str(event.runId))
             self._changed.notify_all()
 
     def flush(self, run_id: str, timeout_s: float = REPORT_DEADLINE_S) -> bool:
-        """Wait until all micro-batches of a run that has ended are reported. Returns whether they are.
+        """Wait until all micro-batches of a run that has ended are reported. Return whether they are.
 
         Spark announces a micro-batch some time after it. Its last announcement about a run is the end of the run.
 
@@ -117,7 +118,7 @@ class ProgressListener(StreamingQueryListener):
             return self._changed.wait_for(lambda: run_id in self._ended and not self._news, timeout_s)
 
     def close(self) -> None:
-        """Report no more. Remove the listener from the session as well."""
+        """Stop reporting. The caller also removes the listener from the session."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -158,7 +159,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 def offsets_of(end_offset: Any) -> Offsets | None:
-    """The offsets in what Spark says of a source; None if they are of another kind of source."""
+    """Return the offsets in Spark's report of a source; None if they are of another kind of source."""
     try:
         value = json.loads(end_offset) if isinstance(end_offset, str) else end_offset
         if not isinstance(value, dict) or value.get("v") != VERSION or "t" not in value:

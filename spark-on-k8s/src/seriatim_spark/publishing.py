@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from seriatim import Chunk, Client, Published
 
 SLICES_AT_ONCE: Final = 2
-"""Pieces that a task stages at the same time, while it makes the next one."""
+"""The most pieces that a task stages at the same time. Meanwhile it makes the next one."""
 
 RETRY_PAUSE_S: Final = 0.2
 
@@ -43,7 +43,7 @@ GONE_S: Final = 15.0
 successor by then. If the rows are really gone, Spark stages them anew."""
 
 SLACK_S: Final = 30.0
-"""Longer than the client's own deadlines: a last resort."""
+"""Seconds beyond the client's own deadlines. Then a call is given up that should have ended before."""
 
 _log = logging.getLogger("seriatim.spark")
 
@@ -181,7 +181,7 @@ async def _publish(
                     return await writer.publish(
                         identity.sequence, chunks, ephemeral=identity.ephemeral, timeout_s=left_s
                     )
-            except SendError:  # of the manifest: nothing was decided
+            except SendError:  # the manifest was not stored, so nothing was decided
                 if asyncio.get_running_loop().time() > until:
                     raise
             except StagedDataGoneError as exc:  # nothing was decided either

@@ -22,20 +22,23 @@ if TYPE_CHECKING:
     from seriatim import Client, LostRange, RangeReader
 
 GROUPS_AHEAD: Final = 8
-"""Groups of batches that wait for Spark, each up to `BYTES_WANTED` and a batch more. The client reads ahead as well."""
+"""The most groups of batches that wait for Spark.
+
+Each has up to `BYTES_WANTED` and one batch more. The client reads ahead as well.
+"""
 
 RETRY_PAUSE_S: Final = 0.2
 SLACK_S: Final = 30.0
-"""Longer than the client's own deadlines: a last resort."""
+"""Seconds beyond the client's own deadlines. Then a call is given up that should have ended before."""
 
 _log = logging.getLogger("seriatim.spark")
 
 
 def read_units(units: Sequence[Unit], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """All rows of the units, in their order.
+    """Read all rows of the units, in their order.
 
     Raises:
-        SourceError: A unit could not be read whole. Rows that were given before must not be used then.
+        SourceError: A unit could not be read whole. The caller must not use the rows that it got before.
     """
     connection = connected(options.target)
     builder = BatchBuilder(options.columns)
@@ -49,7 +52,10 @@ def read_units(units: Sequence[Unit], options: ReadOptions) -> Iterator[pa.Recor
 
 
 async def _groups(client: Client, unit: Unit, options: ReadOptions) -> AsyncIterator[list[Rows]]:
-    """The tables of a unit; small ones are gathered, because each group costs Spark as much as some hundred rows."""
+    """Read the tables of a unit.
+
+    Gather small ones into groups, because each group costs Spark as much as some hundred rows.
+    """
     group: list[Rows] = []
     rows = size = 0
     async for found in _tables(client, unit, options):
@@ -64,7 +70,7 @@ async def _groups(client: Client, unit: Unit, options: ReadOptions) -> AsyncIter
 
 
 async def _tables(client: Client, unit: Unit, options: ReadOptions) -> AsyncIterator[Rows]:
-    """The tables of a unit, checked."""
+    """Read the tables of a unit, and check their order."""
     where = f"{unit.topic}/{unit.partition}"
     check = Contiguity(where, unit.start, unit.end)
     losses: list[LostRange] = []
@@ -89,7 +95,7 @@ async def _tables(client: Client, unit: Unit, options: ReadOptions) -> AsyncIter
 
 
 async def _opened(client: Client, unit: Unit, options: ReadOptions, losses: list[LostRange]) -> RangeReader:
-    """A reader of the unit.
+    """Open a reader of the unit.
 
     The end of the unit was committed when it was planned. If a segment before it became UNSETTLED since then (all its
     members are gone), brokers say that the partition ends there. The reader waits until a member is back.

@@ -25,7 +25,10 @@ class ReplayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A file of an archive, as its footer says. `path`: in the archive's file system; empty: a range without rows."""
+    """A file of an archive, by its footer.
+
+    `path` is in the archive's file system. It is empty for a range without rows.
+    """
 
     path: str
     topic: str
@@ -46,13 +49,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replay that was begun.
+    """A replay that has begun.
 
     Attributes:
-        id: Of the replay: the writer's name.
-        archive: The directory.
-        publication_rows: Rows of a publication, at most.
-        files: What is replayed: sorted by partition and offset, without gaps.
+        id: The id of the replay, which is the writer's name.
+        archive: The directory of the archive.
+        publication_rows: The most rows of a publication.
+        files: The files to replay, sorted by partition and offset, without gaps.
     """
 
     id: str
@@ -62,18 +65,18 @@ class Replay:
 
     @property
     def rows(self) -> int:
-        """Of all files."""
+        """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
     @property
     def publications(self) -> int:
-        """How many there are."""
+        """The number of publications."""
         return -(-self.rows // self.publication_rows)
 
     def pieces(self, number: int) -> list[Piece]:
-        """What publication `number` sends: the next rows of each partition, in their order.
+        """Return the rows of publication `number`: the next rows of each partition, in their order.
 
-        It is the same share of each partition, so all of them come to an end together.
+        Each publication takes the same share of each partition, so all partitions end in the last one.
         """
         publications = self.publications
         assert 0 <= number < publications
@@ -90,7 +93,7 @@ class Replay:
 
 
 def checked(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:
-    """The files in their order.
+    """Put the files in order, and check them.
 
     Raises:
         ReplayError: The files are of several topics, or messages between two of them are missing.
@@ -103,7 +106,7 @@ def checked(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:
             f"the archive holds messages of {names}, and a replay sends those of one topic: name the directory of one, "
             "such as DIR/topic=NAME/incarnation=ID"
         )
-    # Repeats before the first file of a partition: files before them were removed, or never were.
+    # The first file of a partition may begin with repeats: files before it were removed, or never existed.
     begins: set[int] = set()
     kept: list[ArchivedFile] = []
     for file in found:
@@ -122,7 +125,7 @@ def checked(files: Iterable[ArchivedFile]) -> tuple[ArchivedFile, ...]:
 
 
 def begin(checkpoint: str, replay: Replay, is_new: bool) -> Replay:
-    """The replay as it was first begun, without files that the archive got later.
+    """Return the replay as it first began, without files that the archive got later.
 
     Args:
         checkpoint: The directory that keeps the replay.

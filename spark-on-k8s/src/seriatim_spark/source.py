@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Task(InputPartition):
-    """What one task reads, in this order."""
+    """The units that one task reads, in this order."""
 
     units: tuple[Unit, ...]
 
@@ -57,7 +57,7 @@ class SeriatimSource(DataSource):
         return "seriatim"
 
     def schema(self) -> str:
-        """The chosen columns.
+        """Return the chosen columns.
 
         Raises:
             OptionError: An option of the reader is wrong.
@@ -65,15 +65,15 @@ class SeriatimSource(DataSource):
         return columns.ddl(options.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A reader of the messages that are there now."""
+        """Return a reader of the present messages."""
         return BatchReader(self._checked(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """A reader of micro-batches."""
+        """Return a reader of micro-batches."""
         return StreamReader(self._checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
-        """A sink for the rows of a job.
+        """Return a sink for the rows of a job.
 
         Raises:
             OptionError: An option is wrong, or the mode would remove messages.
@@ -86,7 +86,7 @@ class SeriatimSource(DataSource):
         return BatchSink(parsed, f"once-{uuid.uuid4().hex}")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
-        """A sink for micro-batches. Raises as `writer`."""
+        """Return a sink for micro-batches. It raises the same errors as `writer`."""
         from seriatim_spark.sink import StreamSink
 
         parsed = parse_sink(self.options, streaming=True)
@@ -118,7 +118,7 @@ class _TaskReader:
         self._options = parsed
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, in order.
+        """Read the rows of a task, in their order.
 
         Raises:
             SourceError: The range could not be read whole. Spark uses none of its rows.
@@ -132,7 +132,7 @@ class BatchReader(_TaskReader, DataSourceReader):
     """Reads ranges that are fixed when the query is planned."""
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks."""
+        """Plan the tasks."""
         from seriatim_spark.batch import plan_batch
         from seriatim_spark.brokers import RealBrokers
 
@@ -147,7 +147,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         self._made: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_made": None}  # executors read, and plan nothing
+        return {"_options": self._options, "_made": None}  # executors need no planner
 
     @property
     def _planner(self) -> StreamPlanner:
@@ -159,20 +159,20 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint begins."""
         return self._planner.initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options allow: Spark takes one limit, `latestOffset` keeps to both."""
+        """Return one limit of the options, because Spark takes only one. `latestOffset` applies both limits."""
         if self._options.max_rows is not None:
             return ReadMaxRows(self._options.max_rows)
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
-        # Any limit but ReadAllAvailable, which tells `latestOffset` to pass over minRowsPerTrigger too.
+        # It must not be ReadAllAvailable, because then `latestOffset` would ignore minRowsPerTrigger too.
         return ReadMaxRows((1 << 63) - 1) if self._options.min_rows else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends."""
+        """Return where the next micro-batch ends."""
         from seriatim_spark.stream import Limit
 
         return self._planner.latest(
@@ -189,15 +189,15 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         self._planner.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the topics end, for the query's progress."""
+        """Return where the topics end, for Spark's report of progress."""
         return self._planner.latest_reported()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a micro-batch."""
+        """Plan the tasks of a micro-batch."""
         return [Task(units) for units in self._planner.tasks(start, end)] or [Task(())]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: Spark keeps the offsets, and a listener reports them (`seriatim_spark.report_progress`)."""
+        """Do nothing: Spark keeps the offsets, and a listener reports them (`seriatim_spark.report_progress`)."""
 
     def stop(self) -> None:
-        """Nothing to do: the process ends with the query."""
+        """Do nothing: the process ends with the query."""

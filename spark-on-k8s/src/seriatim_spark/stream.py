@@ -1,7 +1,8 @@
-"""Planning of a streaming read: where a query begins, how far the next micro-batch goes, and which task reads what.
+"""Planning of a streaming read: where a query begins, where the next micro-batch ends, and which task reads which
+units.
 
-Spark keeps the offsets and calls this module. All state here can be made anew after a restart at any moment. The clock
-and the brokers are given from outside, so tests need no Spark.
+Spark keeps the offsets and calls this module. This module can make all its state anew after a restart. The caller gives
+the clock and the brokers, so tests need no Spark.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from seriatim_spark.planning import Unit
 from seriatim_spark.units import Key, Sleep, accept, accept_unsettled, losses_below, tasks_of, when_settled
 
 ENDS_KEPT_S: Final = 0.1
-"""While there are no new messages, Spark asks for them every 10 ms."""
+"""The answer about the ends is used for at least so long, because an idle query asks every 10 ms."""
 
 ENDS_KEPT_S_MAX: Final = 2.0
 ENDS_SHARE: Final = 20
@@ -34,7 +35,7 @@ ENDS_SHARE: Final = 20
 Otherwise an idle query with 10,000 partitions would keep brokers busy."""
 
 EARLIEST_KEPT_S: Final = 60.0
-"""Brokers run retention once a minute."""
+"""The first places are used for so long, because brokers run retention only once a minute."""
 
 ROW_BYTES_UNKNOWN: Final = 1024.0
 
@@ -85,7 +86,7 @@ class StreamPlanner:
         self._clock = clock
         self._sleep = sleep
         self._incarnations: dict[str, str] = {}
-        self._ends: tuple[float, dict[str, TopicAt]] | None = None  # until when they are kept
+        self._ends: tuple[float, dict[str, TopicAt]] | None = None  # the ends, and until when they are used
         self._seen: _Seen | None = None
         self._earliest: tuple[float, dict[Key, Place]] | None = None
         self._target: dict[str, TopicAt] | None = None
@@ -97,10 +98,10 @@ class StreamPlanner:
     # ---- Spark's questions ----
 
     def initial(self) -> dict[str, Any]:
-        """Where the query begins, if it has no checkpoint.
+        """Return where the query begins, if it has no checkpoint.
 
         Raises:
-            SourceError: Of the kinds in `errors`.
+            SourceError: An error of the kinds in `errors`.
         """
         self._know(incarnations_of(self._options.start, self._options.end))
         ends = self._current_ends()
@@ -119,11 +120,12 @@ class StreamPlanner:
         return to_json(offsets)
 
     def freeze(self) -> None:
-        """Fix the end of the query where the partitions end now. Waits `readTimeout` for segments that are not settled.
+        """Fix the end of the query at the present ends of the partitions. Wait up to `readTimeout` for unsettled
+        segments.
 
         Raises:
             UnsettledError: A segment did not become settled, and `failOnDataLoss` is set.
-            SourceError: Of the other kinds in `errors`.
+            SourceError: Another error of the kinds in `errors`.
         """
 
         def look() -> tuple[dict[str, TopicAt], list[Key]]:
@@ -141,14 +143,14 @@ class StreamPlanner:
         self._target = target
 
     def latest(self, start: Mapping[str, Any], limit: Limit) -> dict[str, Any]:
-        """Where the next micro-batch ends. If there is nothing to do, it is the same text as `start`.
+        """Return where the next micro-batch ends. If there is nothing to do, the result is the same text as `start`.
 
         Args:
             start: Where the micro-batch begins.
             limit: The limits that Spark sets.
 
         Raises:
-            SourceError: Of the kinds in `errors`.
+            SourceError: An error of the kinds in `errors`.
         """
         ends = self._target or self._current_ends()
         seen = self._seen
@@ -165,7 +167,7 @@ class StreamPlanner:
                 whole = rows >= seen.lags[key].rows
                 end = one.end if whole else self._lengths.get(key, UNKNOWN).advance(one.start, one.end, rows)
                 result[topic].places[number] = end
-            else:  # of two forms of the same place the old one stays
+            else:  # the same place has two forms: keep the old one
                 result[topic].places.setdefault(number, one.start)
         if shares:
             self._batch_at = self._clock()
@@ -183,10 +185,10 @@ class StreamPlanner:
         return _Seen(start, ends, begun, ranges, lags, sum(lag.rows for lag in lags.values()))
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[Unit, ...]]:
-        """The tasks of a micro-batch and what each reads. Each call gives the same tasks.
+        """Return the units of each task of a micro-batch. Each call gives the same tasks.
 
         Raises:
-            SourceError: Of the kinds in `errors`.
+            SourceError: An error of the kinds in `errors`.
         """
         begun, ended = self._checked(start), self._checked(end)
         for topic in begun:
@@ -200,8 +202,8 @@ class StreamPlanner:
         }
         ranges = self._ranges(begun, stops, ended)
         self._learn_lengths(ranges)
-        # A range is named by where the checkpoint says that it begins, also if messages at its beginning are gone: what
-        # tasks make of it, such as the name of a file, is then the same each time.
+        # A range begins where the checkpoint says, although messages at its beginning may be gone. So the results of
+        # tasks, such as names of files, are the same each time.
         counted = {
             replace(one, start=begun[key[0]].places.get(key[1], one.start) if key[0] in begun else one.start): (
                 self._count(one)
@@ -211,7 +213,7 @@ class StreamPlanner:
         return tasks_of(counted, self._options, self._brokers)
 
     def latest_reported(self) -> dict[str, Any]:
-        """Where the partitions end, for Spark's report of progress."""
+        """Return where the partitions end, for Spark's report of progress."""
         ends = self._target or self._current_ends()
         return to_json(
             {
@@ -261,7 +263,7 @@ class StreamPlanner:
         return self._earliest[1]
 
     def _first_of(self, keys: Sequence[Key]) -> dict[Key, Place]:
-        """The first places; asked for again if a partition is new."""
+        """Return the first places. If a partition is new, ask brokers again."""
         found = self._first_places()
         if any(key not in found for key in keys):
             self._earliest = None
@@ -269,14 +271,15 @@ class StreamPlanner:
         return found
 
     def _bounded(self, ends: Mapping[str, TopicAt]) -> dict[Key, int]:
-        """The ends, or where the options say that the query ends if that is before."""
+        """Return the ends, or the end of the query by the options if that is before."""
         found = {key: place.offset for key, place in places_of(ends).items()}
         if self._options.end is None:
             return found
         if isinstance(self._options.end, datetime):
             if any(key not in self._stop for key in found):
                 asked = places_of(self._brokers.at(self._options.end, self._incarnations))
-                # Where no message is of that time or later, what is there was appended before.
+                # If a partition has no message of that time or later, all its messages were appended before, so it has
+                # no stop yet.
                 self._stop |= {key: place.offset for key, place in asked.items() if place.found}
         elif not self._stop:
             by_key = places_of(ends)
@@ -288,7 +291,10 @@ class StreamPlanner:
     # ---- ranges ----
 
     def _ranges(self, begun: Offsets, stops: Mapping[Key, int], ended: Offsets | None = None) -> dict[Key, Range]:
-        """From where to where each partition is read, behind what is gone if that is accepted."""
+        """Return the range of each partition.
+
+        It begins behind messages that are gone, if the options accept the loss.
+        """
         earliest = self._first_of(list(stops))
         for topic, number in stops:
             if (topic, number) not in earliest:
@@ -300,7 +306,7 @@ class StreamPlanner:
             incarnation = (ended or begun)[topic].incarnation
             first = earliest[key]
             start = begun[topic].places.get(number) if topic in begun else None
-            if start is None:  # new since the query began: all of it is read
+            if start is None:  # the partition is newer than the query: read all of it
                 start = first.offset
                 if first.position and begun.get(topic, TopicPlaces("")).places:
                     new_and_dropped.append(f"{topic}/{number} up to {format_offset(first.offset)}, since it was made")
@@ -322,7 +328,7 @@ class StreamPlanner:
         except DataLossError as exc:
             raise DataLossError(f"behind the checkpoint, {exc}") from exc
         self._told.update(newly)
-        if len(self._told) > 10_000:  # it only keeps a gap from being logged twice
+        if len(self._told) > 10_000:  # its only use is that no gap is logged twice
             self._told.clear()
 
     def _learn_lengths(self, ranges: Mapping[Key, Range]) -> None:
@@ -331,7 +337,7 @@ class StreamPlanner:
         }
         if asked:
             for (key, one), plan in zip(asked.items(), self._brokers.plans(list(asked.values()), 0), strict=True):
-                # A range of which all is lost has no rows, so no task would notice.
+                # If all messages of a range are lost, the range has no rows, so no task would notice the loss.
                 self._accept([f"{one.topic}/{one.partition}: {loss}" for loss in plan.losses])
                 self._lengths[key] = lengths_of(one, plan.pieces)
 
@@ -341,7 +347,7 @@ class StreamPlanner:
     # ---- how much ----
 
     def _waits_for_more(self, rows: int, limit: Limit) -> bool:
-        """Whether the batch would be smaller than `minRowsPerTrigger`, and may still wait."""
+        """Whether the micro-batch would have fewer rows than `minRowsPerTrigger`, and may still wait."""
         if limit.everything or self._target is not None or rows >= self._options.min_rows:
             return False
         return self._clock() - self._batch_at < self._options.trigger_delay_s
@@ -355,7 +361,7 @@ class StreamPlanner:
 
 
 def _row_bytes(first: Place, end: Place) -> float:
-    """The average of what is kept of a partition."""
+    """Return the average size of a partition's kept messages."""
     if end.bytes_before is None or first.bytes_before is None or end.position <= first.position:
         return ROW_BYTES_UNKNOWN
     return (end.bytes_before - first.bytes_before) / (end.position - first.position)

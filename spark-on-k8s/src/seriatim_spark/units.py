@@ -31,10 +31,10 @@ _log = logging.getLogger("seriatim.spark")
 
 
 def tasks_of(ranges: Mapping[Range, int], options: ReadOptions, brokers: Brokers) -> list[tuple[Unit, ...]]:
-    """Tasks for ranges, which come with their numbers of messages.
+    """Make tasks for ranges. `ranges` has the number of messages of each range.
 
     Raises:
-        DataLossError: With `ordering=none`: messages of a range are gone.
+        DataLossError: With `ordering=none`, messages of a range are gone.
     """
     asked = [found for found, rows in sorted(ranges.items(), key=_by_place) if rows > 0]
     if options.ordering == "partition":
@@ -128,7 +128,7 @@ def accept_unsettled(unsettled: Iterable[Key], ends: Mapping[Key, Place], option
 def losses_below(
     starts: Mapping[tuple[str, int], Range], earliest: Mapping[tuple[str, int], Place], brokers: Brokers
 ) -> dict[tuple[str, int], str]:
-    """The texts of the ranges that begin before the first kept message, if messages between are gone.
+    """Describe the ranges that begin before the first kept message, if messages between are gone.
 
     Args:
         starts: The ranges, by topic and partition.

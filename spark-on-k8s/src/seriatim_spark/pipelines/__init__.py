@@ -1,1 +1,1 @@
-"""Applications for `spark-submit` that are built on the source. `commands` names them; each says what it promises."""
+"""Applications for `spark-submit` that use the source. `commands` lists them. Each says what it guarantees."""

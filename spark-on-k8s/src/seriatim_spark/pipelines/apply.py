@@ -1,8 +1,8 @@
-"""`apply`: a stream of changes into a table of the newest value of each key (`applying`).
+"""`apply`: merges a stream of changes into a table of the newest value of each key (`applying`).
 
-Semantics: after each micro-batch the table is what its changes, and all before, make of it; it changes at one moment.
-A micro-batch that is run again changes nothing: the table knows the last one that is in it. A driver that was replaced,
-and ends its micro-batch late, changes nothing either (`batch_chain`).
+Semantics: after each micro-batch, the table has its changes and all changes before, and it changes at one moment. If a
+micro-batch is run again, the table does not change, because it knows its last micro-batch. If a driver was replaced and
+ends its micro-batch late, the table does not change either (`batch_chain`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seriatim_spark.pipelines.metrics import PipelineMetrics
 
 BUCKETS: Final = 64
-"""Of a new table, unless another number was given."""
+"""The number of buckets of a new table, unless another number is given."""
 
 _log = logging.getLogger("seriatim.spark")
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("seriatim.spark")
 def merge_buckets(
     batches: Iterator[pa.RecordBatch], directory: str, files: Mapping[str, str], order_by: OrderBy, from_us: int
 ) -> Iterator[pa.RecordBatch]:
-    """What a task does: merge the changes of its buckets, and name the new files."""
+    """Do the work of a task: merge the changes of its buckets. Give the names of the new files."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -65,12 +65,12 @@ def _empty() -> pa.RecordBatch:
 
 
 def is_header(name: str, value: str) -> str:
-    """In SQL: whether a header has this value. Bytes are compared: a header need not be text."""
+    """Return an SQL condition: a header has this value. It compares bytes, because a header need not be text."""
     return f"coalesce(headers[{quoted(name)}] = X'{value.encode().hex()}', false)"
 
 
 class _Applying:
-    """Merges micro-batches; the table belongs to one query, and to the last driver that took it over."""
+    """Merges micro-batches. The table belongs to one query, and to the last driver that took it over."""
 
     def __init__(
         self, directory: str, checkpoint: str, topic: str, buckets: int | None, order_by: OrderBy | None, delete: str,
@@ -83,7 +83,7 @@ class _Applying:
         self._order_by: OrderBy | None = order_by
         self._delete = delete
         self._kept_s = tombstones_kept_s
-        self._link: Link | None = None  # the last one that this driver has made
+        self._link: Link | None = None  # the last link that this driver has made
         self._metrics = metrics
         self.changes = 0
 
@@ -115,7 +115,7 @@ class _Applying:
             self._metrics.wrote(sum(row["rows"] for row in done))
 
     def _merged(self, rows: DataFrame, state: TableState) -> list[Any]:
-        """New files of the buckets that change: rows with bucket, file, rows and incarnations."""
+        """Write new files of the changed buckets. Return rows with bucket, file, rows and incarnations."""
         from pyspark.sql import functions as f
 
         changed = (
@@ -135,7 +135,7 @@ class _Applying:
         return done
 
     def _taken_over(self, query: str, batch: int, start: dict[str, Any] | None, ends: dict[str, Any]) -> Link:
-        """Make a link, so that no driver before this one can, and remove what those have left."""
+        """Make a link, so that earlier drivers can make none. Remove the files that they have left."""
         last = batch_chain.newest(self._directory)
         batch_chain.is_repeat(self._directory, last, query, batch, start, ends)
         if last is None:
@@ -157,9 +157,10 @@ def run(
     order_by: OrderBy | None, delete_header: str | None, delete_value: str, tombstones_kept_s: float, group: str | None,
     metrics: PipelineMetrics | None = None,
 ) -> dict[str, int]:  # fmt: skip
-    """Apply until the query ends: with `every` None when all is in that is there now, else at SIGTERM or Ctrl-C.
+    """Apply changes until the query ends. If `every` is None, it ends when all present changes are in the table.
+    Otherwise it ends at SIGTERM or Ctrl-C.
 
-    Returns numbers for people: keys and tombstones of the table.
+    Returns the numbers of keys and tombstones in the table.
     """
     spark = session("apply")
     columns = "partition,offset,append_time,key,value,incarnation"

@@ -1,10 +1,10 @@
-"""`archive`: a stream of all messages into Parquet files.
+"""`archive`: writes all messages of a stream into Parquet files.
 
-Semantics: every message once, in files whose rows stand in the order of the partition. A micro-batch whose files were
-written and whose end Spark had not noted is written again after a failure: the same ranges give files of the same
-names with the same rows. Before its tasks begin, the directory notes which micro-batch it is and where it ends
-(`batch_chain`): one of another checkpoint, or of an older copy, writes nothing. So at every moment the files, taken
-together, hold no message twice.
+Semantics: files have every message once, in the order of the partition. If a driver fails after it wrote the files of a
+micro-batch and before Spark noted its end, the micro-batch is written again. The same ranges give files with the same
+names and rows. Before its tasks begin, the directory notes the number and the end of the micro-batch (`batch_chain`).
+So a query with another checkpoint, or with an older copy of it, writes nothing. At every moment, all files together
+hold no message twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger("seriatim.spark")
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], directory: str, file_rows: int) -> Iterator[pa.RecordBatch]:
-    """What a task does: write its rows, and give the names of its files, and how far the rows of each range went."""
+    """Do the work of a task: write its rows. Give the names of the files, and how far the rows of each range went."""
     import pyarrow as pa
 
     writer = ArchiveWriter(directory, file_rows)
@@ -66,22 +66,22 @@ TOLD: Final = (
 
 
 TRIES: Final = 5
-"""How often a link is tried while another driver of the same query makes them."""
+"""How often a link is tried if another driver of the same query makes links too."""
 
 
 def begin_batch(
     directory: str, query: str, batch: int, start: dict[str, Any] | None, ends: dict[str, Any], file_rows: int
 ) -> None:
-    """Note in the directory that a micro-batch is written now, before one of its files is there.
+    """Note in the directory that a micro-batch is being written, before its first file is there.
 
     Args:
-        directory: The archive's.
-        query, batch, start, ends: As of `batch_chain.is_repeat`.
-        file_rows: Rows of a file at most.
+        directory: The directory of the archive.
+        query, batch, start, ends: As in `batch_chain.is_repeat`.
+        file_rows: The most rows of a file.
 
     Raises:
         ChainError: The micro-batch does not follow those of the directory, or another query owns it.
-        DirectoryError: Its files have another number of rows.
+        DirectoryError: The files of the directory were begun with another number of rows.
     """
     for tried in range(1, TRIES + 1):
         last = batch_chain.newest(directory)
@@ -97,13 +97,13 @@ def begin_batch(
         try:
             batch_chain.append(directory, Link(serial, query, batch, ends, {"file_rows": file_rows}))
             return
-        except OvertakenError:  # by a driver of the same query: then this micro-batch may be the last one now
+        except OvertakenError:  # if a driver of the same query did it, the next look shows a repeat
             if tried == TRIES:
                 raise
 
 
 class _Writing:
-    """Writes micro-batches; owns the directory from the first one on."""
+    """Writes micro-batches. Its query owns the directory from the first micro-batch on."""
 
     def __init__(
         self,
@@ -150,7 +150,8 @@ def run(
     source: Mapping[str, str], directory: str, checkpoint: str, *, every: str | None, file_rows: int,
     group: str | None, metrics: PipelineMetrics | None = None,
 ) -> int:  # fmt: skip
-    """Archive until the query ends: with `every` None when all is written that is there now, else at SIGTERM or Ctrl-C.
+    """Archive until the query ends. If `every` is None, it ends when all present messages are written. Otherwise it
+    ends at SIGTERM or Ctrl-C.
 
     Returns the rows written by this run.
     """

@@ -1,7 +1,7 @@
-"""`audit`: are the messages of a topic, or of an archive, whole, in order and without repeats?
+"""`audit`: checks that the messages of a topic or an archive are complete, in order and without repeats.
 
-Tasks follow the rows of each range and leave a summary; the driver puts the ranges of a partition one behind the other
-(`auditing`). Of a topic, the brokers' own count of messages is compared too; of an archive, the checksums of each file.
+Tasks follow the rows of each range and leave a summary. The driver puts the ranges of a partition one behind another
+(`auditing`). For a topic it also compares the brokers' count of messages, for an archive the checksums of each file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Report = list[PartitionReport]
 
 
 def check_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of the source: a summary of each range."""
+    """Check rows of the source. Give a summary of each range."""
     check: CoverCheck | None = None
     place: tuple[Any, ...] | None = None
     for batch in batches:
@@ -62,7 +62,7 @@ def check_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut where another range begins."""
+    """Cut a batch at each row where another range begins."""
     import numpy as np
 
     if not batch.num_rows:
@@ -79,7 +79,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def check_files(batches: Iterator[pa.RecordBatch], directory: str, whole: bool) -> Iterator[pa.RecordBatch]:
-    """Files of an archive, named in the column `file`: a summary of each."""
+    """Check the files of an archive that the column `file` names. Give a summary of each."""
     files, root = file_system(directory)
     for batch in batches:
         for path in batch.column("file").to_pylist():
@@ -87,7 +87,7 @@ def check_files(batches: Iterator[pa.RecordBatch], directory: str, whole: bool) 
 
 
 def check_file(files: Any, root: str, path: str, whole: bool = True) -> tuple[Cover | None, list[Finding]]:
-    """One file: its cover, and what is wrong with it; keys, values and checksums are looked at only if `whole`."""
+    """Check a file. Return its cover and its findings. Keys, values and checksums are checked only if `whole`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -137,7 +137,7 @@ def run(
     source: Mapping[str, str], archive: str | None, *, whole: bool, per_key: bool, key_sequence: str | None,
     output: str | None, run_name: str,
 ) -> Report:  # fmt: skip
-    """Audit a topic (`source`) or an archive, of which keys and values are read only if `whole`."""
+    """Audit a topic (`source`) or an archive. Keys and values of an archive are read only if `whole`."""
     spark = session("audit")
     planned: Planned | None = None
     if archive is not None:
@@ -185,10 +185,10 @@ def _keyed(spark: SparkSession, source: Mapping[str, str], archive: str | None, 
 
 
 def _of_archive(spark: SparkSession, archive: str) -> DataFrame:
-    """Rows of an archive, or of a part such as DIR/topic=orders, with topic, incarnation and partition.
+    """Read rows of an archive, or of a part such as DIR/topic=orders, with topic, incarnation and partition.
 
-    These are taken from the path of each file. As columns of Spark's own they would be numbers where they look like
-    one, and those above `archive` would be missing.
+    These three are taken from the path of each file. Spark's own partition columns would not do: Spark turns a name of
+    digits into a number, and it does not see folders above `archive`.
     """
     from pyspark.sql import functions as f
 
@@ -266,12 +266,12 @@ def _write(spark: SparkSession, report: Report, covers: Sequence[Cover], path: s
 
 
 def findings_of(report: Report) -> list[Finding]:
-    """All findings."""
+    """Return the findings of all partitions."""
     return [finding for partition in report for finding in partition.findings]
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """For programs."""
+    """Return the report as plain data for programs."""
     return {
         "rows": sum(one.rows for one in report),
         "passed": sum(one.passed for one in report),
@@ -289,7 +289,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def as_text(report: Report) -> str:
-    """A table, what was found, and one line that sums it up."""
+    """Return a table, the findings, and one line with the result."""
     head = ("topic", "partition", "from", "to", "rows", "repeats passed", "findings")
     lines = [
         (
@@ -317,7 +317,7 @@ LEFT: Final = 200
 
 
 def picture(report: Report) -> str:
-    """An SVG: a bar for each partition, as long as it has messages; a red mark where something differs."""
+    """Draw an SVG: a bar for each partition, as long as its number of messages, with a red mark for each finding."""
     from xml.sax.saxutils import escape
 
     most = max([one.rows for one in report], default=0) or 1

@@ -1,4 +1,4 @@
-"""Hands what Spark says of a pipeline's query to its metrics."""
+"""Gives the progress that Spark reports about a pipeline's query to the pipeline's metrics."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class MetricsListener(StreamingQueryListener):
-    """For a session in which no other query runs.
+    """Follows the only query of a session.
 
     Args:
-        metrics: Told what micro-batches have read.
-        source: Options of the topics that the query reads.
+        metrics: Gets the number of messages that micro-batches have read.
+        source: The options of the topics that the query reads.
     """
 
     def __init__(self, metrics: PipelineMetrics, source: Mapping[str, str]) -> None:
@@ -35,10 +35,10 @@ class MetricsListener(StreamingQueryListener):
         self._watch = LagWatch(metrics, LagCounter(RealBrokers(parse(source))))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing was read yet."""
+        """Do nothing, because nothing was read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch is done."""
+        """Count the messages of a micro-batch."""
         for source in event.progress.sources:
             offsets = offsets_of(source.endOffset)
             if offsets is not None:
@@ -46,12 +46,12 @@ class MetricsListener(StreamingQueryListener):
                 self._watch.has_read(offsets)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing to read."""
+        """Note that there was nothing to read."""
         self._metrics.idle()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The driver ends soon, or goes on with another run of the query."""
+        """Do nothing: the driver ends soon, or starts the query again."""
 
     def close(self) -> None:
-        """Ask brokers no more. Remove the listener from the session as well."""
+        """Stop asking brokers. The caller also removes the listener from the session."""
         self._watch.close()

@@ -46,32 +46,32 @@ class PipelineMetrics(Collector):
         self._lock = threading.Lock()
         self._read = 0
         self._written = 0
-        self._lags: tuple[int, int] | None = None  # of all partitions together, and the largest
+        self._lags: tuple[int, int] | None = None  # the lag of all partitions together, and the largest one
         self._progress_at: float | None = None
 
     def read(self, rows: int) -> None:
-        """A micro-batch has ended that has read so many messages."""
+        """Note that a micro-batch has ended which has read `rows` messages."""
         with self._lock:
             self._read += rows
             self._progress_at = time.time()
 
     def idle(self) -> None:
-        """There is nothing to read."""
+        """Note that there is nothing to read."""
         with self._lock:
             self._progress_at = time.time()
 
     def wrote(self, rows: int) -> None:
-        """So many rows were put into files, or into a topic."""
+        """Note that `rows` rows were put into files or into a topic."""
         with self._lock:
             self._written += rows
 
     def lags(self, rows: Collection[int] | None) -> None:
-        """So many messages of each partition were not read; None: it is not known."""
+        """Note the unread messages of each partition; None: not known."""
         with self._lock:
             self._lags = None if rows is None else (sum(rows), max(rows, default=0))
 
     def collect(self) -> Iterable[Metric]:
-        """What is known, for a scrape."""
+        """Return all known numbers, for a scrape."""
         with self._lock:
             read, written, lags, at = self._read, self._written, self._lags, self._progress_at
         yield CounterMetricFamily(
@@ -111,7 +111,7 @@ class LagWatch:
         self._thread.start()
 
     def has_read(self, offsets: Offsets) -> None:
-        """A micro-batch of the query has ended here."""
+        """Note where a micro-batch of the query has ended."""
         with self._changed:
             is_first = not self._read
             self._read = {**self._read, **offsets}
@@ -119,7 +119,7 @@ class LagWatch:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Ask no more. A question that is under way ends with its own deadline; its answer is not told."""
+        """Stop asking. A request that is under way ends by its own deadline, and its answer is not used."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -151,12 +151,12 @@ class _Handler(WSGIRequestHandler):
     timeout = REQUEST_S_MAX
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Scrapes are not logged."""
+        """Do not log scrapes."""
 
 
 class _Server(WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scrape that was given up is not an error of the pipeline."""
+        """Log at debug level only, because a scrape that was given up is no error of the pipeline."""
         _log.debug("a request for metrics from %s failed", client_address, exc_info=True)
 
 
@@ -165,10 +165,10 @@ class _ServerV6(_Server):
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Host and port.
+    """Split `HOST:PORT` into host and port.
 
     Raises:
-        ValueError: It is not `HOST:PORT`.
+        ValueError: The text does not have this form.
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -181,7 +181,7 @@ def served(listen: str | None) -> Iterator[PipelineMetrics]:
     """Answer `GET /metrics` for as long as the block lasts.
 
     Args:
-        listen: `HOST:PORT`; None: the numbers are kept, and not served.
+        listen: `HOST:PORT`; None: the numbers are not served.
 
     Raises:
         OptionError: The address is not one of this machine, or the port is taken.

@@ -1,4 +1,4 @@
-"""What pipelines that write directories share: where a micro-batch ends, and whether its files are really there."""
+"""Parts of all pipelines that write directories: where a micro-batch ends, and whether the driver sees its files."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEEN_WITHIN_S: Final = 10.0
-"""A shared file system may take so long to show the driver what another node has written."""
+"""The longest time until a shared file system shows the driver a file that another node has written."""
 LOOK_S: Final = 0.5
 
 
 class BatchLog:
-    """Ends of micro-batches, as Spark's checkpoint says them; it notes them before a micro-batch runs.
+    """Reads the ends of micro-batches from Spark's checkpoint. Spark notes an end before the micro-batch runs.
 
     Args:
-        checkpoint: Its directory, as it was given to Spark.
+        checkpoint: The directory of the checkpoint, as it was given to Spark.
     """
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = checkpoint
 
     def ends(self, spark: SparkSession, batch: int) -> dict[str, Any] | None:
-        """Of one micro-batch, in the form of `offsets.to_json`; None: there is no such entry.
+        """Return the end of a micro-batch, in the form of `offsets.to_json`; None if the checkpoint has no such entry.
 
         Raises:
-            OffsetsError: The entry is none of this source.
+            OffsetsError: The entry is not of this source.
         """
         context: Any = spark.sparkContext
         java, settings = context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001 - PySpark gives no other way
@@ -51,7 +51,7 @@ class BatchLog:
 
 
 def query_of(spark: SparkSession) -> str:
-    """The id of the query whose micro-batch this thread runs; it survives restarts."""
+    """Return the id of the query whose micro-batch this thread runs. It stays the same over restarts."""
     found = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     if found is None:
         raise RuntimeError("Spark does not say which query this is: another one might own the directory")
@@ -59,14 +59,14 @@ def query_of(spark: SparkSession) -> str:
 
 
 def check_seen(directory: str, names: Sequence[str]) -> None:
-    """Make sure that the driver sees files that tasks have written.
+    """Check that the driver sees files that tasks have written.
 
     Args:
-        directory: What driver and executors must share.
+        directory: The directory, which driver and executors must share.
         names: Paths below it.
 
     Raises:
-        DirectoryError: One is not there within `SEEN_WITHIN_S`.
+        DirectoryError: The driver does not see a file within `SEEN_WITHIN_S`.
     """
     files, root = file_system(directory)
     until = time.monotonic() + SEEN_WITHIN_S

@@ -1,7 +1,7 @@
 """`mirror`: copies a topic into a topic of another cluster, partition by partition, each row once and unchanged.
 
-A micro-batch is published under its number, by a writer that has the source's incarnation as its name. After that,
-`mirroring` notes which offset of the source is which offset of the target.
+A micro-batch is published under its number. The writer's name is the incarnation of the source. Then `mirroring` notes
+which offset of the target belongs to which offset of the source.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Mirroring:
             self._offsets.note(entry)
 
     def _check_growth(self, before: Entry | None, ends: TopicAt, batch: int) -> None:
-        """Check that the target has grown by this micro-batch only, also if a run before has sent it already.
+        """Check that the target has grown only by this micro-batch. An earlier run may have sent the micro-batch.
 
         Raises:
             MirrorError: The target has messages that this mirror has not written.
@@ -86,10 +86,10 @@ class _Mirroring:
 
 
 def settled_ends(sink: SinkOptions, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> TopicAt:
-    """Where the partitions of the target end. Waits `writeTimeout` for segments that are not settled.
+    """Return where the partitions of the target end. Wait up to `writeTimeout` for segments that are not settled.
 
     Raises:
-        UnsettledError: A segment did not become settled, so brokers cannot say now how many messages there are.
+        UnsettledError: A segment did not become settled, so brokers cannot say how many messages there are.
     """
 
     def look() -> tuple[TopicAt, list[Key]]:
@@ -107,7 +107,7 @@ def settled_ends(sink: SinkOptions, clock: Clock = time.monotonic, sleep: Sleep 
 
 
 def _published(sink: SinkOptions, batch: int) -> int:
-    """Rows of a micro-batch that are in the target; a micro-batch without rows publishes nothing."""
+    """Return the rows of a micro-batch that are in the target; 0 if it has no rows, because it was not published."""
     connection = connected(sink.target)
 
     async def ask() -> int:
@@ -119,7 +119,9 @@ def _published(sink: SinkOptions, batch: int) -> int:
 
 
 def _rows_behind(sink: SinkOptions, before: Entry | None, ends: TopicAt) -> int:
-    """Rows of the target behind an entry, without repeats: a switch of the target may have stored rows twice."""
+    """Count the rows of the target behind an entry, without repeats, because a switch of the target may have stored
+    rows twice.
+    """
     reading = ReadOptions(sink.target, (sink.topic,), columns=("offset",))
     first = RealBrokers(reading).at("earliest", {sink.topic: ends.incarnation})[sink.topic].places
     known = before.target if before is not None else {}
@@ -135,7 +137,7 @@ def _positions(ends: TopicAt) -> dict[str, int]:
 
 
 def _read_to(checkpoint: str, batch: int) -> dict[str, int]:
-    """Where a micro-batch ends in the source: Spark writes it down before the micro-batch runs."""
+    """Return where a micro-batch ends in the source. Spark writes this down before the micro-batch runs."""
     files, root = file_system(checkpoint)
     with files.open_input_stream(f"{root}/offsets/{batch}") as log:
         last = log.read(1 << 26).decode().splitlines()[-1]
@@ -147,7 +149,8 @@ def run(
     source: Mapping[str, str], sink: Mapping[str, str], checkpoint: str, directory: str | None, *, every: str | None,
     group: str | None, metrics: PipelineMetrics | None = None,
 ) -> None:  # fmt: skip
-    """Mirror until the query ends. It ends at SIGTERM or Ctrl-C, or with `every` None after the messages of now.
+    """Mirror until the query ends. If `every` is None, it ends after the present messages. Otherwise it ends at SIGTERM
+    or Ctrl-C.
 
     Args:
         source, sink: The options of source and sink.

@@ -1,7 +1,7 @@
-"""`replay`: rows of a topic, or of an archive, into a topic: once, in the order of the source.
+"""`replay`: sends rows of a topic or an archive to a topic, once and in the order of the source.
 
-Rows of a key stood in one partition of the source, so they come in their order. Each has the header `replay-of`, which
-says where it stood. A topic is replayed as a stream that ends, an archive as one job for each publication.
+Rows of a key are in one partition of the source, so they come in their order. Each row gets the header `replay-of` with
+its old place. A topic is replayed as a stream that ends, an archive as one job for each publication.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = logging.getLogger("seriatim.spark")
 
 
 def outgoing(rows: DataFrame, *, same_partitions: bool) -> DataFrame:
-    """Rows as they are sent: with the header, and with their partition if that is to be the same."""
+    """Return the rows as they are sent: with the header, and with their partition if it stays the same."""
     place = "concat(topic, '/', partition, '/', shiftright(offset, 40), ':', offset & 1099511627775)"
     others = f"map_filter(coalesce(headers, cast(map() as map<string,binary>)), (name, value) -> name != '{HEADER}')"
     headers = f"map_concat({others}, map('{HEADER}', encode({place}, 'UTF-8'))) as headers"
@@ -49,11 +49,11 @@ def of_topic(
     source: Mapping[str, str], sink: Mapping[str, str], replay_id: str, checkpoint: str, *, publication_rows: int,
     same_partitions: bool,
 ) -> None:  # fmt: skip
-    """Replay what a topic holds now and no earlier run has sent.
+    """Replay the present messages of a topic that no earlier run has sent.
 
     Raises:
-        ReplayError: The topic is the one to write to.
-        SourceError: Of the kinds in `errors`.
+        ReplayError: The topic is also the target.
+        SourceError: An error of the kinds in `errors`.
     """
     spark = session("replay")
     reading, writing = parse(source), parse_sink(sink, streaming=True)
@@ -86,20 +86,20 @@ def of_archive(
     archive: str, sink: Mapping[str, str], replay_id: str, checkpoint: str, *, publication_rows: int,
     same_partitions: bool,
 ) -> int:  # fmt: skip
-    """Replay the files that an archive had when the replay began; returns the rows that this run has sent.
+    """Replay the files that an archive had when the replay began. Return the number of rows that this run has sent.
 
     Raises:
-        ReplayError: Files are missing, or the checkpoint is another replay's.
+        ReplayError: Files are missing, or the checkpoint belongs to another replay.
     """
     spark = session("replay")
     opened = open_writer(sink, replay_id)
     wanted = Replay(replay_id, archive, publication_rows, replaying.checked(_files(archive)))
     replay = replaying.begin(checkpoint, wanted, opened.sequence is None)
     sent = 0
-    # The last one is published again: it may be decided and not finished, and then this waits for it.
+    # The last publication is published again. It may be decided and not done. Then this call waits until it is done.
     for number in range(opened.sequence or 0, replay.publications):
         pieces = replay.pieces(number)
-        # Spark gives them to tasks in this order, so the order of tasks and rows is that of each partition.
+        # Spark gives the pieces to tasks in this order. So tasks and rows are in the order of each partition.
         asked = spark.createDataFrame(pieces, "path string, first bigint, last bigint")
         task: Callable[..., Any] = partial(read_pieces, archive=archive)
         rows = outgoing(asked.mapInArrow(task, ROWS), same_partitions=same_partitions)
@@ -122,13 +122,13 @@ def _files(archive: str) -> Iterator[ArchivedFile]:
         yield ArchivedFile(
             path, footer.topic, footer.incarnation, footer.partition, footer.start, footer.end, footer.rows
         )
-    for note in notes.notes_of(archive):  # ranges of repeats only have no files
+    for note in notes.notes_of(archive):  # a range that holds only repeats has no file
         if (note.topic, note.incarnation, note.partition, note.end) not in ends and note.excuses:
             yield ArchivedFile("", note.topic, note.incarnation, note.partition, note.reached, note.end, 0)
 
 
 def read_pieces(batches: Iterator[pa.RecordBatch], archive: str) -> Iterator[pa.RecordBatch]:
-    """What a task does: read pieces of files, in their order."""
+    """Do the work of a task: read pieces of files, in their order."""
     import pyarrow.parquet as pq
 
     files, _ = file_system(archive)
@@ -140,7 +140,7 @@ def read_pieces(batches: Iterator[pa.RecordBatch], archive: str) -> Iterator[pa.
 
 
 def _rows(file: Any, footer: archiving.Footer, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Rows [first, last) of a file; row groups before and behind are not read."""
+    """Read rows [first, last) of a file. Row groups before and behind are not read."""
     groups: list[int] = []
     before = skipped = 0
     for number in range(file.metadata.num_row_groups):

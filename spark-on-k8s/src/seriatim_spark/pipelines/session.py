@@ -27,15 +27,15 @@ LIMITS: Final = {"maxRowsPerTrigger": "10000000", "maxBytesPerTrigger": "1GiB"}
 
 
 def session(name: str) -> SparkSession:
-    """The session that spark-submit configured, or one on this machine.
+    """Return the session that spark-submit configured, or a new one on this machine.
 
-    Times of all pipelines are in UTC, whatever the machines' zones are.
+    All pipelines use times in UTC, whatever the time zone of a machine is.
     """
     from pyspark.sql import SparkSession
 
     # Pipelines use only Arrow, so Spark's warning about pandas 3 does not concern them.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first python3 of PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers use the first python3 of PATH
     return (
         SparkSession.builder.appName(f"seriatim-{name}")
         .config("spark.sql.session.timeZone", "UTC")
@@ -46,7 +46,7 @@ def session(name: str) -> SparkSession:
 
 
 def limited(source: Mapping[str, str]) -> dict[str, str]:
-    """The source's options with limits of a micro-batch, unless some were given.
+    """Return the source's options with limits for a micro-batch, unless the user gave limits.
 
     Without limits, the first micro-batch would be the whole topic, and after a failure Spark would repeat all of it.
     """
@@ -55,7 +55,7 @@ def limited(source: Mapping[str, str]) -> dict[str, str]:
         return dict(source)
     limits = dict(LIMITS)
     if "minrowspertrigger" in given:
-        del limits["maxRowsPerTrigger"]  # the wanted number may be above it
+        del limits["maxRowsPerTrigger"]  # the given minRowsPerTrigger may be above this limit
     return {**source, **limits}
 
 
@@ -63,10 +63,10 @@ def wait(
     spark: SparkSession, writer: DataStreamWriter, source: Mapping[str, str], group: str | None,
     every: str | None = None, metrics: PipelineMetrics | None = None,
 ) -> None:  # fmt: skip
-    """Run a query until it ends, or this process is asked to end: by SIGTERM or Ctrl-C.
+    """Run a query until it ends, or until this process gets SIGTERM or Ctrl-C.
 
-    If a micro-batch is under way at that moment, the next start runs it again. Messages that are there at the start are
-    read in micro-batches without a pause. Only after them the query waits `every` between two micro-batches.
+    If a micro-batch is under way at that moment, the next start runs it again. The messages that are there at the start
+    are read in micro-batches without a pause. After them the query waits `every` between two micro-batches.
 
     Args:
         spark: The session.
@@ -122,7 +122,7 @@ def wait(
 
 
 def _follow(query: StreamingQuery, asked: threading.Event) -> None:
-    """Wait until a query has ended, or end it."""
+    """Wait until a query has ended. If this process is asked to end, stop the query."""
     while not asked.is_set() and not query.awaitTermination(POLL_S):
         pass
     if asked.is_set():
@@ -130,6 +130,6 @@ def _follow(query: StreamingQuery, asked: threading.Event) -> None:
 
 
 def quoted(text: str) -> str:
-    """A string as SQL writes it."""
+    """Write a string in the form of SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,4 +1,4 @@
-"""`traffic`: how much goes through a topic, which partitions and keys take most of it, and how far its readers are."""
+"""`traffic`: shows the rate of a topic, the partitions and keys with most messages, and the lag of its readers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from seriatim import GroupDescription
 
 STEPS: Final = 60
-"""Points of the curve."""
+"""The number of points of the curve."""
 
 GROUPS_MAX: Final = 50
-"""Consumer groups whose lag is asked for."""
+"""The most consumer groups whose lag is asked for."""
 
 PARTITIONS_SHOWN: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTraffic:
-    """Messages and bytes of values of a partition."""
+    """Messages of a partition, and the bytes of their values."""
 
     partition: int
     rows: int
@@ -35,7 +35,7 @@ class PartitionTraffic:
 
 @dataclass(frozen=True, slots=True)
 class KeyTraffic:
-    """Messages and bytes of values of a key; as text, for people."""
+    """Messages of a key, and the bytes of their values. The key is a text for people."""
 
     key: str
     rows: int
@@ -44,7 +44,7 @@ class KeyTraffic:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """Messages that a group has not read; `unknown` partitions could not say."""
+    """Messages that a group has not read. `unknown` is the number of partitions whose lag is not known."""
 
     group: str
     lag: int
@@ -53,12 +53,12 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What was found.
+    """The traffic of a topic.
 
     Attributes:
-        begin, step_s: When the curve begins (seconds since 1970), and how long each of its points is.
-        rates: Messages a second of each point.
-        skew: Of the partition with most messages, as a multiple of the mean.
+        begin, step_s: When the curve begins (seconds since 1970), and the seconds from one point to the next.
+        rates: Messages in a second, for each point.
+        skew: The messages of the partition with most messages, as a multiple of the mean.
     """
 
     topic: str
@@ -72,16 +72,16 @@ class Traffic:
 
     @property
     def rows(self) -> int:
-        """All messages."""
+        """The number of all messages."""
         return sum(one.rows for one in self.partitions)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of their values."""
+        """The bytes of all values."""
         return sum(one.size_bytes for one in self.partitions)
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the traffic as plain data for programs."""
         return asdict(self) | {"rows": self.rows, "size_bytes": self.size_bytes}
 
 
@@ -97,13 +97,13 @@ def summed_up(
     """Put the counts together.
 
     Args:
-        topic: Its name.
+        topic: The name of the topic.
         begin: Seconds since 1970.
-        step_s: Of a point of the curve.
-        counted: (partition, point, messages, bytes); a partition or point without messages is not in it.
-        partition_count: Of the topic.
-        keys: Those with most messages.
-        groups: Of the topic.
+        step_s: Seconds from one point of the curve to the next.
+        counted: (partition, point, messages, bytes). Partitions and points without messages are left out.
+        partition_count: The number of partitions of the topic.
+        keys: The keys with most messages.
+        groups: The consumer groups of the topic.
     """
     rates = [0.0] * STEPS
     rows = dict.fromkeys(range(partition_count), 0)
@@ -119,7 +119,7 @@ def summed_up(
 
 
 def run(source: Mapping[str, str], *, last_s: float, top: int) -> Traffic:
-    """Look at the messages that brokers took in the last `last_s` seconds."""
+    """Count the messages that brokers took in the last `last_s` seconds."""
     from pyspark.sql import functions as f
 
     options = parse(source)
@@ -171,7 +171,7 @@ def _groups(source: Mapping[str, str], topic: str) -> tuple[int, list[GroupLag]]
 
 
 def lag_of(name: str, group: GroupDescription) -> GroupLag:
-    """Of all partitions of a group together."""
+    """Add up the lags of all partitions of a group."""
     lags = [row.lag for row in group.partitions]
     return GroupLag(name, sum(lag for lag in lags if lag is not None), sum(lag is None for lag in lags))
 
@@ -180,7 +180,7 @@ def lag_of(name: str, group: GroupDescription) -> GroupLag:
 
 
 def as_text(found: Traffic) -> str:
-    """What was found, in words and tables."""
+    """Return the traffic as words and tables."""
     span_s = found.step_s * STEPS
     rates = (
         f"{found.rows / span_s:,.1f} a second on average, {max(found.rates):,.1f} at most (in {_seconds(found.step_s)})"
@@ -232,7 +232,9 @@ BLUE: Final = "#5b8db8"
 
 
 def picture(found: Traffic) -> str:
-    """An SVG: the rate over time, then bars: messages of each partition, of the hottest keys, lag of each group."""
+    """Draw an SVG: the rate over time, then bars for the messages of each partition, of the keys with most messages,
+    and the lag of each group.
+    """
     fullest = sorted(found.partitions, key=lambda one: -one.rows)[:PARTITIONS_SHOWN]
     blocks = [
         ("messages of partitions", [(str(one.partition), one.rows) for one in fullest]),
