@@ -1,4 +1,4 @@
-"""Runs inside an image build: turns packages that were unpacked on the host into an environment of this image's Python.
+"""Runs inside an image build. Makes an environment for this image's Python from packages that the host has unpacked.
 
 It uses only the standard library, because the build has neither pip nor a network. It copies the packages in and
 writes the console scripts of our own packages. It compiles everything, because a container's root is read-only and
@@ -34,20 +34,21 @@ OUR_PREFIX = "seriatim"
 
 
 def install(packages: Path) -> None:
-    """Copy packages into this environment's site-packages, with scripts for ours and compiled code for all."""
+    """Copy packages into this environment's site-packages, write scripts for our own, and compile all packages."""
     target = Path(sysconfig.get_path("purelib"))
     shutil.copytree(packages, target, dirs_exist_ok=True, ignore=lambda *found: ignored(packages, *found))
     for distribution in distributions(path=[str(target)]):
         if distribution.metadata["Name"].startswith(OUR_PREFIX):
             for entry in distribution.entry_points.select(group="console_scripts"):
                 _write_script(Path(sysconfig.get_path("scripts")) / entry.name, entry.module, entry.attr)
-    # Unchecked: the files never change, and modification times of image layers are not to be relied on.
+    # Compiled code is not checked against its source, because files never change and image layers do not keep
+    # modification times.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(target, quiet=2, workers=0, invalidation_mode=mode)
 
 
 def ignored(packages: Path, directory: str, names: list[str]) -> set[str]:
-    """What of a directory is not copied: scripts for the host's Python, and what its interpreter and uv left."""
+    """Return the names in a directory that are not copied: scripts for the host's Python, caches and lock files."""
     scripts = {"bin"} if Path(directory) == packages else set()
     return {name for name in names if name in scripts | {"__pycache__", ".lock"}}
 
@@ -58,7 +59,7 @@ def _write_script(path: Path, module: str, name: str) -> None:
 
 
 def os_components() -> list[dict[str, Any]]:
-    """The packages of a Debian base as CycloneDX components; none where there is no dpkg."""
+    """Return the packages of a Debian base as CycloneDX components; none if the base has no dpkg."""
     query = shutil.which("dpkg-query")
     if query is None:
         return []
@@ -73,7 +74,7 @@ def os_components() -> list[dict[str, Any]]:
 
 
 def bill_of_materials(resolved: dict[str, Any], name: str) -> dict[str, Any]:
-    """What is in this image: what is installed, of all that the lock resolves to, and the base's packages."""
+    """Return the bill of materials of this image: the installed packages of the lock, and the packages of the base."""
     target = sysconfig.get_path("purelib")
     installed = {(_normal(d.metadata["Name"]), d.version) for d in distributions(path=[target])}
     python = [c for c in resolved["components"] if (_normal(c["name"]), c["version"]) in installed]
@@ -99,7 +100,7 @@ def _normal(name: str) -> str:
 
 
 def main() -> None:
-    """Assemble, and write the bill of materials of the whole."""
+    """Assemble the environment, and write the bill of materials of the whole image."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packages", type=Path, required=True, help="unpacked Python packages")
     parser.add_argument("--sbom", type=Path, required=True, help="CycloneDX of the Python packages")

@@ -1,9 +1,9 @@
 """Build Seriatim's container images: `make images`.
 
-The host does what needs a network: it resolves the lock for the Python of the base image, checks every hash, and
-unpacks the packages into a build context. The image build copies them in and compiles them, so it needs neither pip nor
-an index and its result has no installer in it. Each image is then run once to see that it holds what it should and
-nothing else.
+The host does all that needs a network: it resolves the lock for the Python of the base image, checks every hash, and
+unpacks the packages into a build context. The image build copies and compiles them. So it needs neither pip nor an
+index, and the image has no installer. Then each image is run once, to check that it has what it should have and nothing
+else.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ PACKAGES: Mapping[str, Sequence[str]] = {
     "tools": ("seriatim", "seriatim-operator"),
     "spark": ("seriatim-spark", "seriatim"),
 }
-"""Image to the workspace's packages in it; with them comes what they need."""
+"""For each image, the workspace's packages in it. Their dependencies come with them."""
 
 DEFAULT = ("broker", "operator", "tools")
-"""Built if none is named. Spark's is five times as large as all of them."""
+"""The images that are built if none is named. Spark's image is five times as large as these three together."""
 
 EXTRAS: Mapping[str, Sequence[str]] = {"spark": ("spark",)}
-"""Optional parts of these packages that an image has too."""
+"""Optional parts of these packages that an image also has."""
 
 BUILT_ON_HOST = ("pyspark",)
-"""Packages that PyPI has as source only: the host builds them. They are pure Python, and files that go with it."""
+"""Packages for which PyPI has only the source, so the host builds them. They are pure Python with data files."""
 
 PROGRAMS: Mapping[str, Sequence[str]] = {
     "broker": ("seriatim --help",),
@@ -58,7 +58,9 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
         "python3 /opt/seriatim/pipelines.py --help",
     ),
 }
-"""What a finished image is tried with, in a shell of it. A build has no network, where Java would find its address."""
+"""Commands that are run in a shell of the finished image, to try it. SPARK_LOCAL_IP is set, because a build has no
+network in which Java would find its address.
+"""
 
 EVERYWHERE = "seriatim-api"
 """The workspace's package that all others need."""
@@ -84,19 +86,19 @@ assert shutil.which("tini"), "has no tini"
 with open(sys.argv[1]) as bill:
     print(len(json.load(bill)["components"]))
 """
-"""Run inside a finished image: who it runs as, and that nothing is left that builds or installs."""
+"""Runs inside a finished image: checks its user, and that it has no compiler and no installer."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The Python that packages are installed for."""
+    """The Python for which packages are installed."""
 
     version: str
     platform: str
 
     @classmethod
     def of_base(cls, engine: engines.Engine, base_image: str) -> Target:
-        """Ask the base image."""
+        """Read it from the base image."""
         about = json.loads(engine.run(base_image, ["python3", "-c", ABOUT_PYTHON]))
         if not about["libc"]:
             raise engines.EngineError(f"{base_image} has no glibc: several packages have wheels for glibc only")
@@ -104,10 +106,10 @@ class Target:
 
 
 def command(*words: str | Path, cwd: Path = ROOT) -> str:
-    """Run a program for what it prints.
+    """Run a program, and return its output.
 
     Raises:
-        EngineError: It failed; the message has all it said.
+        EngineError: The program failed. The message has all its output.
     """
     texts = [str(word) for word in words]
     done = subprocess.run(texts, cwd=cwd, check=False, capture_output=True, text=True, env={**os.environ, "TZ": "UTC0"})
@@ -123,7 +125,9 @@ def uv(source: Path, *arguments: str) -> None:
 
 
 def take_source(revision: str, directory: Path) -> Path:
-    """The sources to build: the working tree as it is, or those of a commit, whatever lies about in the tree."""
+    """Return the directory of the sources to build: the working tree, or a copy of a commit, without changes of the
+    tree.
+    """
     if not revision:
         return ROOT
     shutil.rmtree(directory, ignore_errors=True)
@@ -137,14 +141,16 @@ def take_source(revision: str, directory: Path) -> Path:
 
 
 def build_wheels(source: Path, directory: Path, images: Sequence[str]) -> None:
-    """Wheels of those of the workspace's own packages that the images have."""
+    """Build wheels of the workspace's packages that the images have."""
     shutil.rmtree(directory, ignore_errors=True)
     for package in dict.fromkeys([EVERYWHERE, *(package for image in images for package in PACKAGES.get(image, ()))]):
         uv(source, "build", "--quiet", "--wheel", "--package", package, "--out-dir", str(directory))
 
 
 def lay_out(context: Path, image: str, source: Path, target: Target, wheels: Path) -> None:
-    """Fill a build context: packages from the lock, ours from their wheels, the bill of materials, the Dockerfile."""
+    """Fill a build context: packages of the lock, our packages from their wheels, the bill of materials, the
+    Dockerfile.
+    """
     shutil.rmtree(context, ignore_errors=True)
     context.mkdir(parents=True)
     selection = [word for package in PACKAGES[image] for word in ("--package", package)]
@@ -167,7 +173,7 @@ def lay_out(context: Path, image: str, source: Path, target: Target, wheels: Pat
 
 
 def split_requirements(requirements: Path, from_source: Path) -> bool:
-    """Move what PyPI has as source only from one list to another; whether there is any."""
+    """Move packages that PyPI has only as source from one list to another. Return whether there are any."""
     entries: list[list[str]] = []
     for line in requirements.read_text().splitlines():
         if not entries or (line and not line[0].isspace()):
@@ -180,7 +186,7 @@ def split_requirements(requirements: Path, from_source: Path) -> bool:
 
 
 def lay_out_etcd(context: Path) -> None:
-    """The context of the test clusters' etcd: the binaries that `make tools` has built."""
+    """Fill the build context of the test clusters' etcd with the binaries that `make tools` has built."""
     binaries = ROOT / ".tools" / "bin"
     if not (binaries / "etcd").exists():
         raise engines.EngineError("there is no .tools/bin/etcd to put into an image: run `make tools` first")
@@ -192,7 +198,10 @@ def lay_out_etcd(context: Path) -> None:
 
 
 def labels(source: Path, revision: str) -> dict[str, str]:
-    """Build arguments that end up as OCI labels; the time is the commit's, so that a second build says the same."""
+    """Return build arguments that become OCI labels.
+
+    The time is the commit's, so that a second build has the same labels.
+    """
     with (source / "client" / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
     arguments = {"VERSION": version}
@@ -204,12 +213,12 @@ def labels(source: Path, revision: str) -> dict[str, str]:
         changed = not revision and command("git", "status", "--porcelain", "--untracked-files=no")
         arguments["REVISION"] = f"{commit}-changed" if changed else commit
     except (engines.EngineError, FileNotFoundError):
-        pass  # a source archive without history: the Dockerfiles say "unknown"
+        pass  # the source archive has no history: the Dockerfiles say "unknown"
     return arguments
 
 
 def build(image: str, engine: engines.Engine, options: argparse.Namespace, source: Path, target: Target | None) -> str:
-    """Build, inspect and save one image; returns a line for the table."""
+    """Build, inspect and save an image. Return a line for the table."""
     began = time.monotonic()
     output: Path = options.output
     context = output / "context" / image
@@ -240,7 +249,7 @@ def build(image: str, engine: engines.Engine, options: argparse.Namespace, sourc
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; the environment gives defaults so that `make images BASE_IMAGE=…` works."""
+    """The command line. The environment gives the defaults, so that `make images BASE_IMAGE=…` works."""
     parser = argparse.ArgumentParser(prog="python -m images.build", description=__doc__)
     parser.add_argument(
         "images", nargs="*", metavar="IMAGE", help="broker, operator, tools (these three if none is named), spark, etcd"
@@ -270,7 +279,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 @contextmanager
 def alone(output: Path) -> Iterator[None]:
-    """One build at a time in a directory: contexts are laid out anew by each."""
+    """Let only one build at a time use a directory, because each build makes its contexts anew."""
     output.mkdir(parents=True, exist_ok=True)
     with (output / ".lock").open("w") as lock:
         try:
@@ -282,14 +291,14 @@ def alone(output: Path) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what is asked for and print a table of sizes and seconds."""
+    """Build the images that the command line names, and print a table of sizes and seconds."""
     options = parse(arguments)
     with alone(options.output):
         return build_all(options)
 
 
 def build_all(options: argparse.Namespace) -> int:
-    """As the command line says; exit status 1 if a build fails."""
+    """Build all images that the options name. Return 1 if a build fails."""
     began = time.monotonic()
     try:
         engine = engines.find(options.engine)

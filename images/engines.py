@@ -1,4 +1,4 @@
-"""The program that builds container images here: docker, podman or buildah, whichever is installed and works."""
+"""Finds and runs the program that builds container images: docker, podman or buildah."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pathlib import Path
 
 
 class EngineError(Exception):
-    """No engine, or one that failed; the text says what to do."""
+    """No engine was found, or the engine failed. The text says what to do."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One of the three programs. They agree on Dockerfiles and differ in most else."""
+    """One of the three programs. They read the same Dockerfiles. Most of their options differ."""
 
     name: str
     environment: Mapping[str, str]
 
     def build(self, tag: str, context: Path, arguments: Mapping[str, str]) -> None:
-        """Build the context's Dockerfile and give the result a tag."""
+        """Build the context's Dockerfile, and give the image a tag."""
         command = [self.name, "build", "--quiet", "--tag", tag]
         if self.name == "buildah":
-            command += ["--layers=false"]  # with its plainest storage every layer is a copy of all below it
+            command += ["--layers=false"]  # with vfs storage each layer would copy all layers below it
         for key, value in arguments.items():
             command += ["--build-arg", f"{key}={value}"]
         self._run([*command, str(context)])
 
     def run(self, image: str, command: Sequence[str]) -> str:
-        """Run a command in a container of the image, as the image's user; returns what it printed."""
+        """Run a command in a container of the image, as the image's user. Return its output."""
         if self.name != "buildah":
             return self._run(
                 [self.name, "run", "--rm", "--network=none", "--entrypoint", command[0], image, *command[1:]]
@@ -43,7 +43,7 @@ class Engine:
             self._run([self.name, "rm", container])
 
     def ensure(self, image: str) -> None:
-        """Fetch a base image that is not here yet."""
+        """Fetch a base image if this engine does not have it."""
         try:
             self._run([self.name, "inspect", *(["--type", "image"] if self.name == "buildah" else []), image])
         except EngineError:
@@ -58,11 +58,11 @@ class Engine:
         elif self.name == "podman":
             self._run([self.name, "save", "--quiet", "--format", "oci-archive", "--output", str(partial), tag])
         else:
-            self._run([self.name, "save", "--output", str(partial), tag])  # an OCI layout too, since docker 25
+            self._run([self.name, "save", "--output", str(partial), tag])  # since docker 25 this is an OCI layout too
         partial.rename(archive)
 
     def remove(self, tag: str) -> None:
-        """Take the image out of the engine's store."""
+        """Remove the image from the engine's store."""
         self._run([self.name, "rmi", "--force", tag])
 
     def _run(self, command: Sequence[str]) -> str:
@@ -74,19 +74,19 @@ class Engine:
         return done.stdout
 
 
-# Chroot isolation and plain copies need no kernel feature that a container or a small virtual machine may lack. A
-# variable that is set already stays as it is.
+# Chroot isolation and plain copies work without kernel features that a container or a small virtual machine may lack.
+# Variables that are already set stay as they are.
 _BUILDAH_DEFAULTS = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
 
 _PROBES = {"docker": ["docker", "info"], "podman": ["podman", "info"], "buildah": ["buildah", "--version"]}
-"""A command that fails where the engine is installed and cannot work (a docker client without its daemon)."""
+"""Commands that fail if the engine is installed but cannot work, such as a docker client without its daemon."""
 
 
 def find(wanted: str | None = None) -> Engine:
-    """The engine that is asked for, else the first of docker, podman and buildah that works.
+    """Return the named engine. If none is named, return the first of docker, podman and buildah that works.
 
     Raises:
-        EngineError: None is there.
+        EngineError: No engine works.
     """
     for name, probe in _PROBES.items():
         if wanted in (None, name) and shutil.which(name):

@@ -1,9 +1,9 @@
-"""The generated parts of the chart: `make chart` writes them, `make chart-check` names those that are not current.
+"""The generated parts of the chart: `make chart` writes them, and `make chart-check` names those that are not current.
 
-- files/crds/: copies of crds/ (Helm would install a folder of that name whatever the values say, so it is left out of
-  the package);
-- the schema of `cluster.spec` in values.schema.json: that of a BrokerCluster, closed against unknown names;
-- e2e/tests/chart/golden/: what `helm template` makes of each file in e2e/tests/chart/values.
+- files/crds/: copies of crds/. The package leaves out the folder crds/, because Helm would install it whatever the
+  values say;
+- the schema of `cluster.spec` in values.schema.json: the schema of a BrokerCluster, which refuses unknown names;
+- e2e/tests/chart/golden/: the output of `helm template` for each file in e2e/tests/chart/values.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ VALUES = ROOT / "e2e" / "tests" / "chart" / "values"
 GOLDEN = ROOT / "e2e" / "tests" / "chart" / "golden"
 
 KUBE_VERSION = "1.33.0"
-"""The version of Kubernetes that Helm is told. Without a cluster it cannot ask for one, and the chart needs one."""
+"""The version of Kubernetes that Helm assumes, because without a cluster it cannot ask for one and the chart needs it.
+"""
 
 
 class HelmError(Exception):
-    """Helm refused; the text is what it said."""
+    """Helm failed. The text has its output."""
 
 
 def find_helm() -> str | None:
-    """On the path, or where `make e2e-cluster` builds it."""
+    """Find Helm on the path, or in the directory into which `make e2e-cluster` builds it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built = cache / "seriatim" / "e2e" / "bin" / "helm"
     return str(built) if os.access(built, os.X_OK) else shutil.which("helm")
 
 
 def run_helm(*arguments: str) -> str:
-    """What helm prints.
+    """Run Helm, and return its output.
 
     Raises:
-        HelmError: It failed.
+        HelmError: Helm failed.
     """
     program = find_helm()
     assert program is not None, "there is no helm: `make e2e-cluster` builds one"
@@ -56,7 +57,7 @@ def run_helm(*arguments: str) -> str:
 
 
 def render(*arguments: str) -> str:
-    """The chart as release `seriatim` in namespace `shop`."""
+    """Render the chart as release `seriatim` in namespace `shop`."""
     return run_helm("template", "seriatim", ".", "--namespace", "shop", "--kube-version", KUBE_VERSION, *arguments)
 
 
@@ -64,16 +65,17 @@ def render(*arguments: str) -> str:
 
 
 def definitions() -> Iterator[tuple[Path, str]]:
-    """Copies of the definitions."""
+    """Return copies of the definitions."""
     for path in sorted((ROOT / "crds").glob("*.yaml")):
         yield ROOT / "files" / "crds" / path.name, path.read_text()
 
 
 def schema() -> Iterator[tuple[Path, str]]:
-    """values.schema.json with the schema of a BrokerCluster's spec in its place."""
+    """Return values.schema.json with the present schema of a BrokerCluster's spec."""
     crd = yaml.safe_load((ROOT / "crds" / "seriatim.dev_brokerclusters.yaml").read_text())
     spec = _closed(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])
-    # etcd is filled in by the chart; that the class is missing is said by a template, with the classes that are there.
+    # These fields are not required here: the chart fills in etcd, and a template reports a missing class and names the
+    # classes that exist.
     spec.pop("required", None)
     spec["properties"]["storage"].pop("required", None)
     values = json.loads(SCHEMA.read_text())
@@ -82,7 +84,7 @@ def schema() -> Iterator[tuple[Path, str]]:
 
 
 def _closed(node: Any) -> Any:
-    """A structural schema as JSON Schema: what Kubernetes alone understands is left out, unknown names are refused."""
+    """Convert a structural schema to JSON Schema: drop keys that only Kubernetes knows, and refuse unknown names."""
     if isinstance(node, list):
         return [_closed(item) for item in node]
     if not isinstance(node, Mapping):
@@ -101,13 +103,13 @@ def _is_extension(key: str) -> bool:
 
 
 def golden() -> Iterator[tuple[Path, str]]:
-    """Each set of values, rendered; what is random is masked, and definitions are named only."""
+    """Render each file of values. Random parts are masked, and of definitions only the names stay."""
     for path in sorted(VALUES.glob("*.yaml")):
         yield GOLDEN / path.name, settled(render("--values", str(path)))
 
 
 def settled(manifests: str) -> str:
-    """Rendered manifests without what differs from one rendering to the next."""
+    """Return rendered manifests without the parts that differ from one rendering to the next."""
     parts = re.split(r"^---\n", manifests, flags=re.MULTILINE)
     texts = [_settled_document(part) for part in parts if part.strip()]
     return "".join(f"---\n{text}" for text in texts)
@@ -126,7 +128,7 @@ def _settled_document(text: str) -> str:
 
 
 def made() -> Iterator[tuple[Path, str]]:
-    """All files, in the order in which they depend on each other."""
+    """Return all files, in the order in which they depend on each other."""
     yield from definitions()
     yield from schema()
     if find_helm():
@@ -134,7 +136,7 @@ def made() -> Iterator[tuple[Path, str]]:
 
 
 def main() -> int:
-    """Write what is made, or say what is stale."""
+    """Write the files, or name those that are not current."""
     parser = argparse.ArgumentParser(prog="python -m tools.chart", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a file is not current")
     check = parser.parse_args().check

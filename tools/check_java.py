@@ -1,4 +1,4 @@
-"""Say at once, and before anything is downloaded, that Spark needs Java 17 or newer."""
+"""Checks, before anything is downloaded, that this machine has Java 17 or newer, which Spark needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OLDEST = 17
 
 
 def java() -> str | None:
-    """The program that Spark would start."""
+    """Return the Java program that Spark would start."""
     home = os.environ.get("JAVA_HOME")
     if home:
         found = Path(home) / "bin" / "java"
@@ -22,13 +22,13 @@ def java() -> str | None:
 
 
 def version_of(text: str) -> int | None:
-    """The major version in what `java -version` prints, as 17 in `openjdk version "17.0.15"`."""
+    """Read the major version from the output of `java -version`: 17 from `openjdk version "17.0.15"`."""
     found = re.search(r'version "(\d+)', text)
     return int(found[1]) if found else None
 
 
 def main() -> int:
-    """Exit status 1 if there is no Java that is new enough."""
+    """Return 1 if there is no Java, or only one that is too old."""
     program = java()
     wanted = f"Spark needs Java {OLDEST} or newer (Debian: apt install openjdk-{OLDEST}-jre-headless)"
     if program is None:

@@ -1,4 +1,4 @@
-"""Fail if a link in the Markdown of this repository leads to a file or a heading that is not there."""
+"""Fails if a link in the Markdown of this repository leads to a file or a heading that does not exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that a renderer makes of a page's headings."""
+    """Return the anchors that a renderer makes of a page's headings."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     names = set()
     for heading in HEADING.findall(text):
@@ -24,7 +24,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken(page: Path) -> list[str]:
-    """The links of a page that lead nowhere."""
+    """Return the links of a page that lead to nothing."""
     found = []
     for groups in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         target = groups[0] or groups[1]
@@ -40,10 +40,10 @@ def broken(page: Path) -> list[str]:
 
 
 def main() -> int:
-    """Look at every Markdown file that is not in a hidden or built directory."""
+    """Check every Markdown file that is not in a hidden or built directory."""
     pages = []
     for directory, names, files in os.walk(ROOT):
-        # Not entered at all: whole machines live in hidden directories, and their files come and go.
+        # Hidden directories are not entered, because they may hold whole machines whose files come and go.
         names[:] = [name for name in names if not name.startswith(".")]
         pages += [Path(directory) / name for name in files if name.endswith(".md") and not name.startswith(".")]
     problems = [problem for page in sorted(pages) for problem in broken(page)]

@@ -1,8 +1,9 @@
-"""Ports for the servers that a test starts, which nothing else takes before the server binds them.
+"""Ports for the servers that a test starts. No other program takes such a port before the server binds it.
 
-A port that the kernel picked (a socket bound to port 0, then closed) can be given to any outgoing connection a moment
-later. These ports lie below the kernel's range for that, and a process reserves a whole range before it uses one of
-it, as local clusters do: test processes that run beside each other have different ports.
+If a test lets the kernel pick a port (it binds a socket to port 0 and closes it), the kernel may give this port to any
+outgoing connection a moment later. The ports of this module are below the range that the kernel uses for that. Each
+process first reserves a whole range, as local clusters do. So test processes that run at the same time have different
+ports.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from seriatim_local.ports import PortRange, first_taken
 
 _reserved: list[PortRange] = []
 _ports: deque[int] = deque()
-"""Ports of the reserved ranges; the one that was handed out longest ago comes first."""
+"""The ports of the reserved ranges. The port that was handed out longest ago is the first."""
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on; it is handed out again only after all others of its range.
+    """Return a port on which no server listens. It is handed out again only after all other ports of its range.
 
     Raises:
         PreconditionError: Other processes have reserved every range.
@@ -36,7 +37,9 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` ports in a row, as `free_port` does: some servers count their ports from the first one."""
+    """Return `count` ports in a row, found as in `free_port`, because some servers count their ports from the first
+    one.
+    """
     assert count <= PORT_COUNT, f"a range has {PORT_COUNT} ports"
     found: list[int] = []
     while len(found) < count:

@@ -1,7 +1,7 @@
-"""Run the tests of each package on its own, and close with one line for all of them.
+"""Runs the tests of each package on its own, and prints one line with the sums at the end.
 
-One pytest for each package keeps the packages apart as they are in production (and a package named `operator` away from
-the standard library's). The summary line at the end adds them up.
+Each package gets a pytest of its own. So packages are separate as in production, and the package named `operator` does
+not hide that of the standard library.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-PACKAGES = ("api", "broker", "client", "local", "operator", "spark-on-k8s", "tools", "sim", "e2e")
-_BESIDE = ("broker", "client", "local", "operator", "sim", "e2e")
-PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in _BESIDE}
-"""Packages whose test files may run beside each other; e2e's make processes of their own."""
+PACKAGES = ("api", "broker", "client", "operator", "spark-on-k8s", "e2e")
+PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in ("broker", "client", "operator", "e2e")}
+"""Packages whose test files may run at the same time. The tests of e2e start processes of their own."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def counts(report: Path) -> dict[str, int]:
-    """Passed, failed and skipped of a JUnit report; a run that left none counts as one failure."""
+    """Count passed, failed and skipped tests in a JUnit report. If a run left no report, it counts as one failure."""
     if not report.exists():
         return {"passed": 0, "failed": 1, "skipped": 0}
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
@@ -45,7 +44,7 @@ MARKERS = {
 
 
 def run(package: str, kind: str, extra: list[str]) -> dict[str, int]:
-    """Run one package's tests; returns its counts."""
+    """Run one package's tests, and return their counts."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         marker = MARKERS[kind]
@@ -55,13 +54,13 @@ def run(package: str, kind: str, extra: list[str]) -> dict[str, int]:
         status = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ}).returncode
         result = counts(report)
         if status not in (0, 5) and not result["failed"]:
-            result["failed"] = 1  # an internal error or an interruption is no success
+            result["failed"] = 1  # an internal error or an interruption counts as a failure
         print(f"{package}: {result['passed']} passed in {time.monotonic() - started:.0f} s\n", flush=True)
         return result
 
 
 def main() -> int:
-    """Run what is asked for; exit status 1 if anything failed."""
+    """Run the chosen tests. Return 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=MARKERS, default="quick", help="which tests, by their marks")
     parser.add_argument("--package", action="append", choices=PACKAGES, help="only this package (may be repeated)")

@@ -1,4 +1,4 @@
-"""The version of Seriatim: the root pyproject.toml has it, and this writes it to every other place, or checks them.
+"""The version of Seriatim. The root pyproject.toml has it. This program writes it to every other place, or checks them.
 
 python -m tools.version            print it
 python -m tools.version --check    fail if another place has another version
@@ -23,18 +23,18 @@ PLACES: dict[str, str] = {
     "docs/operating/images.md": rf"--tag ({FORM})",
     "docs/operating/spark.md": rf"--tag ({FORM})",
 }
-"""Where the version is, by file: a group of the pattern is the version."""
+"""For each file with the version: a pattern whose group is the version."""
 
 
 def version() -> str:
-    """The version, as the root pyproject.toml says."""
+    """Return the version in the root pyproject.toml."""
     found = re.search(PLACES["pyproject.toml"], (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None, "pyproject.toml has no version"
     return found[1]
 
 
 def differing() -> list[str]:
-    """The places that have another version, or none."""
+    """Return the places that have another version."""
     wanted, wrong = version(), []
     for name, pattern in PLACES.items():
         matches = list(re.finditer(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE))
@@ -60,7 +60,7 @@ def write(wanted: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """See the module; returns the exit status."""
+    """Run the command of the module's text. Return the exit status."""
     if not arguments:
         print(version())
         return 0

@@ -1,1 +1,1 @@
-"""Gets Kafka and Spark's source of it, which only `KAFKA=1 make bench-spark` needs. `fetch.py` does it."""
+"""Gets Kafka and Spark's source of Kafka. Only `KAFKA=1 make bench-spark` needs them. `fetch.py` does the work."""

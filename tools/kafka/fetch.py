@@ -1,10 +1,11 @@
-"""Get one Kafka broker and Spark's own source of Kafka into `.tools/kafka`: `python -m tools.kafka.fetch`.
+"""Gets one Kafka broker and Spark's own source of Kafka into `.tools/kafka`: `python -m tools.kafka.fetch`.
 
-Only `KAFKA=1 make bench-spark` needs them. `broker/pom.xml` and `connector/pom.xml` name what Maven gets. Maven takes
-it from where its own settings say (`~/.m2/settings.xml`), and checks the sums that its repository tells. Each file must
-also have the SHA-256 that `SHA256SUMS` has for it, and no other file may be there. Does nothing if all are there.
+Only `KAFKA=1 make bench-spark` needs them. `broker/pom.xml` and `connector/pom.xml` name the files that Maven gets.
+Maven gets them from the repository in its own settings (`~/.m2/settings.xml`), and checks the checksums of this
+repository. Each file must also have its SHA-256 in `SHA256SUMS`, and no other file may be there. If all files are
+there, nothing is done.
 
-After a change of a version, `--write-sums` gets the files again and writes `SHA256SUMS` anew: read its diff.
+After a change of a version, `--write-sums` gets the files again and writes a new `SHA256SUMS`: read its diff.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ DEADLINE_S: Final = 900
 
 
 class FetchError(Exception):
-    """Kafka is not there, and could not be got. The text says why, and what to do."""
+    """Kafka is not there, and could not be fetched. The text says why, and what to do."""
 
 
 def sums_of(directory: Path) -> dict[str, str]:
-    """The SHA-256 of each file below a directory, by its path there."""
+    """Return the SHA-256 of each file below a directory, by its path there."""
     found = {}
     for path in sorted(directory.rglob("*")):
         if path.is_file():
@@ -45,16 +46,16 @@ def sums_of(directory: Path) -> dict[str, str]:
 
 
 def expected() -> dict[str, str]:
-    """What `SHA256SUMS` says: the SHA-256 of each file, by its path below `.tools/kafka`."""
+    """Read `SHA256SUMS`: the SHA-256 of each file, by its path below `.tools/kafka`."""
     lines = (line.split(maxsplit=1) for line in SUMS.read_text().splitlines())
     return {path: digest for digest, path in lines}
 
 
 def check(found: dict[str, str], wanted: dict[str, str]) -> None:
-    """Compare what Maven gave with what it must be.
+    """Compare the files that Maven gave with the expected files.
 
     Raises:
-        FetchError: A file is missing, is another one, or is not wanted.
+        FetchError: A file is missing, has another checksum, or is not expected.
     """
     wrong = sorted(path for path in found.keys() | wanted.keys() if found.get(path) != wanted.get(path))
     if wrong:
@@ -90,13 +91,13 @@ def _get(directory: Path) -> None:
 
 
 def fetch(*, write_sums: bool) -> None:
-    """Put the files into `.tools/kafka`, all of them at one moment.
+    """Put the files into `.tools/kafka`, all at one moment.
 
     Args:
-        write_sums: Take what Maven gives for what is wanted from now on.
+        write_sums: Whether the files that Maven gives become the expected files.
 
     Raises:
-        FetchError: They could not be got, or are not those that are wanted.
+        FetchError: Maven did not get the files, or they are not the expected files.
     """
     if not write_sums and sums_of(KAFKA) == expected():
         print(f"Kafka is in {KAFKA.relative_to(HERE.parents[1])} already")
@@ -121,7 +122,7 @@ def fetch(*, write_sums: bool) -> None:
 
 
 def main() -> int:
-    """Exit status 1 if the files are not there in the end."""
+    """Fetch the files. Return 1 if that fails."""
     parser = argparse.ArgumentParser(description="get Kafka, for the comparison in make bench-spark")
     parser.add_argument("--write-sums", action="store_true", help="write SHA256SUMS anew, after a change of a version")
     try:
