@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generate seriatim_api.v1 from the .proto files. The result is committed; `make check` fails when it is stale.
+# Generate seriatim_api.v1 from the .proto files. The result is committed. `make check` fails if it is stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python

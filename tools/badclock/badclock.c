@@ -1,13 +1,13 @@
 /*
- * A wall clock that jumps: preloaded into a Python process, it shifts what the interpreter reads of CLOCK_REALTIME by as
- * much as a file says, and leaves the monotonic clock alone, as a machine does whose time is set.
+ * A wall clock that jumps. This library is preloaded into a Python process. It shifts the interpreter's CLOCK_REALTIME
+ * by the number in a file. It does not change the monotonic clock. A machine whose time is set behaves in the same way.
  *
- * BADCLOCK_CONTROL names a file that holds one signed 64-bit number in the machine's byte order: nanoseconds. It is
- * mapped once and read at each call, so whoever writes it sets the clock of the running process.
+ * BADCLOCK_CONTROL names a file with one signed 64-bit number in the machine's byte order: nanoseconds. The library maps
+ * the file once and reads it at each call. So a test sets the clock of the running process by a write to this file.
  *
- * Only calls from the interpreter's own code are shifted. gRPC's threads wait until moments of CLOCK_REALTIME that the
- * kernel compares with its own clock, which did not jump: shifted, they would wait for an hour or not at all, which no
- * real jump does (the kernel wakes such waits).
+ * Only calls from the interpreter's own code are shifted. gRPC's threads wait until a moment of CLOCK_REALTIME, and the
+ * kernel compares this moment with its own clock, which did not jump. If their calls were shifted, they would wait for
+ * an hour, or not at all. A real jump does not do that, because the kernel wakes such threads.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +27,7 @@ static const volatile int64_t *shift;
 static uintptr_t begins[RANGES_MAX], ends[RANGES_MAX];
 static int range_count;
 
-/* The first object is the program itself; a Python that was built with a shared library has its code there. */
+/* The first object is the program itself. If Python was built with a shared library, its code is in that library. */
 static int take(struct dl_phdr_info *object, size_t size, void *nothing)
 {
     static int seen;

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Builds etcd, etcdctl and etcdutl (which restores snapshots), at the version that go.mod names, into .tools/bin of the repository.
 #
-# A module of its own with `tool` directives, because `go install go.etcd.io/etcd/server/v3@version` is refused:
-# etcd's own go.mod has replace directives. The server's package is called `server`; its binary is `etcd` here.
-# Does nothing where all binaries of that version are there already.
+# go.mod is a module with `tool` directives, because Go refuses `go install go.etcd.io/etcd/server/v3@version`: etcd's own
+# go.mod has replace directives. The server's package is called `server`, and its binary is `etcd` here. If all binaries
+# of that version exist, nothing is done.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -38,7 +38,7 @@ trap 'rm -rf "$work"' EXIT INT TERM
 echo "building etcd $version (about 35 s where nothing is cached)"
 (cd "$here" && CGO_ENABLED=0 go build -mod=readonly -trimpath -ldflags '-s -w' -o "$work/" \
     go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3)
-# Renamed last and each in one step: a process that starts one meanwhile gets the old binary or the new one.
+# They are renamed at the end, each in one step. A process that starts one meanwhile gets the old or the new binary.
 mv -f "$work/server" "$bin/etcd"
 mv -f "$work/etcdctl" "$bin/etcdctl"
 mv -f "$work/etcdutl" "$bin/etcdutl"

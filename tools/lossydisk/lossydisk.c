@@ -1,17 +1,17 @@
 /*
- * What a power cut would leave: preloaded into one process, it writes down how much of each file below one directory
- * the disk has acknowledged as flushed. Killing a process loses nothing that it wrote, for the kernel keeps the pages;
- * whoever wants to see what a power cut does kills the process and then cuts each file to the length noted here
- * (`e2e/faults/shims.py` does).
+ * Shows what a power cut would leave. This library is preloaded into one process. For each file below one directory, it
+ * notes how many bytes the disk has reported as flushed. A killed process loses no byte that it wrote, because the
+ * kernel keeps the pages. A test that simulates a power cut kills the process, and then cuts each file to the noted
+ * length (see `e2e/faults/shims.py`).
  *
- * LOSSYDISK_PREFIX names the directory (an absolute path without links), LOSSYDISK_LOG the file that lines are appended
- * to, one for each fsync or fdatasync that succeeded on a regular file:
+ * LOSSYDISK_PREFIX names the directory (an absolute path without links). LOSSYDISK_LOG names the file to which lines are
+ * appended, one for each fsync or fdatasync that succeeded on a regular file:
  *
  *     <inode> <bytes> <nanoseconds of CLOCK_MONOTONIC when the call began>
  *
- * `bytes` is the file's length before the call, so what is written while the call lasts does not count. Files are meant
- * that are only ever appended to; a page that is overwritten in place is not undone. sync_file_range promises nothing
- * and is not noted.
+ * `bytes` is the file's length before the call, so bytes that are written during the call do not count. This works for
+ * files that only grow: if a page was overwritten, its old content does not come back. sync_file_range is not noted,
+ * because it promises nothing.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,7 +41,7 @@ static int is_ours(int fd)
     return strncmp(path, prefix, wanted) == 0 && (path[wanted] == '/' || path[wanted] == 0);
 }
 
-/* One write to a descriptor in append mode, by system call: lines of several threads do not mix. */
+/* One system call writes the line in append mode, so that lines of several threads do not mix. */
 static void note(const struct stat *file, long long began_ns)
 {
     const char *log = getenv("LOSSYDISK_LOG");
@@ -54,7 +54,7 @@ static void note(const struct stat *file, long long began_ns)
     if (fd < 0)
         return;
     if (syscall(SYS_write, fd, line, length) != length)
-        abort(); /* a line that is missing would be taken for data that was lost */
+        abort(); /* without this line, flushed data would count as lost */
     syscall(SYS_close, fd);
 }
 

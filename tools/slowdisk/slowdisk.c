@@ -1,18 +1,18 @@
 /*
- * A slow, or failing, disk for tests: preloaded into one process, it delays and fails the calls that reach the files
- * below one directory, and leaves all other files and sockets alone.
+ * A slow or failing disk for tests. This library is preloaded into one process. It delays or fails calls to files below
+ * one directory. Other files and sockets are not changed.
  *
- * The kernel has better tools for this (device mapper), but they need root; this needs a C compiler only. It sees what
- * goes through the dynamic symbols of libc, as RocksDB's and Python's file calls do; it does not see mapped memory,
- * nor stdio, nor io_uring.
+ * The kernel has better tools for this (device mapper), but they need root. This library needs only a C compiler. It
+ * sees calls through the dynamic symbols of libc, such as the file calls of RocksDB and Python. It does not see mapped
+ * memory, stdio or io_uring.
  *
- * Settings are `name=integer` pairs separated by white space, from the environment variable SLOWDISK and, where the
- * variable SLOWDISK_CONTROL names a file, from that file, which is read again at every call so that a test can change
- * the disk while the process runs:
+ * Settings are `name=integer` pairs with white space between them. They come from the environment variable SLOWDISK, and
+ * from a file if the variable SLOWDISK_CONTROL names one. The library reads the file again at every call, so that a test
+ * can change the disk while the process runs:
  *
  *     write_ms     delay of each write and pwrite (also the vectored forms)
  *     sync_ms      delay of each fsync, fdatasync and sync_file_range
- *                  (a delay under way ends, within SLICE_MS, when a newer setting is shorter: so a disk can hang)
+ *                  (if a new setting is shorter, a delay under way ends within SLICE_MS; so a test can end a hang)
  *     fail_sync    1: fsync and fdatasync fail with EIO
  *     fail_write   1: write and pwrite fail with EIO
  *     full         1: write and pwrite fail with ENOSPC
@@ -61,7 +61,7 @@ static void take_all(const char *text, struct disk *disk)
     take(text, "full", &disk->full);
 }
 
-/* By system call, not by the functions replaced below. */
+/* This makes a system call, because the functions of libc are replaced below. */
 static void take_file(const char *path, struct disk *disk)
 {
     char text[512];
@@ -112,7 +112,7 @@ static void sleep_ms(long ms)
         ;
 }
 
-/* Waits in slices, so that a disk that hangs goes on when the settings say so. */
+/* Waits in slices, so that new settings can end a hang. */
 static void delay(size_t field)
 {
     for (long done = 0;;) {
@@ -126,7 +126,7 @@ static void delay(size_t field)
     }
 }
 
-/* Delays; returns the errno of the fault to be made, or 0. */
+/* Delays the call. Returns the errno with which the call must fail, or 0. */
 static int before_write(int fd)
 {
     int saved = errno, fault = 0;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds Vale, which reads texts for `make words`, at the version that go.mod names, into .tools/bin of the repository.
-# Does nothing if that version is there already.
+# If that version exists, nothing is done.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
