@@ -201,7 +201,6 @@ def choose_byte(data: Path, pattern: str, marker: bytes, dice: Random) -> tuple[
         pattern: The pattern of the files' names.
         marker: Bytes that the messages contain.
         dice: The dice to choose with.
-        dice: To choose with.
 
     Raises:
         NotStruckError: No file has such a byte.

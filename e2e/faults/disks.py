@@ -108,8 +108,9 @@ class HungDisk(Fault):
 class FailingDisk(Fault):
     """Flushes fail (EIO), or writes find no room (ENOSPC). The process must end, because it cannot know what is stored.
 
-    role: The role of the broker.
-    what: `fail_sync` or `full`.
+    Args:
+        role: The role of the broker.
+        what: `fail_sync` or `full`.
     """
 
     needs_shims: ClassVar[bool] = True
