@@ -35,7 +35,7 @@ PIECE_ROWS: Final = 2_000
 HEAL_DEADLINE_S: Final = 180.0
 LOOK_S: Final = 0.02
 BEGUN_BYTES: Final = 4 << 20
-"""A new disk that holds so much has begun to be filled, because an empty log takes less."""
+"""If a new disk has so many bytes, copies are arriving on it. An empty log has fewer bytes."""
 
 AIM_MB_PER_S: Final = 300.0
 AIM_P99_RATIO: Final = 2.0
@@ -44,8 +44,8 @@ SEND_PAUSE_S: Final = 0.005
 
 @dataclass(slots=True)
 class _Programs:
-    """The real programs. A broker in `new_disks` is started once with the option that says that its empty directory is
-    a new disk.
+    """The real programs. A broker in `new_disks` is started once with `--replace-disk`, which declares its empty
+    directory a new disk.
     """
 
     inner: SeriatimPrograms

@@ -1,5 +1,5 @@
-"""`python -m e2e.bench.keeping`: a topic keeps one minute of messages, under load for an hour. Does all its use of
-space stop growing?
+"""`python -m e2e.bench.keeping`: a topic keeps one minute of messages, under load for an hour. Its use of space
+must stop growing.
 
 One partition takes messages of 512 bytes at a steady rate, and its open segment moves to another broker group every
 minute. A reader that is always behind is told which messages it missed. Every five seconds the benchmark notes the
@@ -117,7 +117,7 @@ async def _sample(cluster: LocalCluster, client: Client, begin: float, until: fl
 
 
 async def measure(directory: Path, progress: Callable[[str], None]) -> list[Figure]:
-    """Send for `MINUTES`, and note meanwhile how much is held."""
+    """Send for `MINUTES`, and meanwhile note the use of space."""
     minutes, rate = float(os.environ.get("MINUTES") or 60), float(os.environ.get("RATE") or 20_000)
     kind = "etcd" if os.environ.get("COORDINATOR", "etcd") == "etcd" else "embedded"
     samples: list[Sample] = []

@@ -45,7 +45,7 @@ class SteadySender:
     async def note(self) -> None:
         """Note outcomes until the task is cancelled.
 
-        It waits for them in the order of sending, as the partition's outcomes come.
+        It waits for them in the order of sending, because the outcomes of one partition come in this order.
         """
         while True:
             delivery = await self._under_way.get()

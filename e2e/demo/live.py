@@ -131,7 +131,7 @@ def _rate(scene: Scene, width: int) -> RenderableType:
 
 
 def sparkline(values: Sequence[float], rows: int) -> list[str]:
-    """Draw a column of eighths for each value.
+    """Draw a column for each value, with a height in eighths of a line.
 
     Return `rows` lines, the highest first. The greatest value fills its column.
     """

@@ -56,7 +56,7 @@ class DemoFault:
 
     @property
     def label(self) -> str:
-        """The kind; a fault of both members has a kind of its own."""
+        """The kind, with the word `both` if both members were struck."""
         return f"{self.kind} both" if self.both_members else self.kind
 
 

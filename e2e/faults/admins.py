@@ -29,7 +29,7 @@ from seriatim import (
 from seriatim_api.errors import DeadlineExceededError, SeriatimError, TopicExistsError, UnavailableError
 
 LOOK_S: Final = 2.0
-"""The deadline for one broker's description. The broker may have to ask others, one of which does not answer."""
+"""The deadline for one broker's description. The broker may have to wait for another broker that does not answer."""
 
 SCRUB_S: Final = 30.0
 """The deadline for a scrub: a broker reads all that it holds, which is a few megabytes here."""

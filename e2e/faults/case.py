@@ -203,8 +203,7 @@ async def _resets(scene: Scene) -> AsyncIterator[None]:
         yield
         return
     over = asyncio.Event()
-    # This has dice of its own. The time that things take decides how often they are thrown, and the fault's dice must
-    # not depend on that.
+    # The number of breaks depends on the time that things take. So these dice are separate from the fault's dice.
     dice = random.Random(scene.dice.random())
     task = asyncio.create_task(break_connections(scene.cluster, over, dice), name="resets")
     try:

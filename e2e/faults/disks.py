@@ -31,13 +31,13 @@ RESERVE_BYTES_MIN: Final = 2 << 30
 
 SLOW_FLUSH: Final = "sync_ms=250"
 SLOW_FLUSH_S: Final = 0.6
-"""The length of a flush.
+"""How long flushes are slow before the kill.
 
-It is below the silence after which a member counts as dead, and long enough that a flush is under way all the time.
+Slow flushes take so little time that no member counts as dead, and so much that a flush is under way all the time.
 """
 
 HUNG: Final = "sync_ms=600000"
-"""Flushes take until the disk is healed: the library reads its settings again every 50 ms."""
+"""No flush ends until the disk is healed. The library reads its settings again every 50 ms."""
 
 SLOW: Final = "write_ms=10 sync_ms=80"
 

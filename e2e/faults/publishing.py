@@ -32,7 +32,7 @@ class Publishing:
     Args:
         bootstrap: The addresses of the cluster.
         case: The number of the case.
-        dice: Dice of its own, because the time that things take decides how often they are thrown.
+        dice: Dice of its own, because the number of kills depends on the time that things take.
         directory: The directory for the program's log.
     """
 

@@ -49,6 +49,6 @@ async def test_only_what_was_flushed_survives_a_power_cut(running: Running, tmp_
         assert flushed.problems == ()
         assert flushed.acknowledged > 300
         careless = await power_cut(running, clients, tmp_path / "careless", 2, flush=False)
-        # The judge reports lost messages. If a consumer still waits for them, it reports the consumer as stuck.
+        # The judge counts the messages as lost. If a consumer still waits for them, it calls the consumer stuck.
         assert careless.lost > 0 or any("stuck" in problem for problem in careless.problems), careless
         assert not careless.ok

@@ -32,7 +32,7 @@ class Planned:
 
     Attributes:
         ranges: The range of each partition. It begins at the first kept message, or later.
-        gone: For each partition, the messages before that which the query asked for and which are gone, as texts.
+        gone: For each partition, a text about messages that the query asked for and that are gone.
         unsettled: Partitions with a segment that is not settled. They are read up to this segment.
         earliest, ends: The first kept message and the end of each partition.
     """
@@ -68,7 +68,7 @@ def resolve(
     brokers: Brokers,
     incarnations: Mapping[str, str],
 ) -> dict[Key, int]:
-    """Find for each partition that is read the offset that the user's option means.
+    """Find the offset that the user's option means, for each partition that is read.
 
     Args:
         where: The value of the option; None: the user gave none.

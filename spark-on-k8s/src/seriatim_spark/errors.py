@@ -184,7 +184,7 @@ def written(topic: str, bootstrap: str) -> Iterator[None]:
 
 
 def replaced(topic: str, why: str) -> TopicReplacedError:
-    """The error if a checkpoint is of a topic whose name another topic has now."""
+    """Return the error for a checkpoint of a topic whose name now belongs to another topic."""
     return TopicReplacedError(
         f"topic {topic!r} is not the one that this query has read: {why}. Offsets of the old topic mean nothing in the "
         "new one. Start the query with a new checkpoint."

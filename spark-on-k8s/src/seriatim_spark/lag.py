@@ -10,7 +10,7 @@ from seriatim_spark.units import Key
 
 
 class LagCounter:
-    """Compares what a query has read with where its partitions end now.
+    """Compares the offsets that a query has read with the present ends of its partitions.
 
     Args:
         brokers: The brokers to ask: once for all ends, and once more for each partition with a new segment.

@@ -47,7 +47,7 @@ class Limit:
     """The limits that Spark sets for a micro-batch.
 
     Attributes:
-        everything: Whether the limits of the options do not count either.
+        everything: Whether the micro-batch reads all messages that wait. Then the limits of the options do not count.
         max_rows, max_bytes: The most that the micro-batch may read; None: no limit.
     """
 
@@ -58,7 +58,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The messages that wait behind a start, kept while start and ends stay the same, because Spark asks often."""
+    """The messages that wait behind a start.
+
+    The planner keeps them while start and ends stay the same, because Spark asks often.
+    """
 
     start: Mapping[str, Any]
     ends: Mapping[str, TopicAt]
