@@ -68,7 +68,7 @@ def resolve(
     brokers: Brokers,
     incarnations: Mapping[str, str],
 ) -> dict[Key, int]:
-    """Find the offset that the user's option means, for each partition that is read.
+    """For each partition that is read, find the offset that the user's option means.
 
     Args:
         where: The value of the option; None: the user gave none.
