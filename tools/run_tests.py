@@ -15,9 +15,10 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-PACKAGES = ("api", "broker", "client", "operator", "spark-on-k8s", "e2e")
-PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in ("broker", "client", "operator", "e2e")}
-"""Packages whose test files may run at the same time. The tests of e2e start processes of their own."""
+PACKAGES = ("api", "broker", "client", "local", "operator", "spark-on-k8s", "tools", "sim", "e2e")
+_BESIDE = ("broker", "client", "local", "operator", "sim", "e2e")
+PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in _BESIDE}
+"""Packages whose test files may run at the same time. The tests of e2e and local start processes of their own."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
