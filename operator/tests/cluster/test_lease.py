@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import pytest
 from seriatim_operator.cluster import lease as module
-from seriatim_operator.cluster.kinds import Kind
-from seriatim_operator.cluster.kube import ConflictError, KubeError
+from seriatim_operator.cluster.kube import KubeError
 from seriatim_operator.cluster.lease import ANNOTATION_EPOCH, DURATION_S, Leadership, LeaseLostError
 
-
-class Api:
-    """Leases with versions, and a switch for being away."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Any] | None = None
-        self.version = 0
-        self.is_away = False
-
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> dict[str, Any] | None:
-        self._ask()
-        return copy.deepcopy(self.found)
-
-    async def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        self._ask()
-        if self.found is not None:
-            raise ConflictError(409, "AlreadyExists", "it is there")
-        return self._keep(manifest)
-
-    async def replace(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        self._ask()
-        if self.found is None or manifest["metadata"]["resourceVersion"] != self.found["metadata"]["resourceVersion"]:
-            raise ConflictError(409, "Conflict", "it changed")
-        return self._keep(manifest)
-
-    def _ask(self) -> None:
-        if self.is_away:
-            raise KubeError(0, "Unreachable", "the API does not answer")
-
-    def _keep(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        self.version += 1
-        self.found = copy.deepcopy(manifest)
-        self.found["metadata"]["resourceVersion"] = str(self.version)
-        return self.found
+from ..memory_kube import MemoryKube
 
 
 class Clock:
@@ -72,12 +35,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def leadership(api: Api, identity: str) -> Leadership:
+def leadership(api: MemoryKube, identity: str) -> Leadership:
     return Leadership(api, "seriatim", "seriatim-operator", identity)  # type: ignore[arg-type]
 
 
 async def test_whoever_comes_second_waits_until_the_first_is_silent_for_the_whole_duration(clock: Clock) -> None:
-    api = Api()
+    api = MemoryKube()
     first, second = leadership(api, "a"), leadership(api, "b")
     await first.acquire()
     assert first.is_held
@@ -91,7 +54,7 @@ async def test_whoever_comes_second_waits_until_the_first_is_silent_for_the_whol
 
 
 async def test_a_holder_that_sees_another_one_ends(clock: Clock) -> None:
-    api = Api()
+    api = MemoryKube()
     first, second = leadership(api, "a"), leadership(api, "b")
     await first.acquire()
     await second.acquire()
@@ -100,18 +63,18 @@ async def test_a_holder_that_sees_another_one_ends(clock: Clock) -> None:
 
 
 async def test_a_holder_whose_api_is_away_ends_before_the_duration_is_over(clock: Clock) -> None:
-    api = Api()
+    api = MemoryKube()
     first = leadership(api, "a")
     await first.acquire()
     began_s = clock.now_s
-    api.is_away = True
+    api.refuse = lambda _call, _kind: KubeError(0, "Unreachable", "the API does not answer")
     with pytest.raises(LeaseLostError):
         await first.hold()
     assert clock.now_s - began_s < DURATION_S
 
 
 async def test_one_that_is_given_up_is_taken_at_once(clock: Clock) -> None:
-    api = Api()
+    api = MemoryKube()
     first, second = leadership(api, "a"), leadership(api, "b")
     await first.acquire()
     await first.release()
@@ -122,10 +85,10 @@ async def test_one_that_is_given_up_is_taken_at_once(clock: Clock) -> None:
 
 
 async def test_the_epoch_of_a_lease_that_was_deleted_is_not_given_again(clock: Clock) -> None:
-    api = Api()
+    api = MemoryKube()
     first = leadership(api, "a")
     await first.acquire()
-    api.found = None
+    api.objects.clear()
     clock.now_s += 1
     second = leadership(api, "b")
     await second.acquire()
@@ -133,10 +96,9 @@ async def test_the_epoch_of_a_lease_that_was_deleted_is_not_given_again(clock: C
 
 
 async def test_a_clock_that_was_set_back_does_not_lower_the_epoch(clock: Clock) -> None:
-    api = Api()
+    api = MemoryKube()
     await leadership(api, "a").acquire()
-    assert api.found is not None
-    api.found["metadata"]["annotations"][ANNOTATION_EPOCH] = "9000000000"
+    api.of("Lease")[0]["metadata"]["annotations"][ANNOTATION_EPOCH] = "9000000000"
     second = leadership(api, "b")
     await second.acquire()
     assert second.epoch == 9_000_000_001

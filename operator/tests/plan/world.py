@@ -42,6 +42,8 @@ from seriatim_operator.spec.cluster import BrokerCluster
 from seriatim_operator.spec.group import BrokerGroup
 from seriatim_operator.status.cluster import broker_status, cluster_status, group_status
 
+from ..spec.objects import good
+
 START_S = 1_700_000_000.0
 
 
@@ -423,16 +425,7 @@ class World:
 
 def new_world(groups: int = 3, nodes: int = 3, **spec: object) -> World:
     """A cluster that no operator has reconciled yet."""
-    manifest = {
-        "apiVersion": "seriatim.dev/v1alpha1",
-        "kind": "BrokerCluster",
-        "metadata": {"name": "orders", "namespace": "shop", "uid": "the-uid", "generation": 1},
-        "spec": {
-            "groups": groups,
-            "etcd": {"endpoints": ["etcd:2379"]},
-            "storage": {"storageClassName": "local-nvme", "size": "10Gi"},
-            **spec,
-        },
-    }
+    manifest = good("BrokerCluster", namespace="shop", groups=groups, **spec)
+    manifest["metadata"] |= {"uid": "the-uid", "generation": 1}
     views = {f"node{n}": NodeView(f"node{n}", f"host{n}", True, False, False) for n in range(1, nodes + 1)}
     return World(BrokerCluster.from_manifest(manifest), views)

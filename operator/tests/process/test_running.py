@@ -19,6 +19,7 @@ import pytest
 from tools.ports import free_port
 
 from ..api_server import ApiServer
+from ..spec.objects import good
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/seriatim-operator"
 DEADLINE_S = 60.0
@@ -74,13 +75,8 @@ def nobody_leads(api_server: ApiServer) -> Iterator[ApiServer]:
 
 def cluster(name: str) -> str:
     """A cluster whose class is not there: nothing is started, and a condition says why."""
-    spec = {
-        "groups": 1,
-        "etcd": {"endpoints": ["etcd:2379"]},
-        "storage": {"storageClassName": "nowhere", "size": "10Gi"},
-    }
-    kinds = {"apiVersion": "seriatim.dev/v1alpha1", "kind": "BrokerCluster"}
-    return json.dumps({**kinds, "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+    storage = {"storageClassName": "nowhere", "size": "10Gi"}
+    return json.dumps(good("BrokerCluster", name, namespace="default", groups=1, storage=storage))
 
 
 def test_it_leads_reconciles_and_stops_in_order(nobody_leads: ApiServer, tmp_path: Path) -> None:

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 from seriatim_operator import handlers
-from seriatim_operator.cluster.kinds import TOPIC, Kind
+from seriatim_operator.cluster.kinds import TOPIC
 from seriatim_operator.handlers import Operator
 from seriatim_operator.settings import OperatorSettings
 
+from ..memory_kube import MemoryKube
 from ..spec.objects import good
-
-
-class Listing:
-    """An API that has some Topics."""
-
-    def __init__(self, **_: Any) -> None:
-        self.topics: list[dict[str, Any]] = []
-
-    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
-        return copy.deepcopy(self.topics) if kind == TOPIC else []
-
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> dict[str, Any] | None:
-        return next((topic for topic in self.topics if topic["metadata"]["name"] == name), None)
 
 
 @pytest.fixture
 def operator(monkeypatch: pytest.MonkeyPatch) -> Operator:
     """One that lives in the namespace `shop`, and does not run."""
-    monkeypatch.setattr(handlers, "Kube", Listing)
+    monkeypatch.setattr(handlers, "Kube", lambda **_: MemoryKube())
     return Operator(OperatorSettings(namespace="shop"), lambda: None)
 
 
@@ -48,10 +35,10 @@ def followed(operator: Operator) -> list[str]:
 
 
 async def test_an_object_that_a_listing_lacks_is_only_missing(operator: Operator) -> None:
-    operator._kube.topics = [topic()]  # type: ignore[attr-defined]
+    operator._kube.put(topic())  # type: ignore[attr-defined]
     await operator._list_all()
     assert operator.cache.count("Topic") == 1
-    operator._kube.topics = []  # type: ignore[attr-defined]
+    operator._kube.objects.clear()  # type: ignore[attr-defined]
     await operator._list_all()
     assert operator.cache.count("Topic") == 0
     assert followed(operator) == []

@@ -1,148 +1,25 @@
-"""An API server, its controllers and the brokers in one process, for passes of the real reconciler.
+"""The brokers and the machines of a cluster in one process, for passes of the real reconciler.
 
-It keeps what the operator relies on: UIDs and preconditions, server-side apply by which a manager owns what it names,
-status apart from spec, claims bound on the node of their first pod, and pods that start by themselves. Each write that
-changes something is counted, and the operator can be made to die right after any of them.
+Claims are bound on the node of their first pod, and pods start by themselves.
 """
 
 from __future__ import annotations
 
-import copy
-import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from seriatim_api.v1 import broker_pb2, operations_pb2, records_pb2
 from seriatim_operator.cluster.brokers import Brokers, Credentials
-from seriatim_operator.cluster.kinds import Kind, kind_of
-from seriatim_operator.cluster.kube import ConflictError, KubeError
 
-Manifest = dict[str, Any]
+from ..memory_kube import Manifest, MemoryKube
+from ..spec.objects import good
+
 NAMESPACE = "shop"
-
-
-class Died(BaseException):
-    """The operator's process was killed."""
-
-
-class FakeKube:
-    """The API server."""
-
-    def __init__(self) -> None:
-        self.objects: dict[tuple[str, str, str], Manifest] = {}
-        self.version = 0
-        self.writes: list[str] = []
-        self.events: list[tuple[str, str]] = []
-        self.die_after: int | None = None
-
-    # ---- as `Api` ----
-
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
-        """One object."""
-        return copy.deepcopy(self.objects.get((kind.kind, namespace or "", name)))
-
-    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
-        """All objects of a kind."""
-        label, _, value = selector.partition("=")
-        return [
-            copy.deepcopy(manifest)
-            for (found, where, _), manifest in sorted(self.objects.items())
-            if found == kind.kind
-            and (namespace is None or where == namespace)
-            and (not label or (manifest["metadata"].get("labels") or {}).get(label) == value)
-        ]
-
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """What the manager names becomes so; what others wrote stays."""
-        kind, metadata = kind_of(manifest), manifest["metadata"]
-        key = (kind.kind, metadata.get("namespace") or "", metadata["name"])
-        found = copy.deepcopy(self.objects.get(key))
-        if found is None:
-            self.version += 1
-            found = {**copy.deepcopy(manifest), "status": {}}
-            found["metadata"].update(uid=f"uid-{self.version}", creationTimestamp="2026-01-01T00:00:00Z", generation=1)
-        else:
-            _merge(found, copy.deepcopy(manifest))
-        return self._wrote(f"apply {kind.kind} {metadata['name']}", key, found)
-
-    async def apply_status(self, manifest: Manifest) -> Manifest:
-        """The status, whole: one manager writes it."""
-        kind, metadata = kind_of(manifest), manifest["metadata"]
-        key = (kind.kind, metadata["namespace"], metadata["name"])
-        if key not in self.objects:
-            raise KubeError(404, "NotFound", f"no {key}")
-        found = {**self.objects[key], "status": copy.deepcopy(manifest["status"])}
-        return self._wrote(f"status {kind.kind} {metadata['name']}", key, found)
-
-    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
-        """A merge patch."""
-        key = (kind.kind, namespace or "", name)
-        found = copy.deepcopy(self.objects[key])
-        _merge(found, copy.deepcopy(patch))
-        return self._wrote(f"merge {kind.kind} {name}", key, found)
-
-    async def delete(
-        self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
-    ) -> bool:
-        """Delete exactly that object."""
-        key = (kind.kind, namespace or "", name)
-        found = self.objects.get(key)
-        if found is None:
-            return False
-        if found["metadata"]["uid"] != uid:
-            raise ConflictError(409, "Conflict", f"{name} is another one by now")
-        del self.objects[key]
-        self._count(f"delete {kind.kind} {name}")
-        return True
-
-    async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
-        """Remembered; it is no write that anything depends on."""
-        self.events.append((reason, note))
-
-    # ---- for tests ----
-
-    def put(self, manifest: Manifest) -> Manifest:
-        """Another client of the API writes a whole object."""
-        metadata = manifest["metadata"]
-        self.version += 1
-        metadata.setdefault("uid", f"uid-{self.version}")
-        metadata["resourceVersion"] = str(self.version)
-        self.objects[manifest["kind"], metadata.get("namespace") or "", metadata["name"]] = manifest
-        return manifest
-
-    def of(self, kind: str) -> list[Manifest]:
-        """The objects of a kind, themselves."""
-        return [manifest for (found, _, _), manifest in sorted(self.objects.items()) if found == kind]
-
-    def _wrote(self, what: str, key: tuple[str, str, str], manifest: Manifest) -> Manifest:
-        before = self.objects.get(key)
-        self.objects[key] = manifest
-        if before is None or json.dumps(before, sort_keys=True) != json.dumps(manifest, sort_keys=True):
-            self.version += 1
-            manifest["metadata"]["resourceVersion"] = str(self.version)
-            self._count(what)
-        return copy.deepcopy(manifest)
-
-    def _count(self, what: str) -> None:
-        self.writes.append(what)
-        if self.die_after is not None:
-            self.die_after -= 1
-            if self.die_after <= 0:
-                raise Died(what)
-
-
-def _merge(into: Manifest, patch: Manifest) -> None:
-    for name, value in patch.items():
-        if isinstance(value, dict) and isinstance(into.get(name), dict):
-            _merge(into[name], value)
-        else:
-            into[name] = value
 
 
 class FakeBrokers(Brokers):
     """The brokers' side: what they registered, and what was asked of them. Outlives the operator, as brokers do."""
 
-    def __init__(self, kube: FakeKube) -> None:
+    def __init__(self, kube: MemoryKube) -> None:
         super().__init__("orders", lambda: 1)
         self._kube = kube
         self.members: dict[str, operations_pb2.GroupMember] = {}
@@ -181,12 +58,12 @@ class FakeBrokers(Brokers):
     async def set_group(self, group: str, intent: records_pb2.BrokerGroupIntent.ValueType, weight: float) -> None:
         """Written down."""
         self.intents[group], self.weights[group] = intent, weight
-        self._kube._count(f"set group {group}")
+        self._kube.wrote(f"set group {group}")
 
     async def remove_group(self, group: str) -> None:
         """Its members are forgotten."""
         self.members = {b: m for b, m in self.members.items() if b.split("-")[0] != group}
-        self._kube._count(f"remove group {group}")
+        self._kube.wrote(f"remove group {group}")
 
     async def check_restart(self, broker: str) -> operations_pb2.CheckRestartResponse:
         """Safe while every other member of its group is ready."""
@@ -204,7 +81,7 @@ class FakeBrokers(Brokers):
         assert (member.record.member.incarnation, member.record.run) == (incarnation, run)
         member.certified = True
         self.certified.append((broker, incarnation, run))
-        self._kube._count(f"declare dead {broker}")
+        self._kube.wrote(f"declare dead {broker}")
 
 
 def is_ready(pod: Manifest) -> bool:
@@ -215,7 +92,7 @@ def is_ready(pod: Manifest) -> bool:
 class FakeMachines:
     """Scheduler, kubelets and brokers: what happens between two passes."""
 
-    def __init__(self, kube: FakeKube, brokers: FakeBrokers, nodes: int) -> None:
+    def __init__(self, kube: MemoryKube, brokers: FakeBrokers, nodes: int) -> None:
         self.kube = kube
         self.brokers = brokers
         self.disks: dict[str, str] = {}
@@ -325,19 +202,5 @@ def storage_class() -> Manifest:
 
 def broker_cluster(**spec: object) -> Manifest:
     """The cluster that tests reconcile; without TLS, whose certificates have tests of their own."""
-    return {
-        "apiVersion": "seriatim.dev/v1alpha1",
-        "kind": "BrokerCluster",
-        "metadata": {"name": "orders", "namespace": NAMESPACE, "generation": 1},
-        "spec": {
-            "groups": 2,
-            "etcd": {"endpoints": ["etcd:2379"]},
-            "storage": {"storageClassName": "local-nvme", "size": "10Gi"},
-            "tls": {"enabled": False},
-            "nodeLossTimeoutSeconds": 10,
-            **spec,
-        },
-    }
-
-
-Connect = Callable[[str, Callable[[], int]], Brokers]
+    usual: dict[str, object] = {"tls": {"enabled": False}, "nodeLossTimeoutSeconds": 10}
+    return good("BrokerCluster", namespace=NAMESPACE, **(usual | spec))

@@ -11,14 +11,23 @@ from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
 from seriatim_operator.resources.cluster_children import ClusterChildren
 
-from .fake_cluster import NAMESPACE, Died, FakeBrokers, FakeKube, FakeMachines, broker_cluster, is_ready, storage_class
+from ..memory_kube import MemoryKube
+from .fake_cluster import NAMESPACE, FakeBrokers, FakeMachines, broker_cluster, is_ready, storage_class
+
+
+class Died(BaseException):
+    """The operator's process was killed."""
+
+
+def _die(write: str) -> None:
+    raise Died(write)
 
 
 class Place:
     """A cluster, its machines, and operators that come and go."""
 
     def __init__(self, nodes: int = 3, **spec: object) -> None:
-        self.kube = FakeKube()
+        self.kube = MemoryKube(NAMESPACE)
         self.brokers = FakeBrokers(self.kube)
         self.machines = FakeMachines(self.kube, self.brokers, nodes)
         self.kube.put(storage_class())
@@ -57,12 +66,12 @@ class Place:
     async def run_dying(self, passes: int = 800, *, until: Callable[[], bool]) -> None:
         """Each operator dies right after its first write; the next one begins with what it finds."""
         for _ in range(passes):
-            self.kube.die_after = 1
+            self.kube.on_write = _die
             reconciler, cache = self.operator()
             self.refresh(cache)
             with contextlib.suppress(Died):
                 await reconciler.reconcile(NAMESPACE, "orders")
-            self.kube.die_after = None
+            self.kube.on_write = None
             self.machines.step()
             if until() and self.is_stable():
                 return
@@ -81,9 +90,7 @@ class Place:
 
     def edit(self, **spec: object) -> None:
         """A person changes the spec."""
-        cluster = self.kube.objects["BrokerCluster", NAMESPACE, "orders"]
-        cluster["spec"].update(spec)
-        cluster["metadata"]["generation"] += 1
+        self.kube.change("BrokerCluster", "orders", **spec)
 
     def pods(self) -> list[str]:
         """Names of ready pods."""

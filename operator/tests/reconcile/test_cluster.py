@@ -150,7 +150,7 @@ async def test_a_word_about_a_disk_that_is_not_followed_is_told_once_at_the_brok
     for _ in range(4):
         place.refresh(cache)
         await reconciler.reconcile(NAMESPACE, "orders")
-    told = [note for reason, note in place.kube.events if reason == "DiskLossHeld"]
+    told = [note for _, _, reason, note in place.kube.events if reason == "DiskLossHeld"]
     assert len(told) == 1
     assert f"seriatim.dev/disk-lost={broker['status']['incarnation']}" in told[0]
     assert not place.brokers.certified

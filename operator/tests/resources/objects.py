@@ -8,23 +8,17 @@ from seriatim_operator.resources.cluster_children import ClusterChildren
 from seriatim_operator.spec.broker import Broker
 from seriatim_operator.spec.cluster import BrokerCluster
 
+from ..spec.objects import good
+
 IMAGE = "seriatim.dev/broker:dev"
 UID = "6f1c9c1e-0000-4000-8000-000000000001"
 
 
 def cluster(namespace: str = "shop", **spec: Any) -> BrokerCluster:
     """The cluster `orders`; keywords are fields of its spec as they are in a manifest."""
-    return BrokerCluster.from_manifest(
-        {
-            "metadata": {"name": "orders", "namespace": namespace, "uid": UID},
-            "spec": {
-                "groups": 2,
-                "etcd": {"endpoints": ["etcd-0.etcd.shop.svc:2379"]},
-                "storage": {"storageClassName": "local-nvme", "size": "20Gi"},
-                **spec,
-            },
-        }
-    )
+    manifest = good("BrokerCluster", namespace=namespace, **spec)
+    manifest["metadata"]["uid"] = UID
+    return BrokerCluster.from_manifest(manifest)
 
 
 def children(namespace: str = "shop", **spec: Any) -> ClusterChildren:

@@ -39,11 +39,11 @@ def kind_of(name: str) -> type[Resource]:
     return next(kind for kind in KINDS if name == kind.KIND)
 
 
-def good(kind: str, name: str = "") -> dict[str, Any]:
-    """An object that the API server takes."""
+def good(kind: str, name: str = "", /, *, namespace: str = "", **spec: object) -> dict[str, Any]:
+    """An object that the API server takes; keywords are fields of its spec."""
     made = {"apiVersion": f"{API_GROUP}/{API_VERSION}", "kind": kind, **copy.deepcopy(GOOD[kind])}
-    if name:
-        made["metadata"]["name"] = name
+    made["metadata"] |= {key: value for key, value in (("name", name), ("namespace", namespace)) if value}
+    made["spec"] |= spec
     return made
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from seriatim_operator.cluster.kinds import Kind
 from seriatim_operator.cluster.kube import Kube, KubeError
 from seriatim_operator.reconcile.definitions import LOOK_S, REASON, Definitions
 from seriatim_operator.spec.crd.definition import SCHEMA_HASH
 
 from ..api_server import ROOT, ApiServer
+from ..memory_kube import MemoryKube
 
 
 @pytest.fixture
@@ -34,23 +34,12 @@ async def test_another_version_is_told_with_the_remedy(kube: Kube) -> None:
     assert "kubectl apply --server-side" in message
 
 
-class Forbidding:
-    """An API that refuses every look."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    async def get(self, _kind: Kind, _namespace: str | None, _name: str) -> None:
-        self.calls += 1
-        raise KubeError(403, "Forbidden", "not yours")
-
-
 async def test_who_may_not_look_says_nothing_and_does_not_ask_all_the_time() -> None:
-    now_s, api = [0.0], Forbidding()
+    now_s, api = [0.0], MemoryKube(refuse=lambda _call, _kind: KubeError(403, "Forbidden", "not yours"))
     definitions = Definitions(api, lambda: now_s[0])  # type: ignore[arg-type]
     assert await definitions.problems() == []
     assert await definitions.problems() == []
-    assert api.calls == 1
+    assert api.calls == ["get"]
     now_s[0] = LOOK_S
     assert await definitions.problems() == []
-    assert api.calls == 2
+    assert api.calls == ["get", "get"]

@@ -36,9 +36,10 @@ async def _running(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(topics, "STREAM_PAUSE_S", 0)  # time passes when the world says so
     yield world
     await world.reconciler.close()
+    assert set(world.api.calls) <= {"get", "apply_status", "merge"}
     # Whatever a test brought about, its words are of the closed lists.
     assert set(world.told()) <= TOPIC_EVENTS.keys() | CONSUMER_GROUP_EVENTS.keys() | CLUSTER_TOPIC_EVENTS.keys()
-    for status in (manifest for _, manifest in world.api.status_writes):
-        for condition in status["conditions"]:
+    for manifest in world.api.statuses:
+        for condition in manifest["status"]["conditions"]:
             tables = [table[condition["type"]] for table in (TOPIC, CONSUMER_GROUP) if condition["type"] in table]
             assert any(condition["reason"] in table for table in tables), condition

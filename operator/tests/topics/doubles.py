@@ -1,14 +1,11 @@
-"""Brokers and an API in memory: what the topic side of the operator sees of the world."""
+"""Brokers in memory, as the topic side of the operator sees them."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import itertools
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import AsyncIterator
 
 from seriatim_api.errors import (
     PreconditionError,
@@ -19,11 +16,6 @@ from seriatim_api.errors import (
     UnknownTopicError,
 )
 from seriatim_api.v1 import broker_pb2, records_pb2
-from seriatim_operator.cluster.kinds import Kind, kind_of
-from seriatim_operator.cluster.kube import ConflictError, KubeError
-from seriatim_operator.reconcile.cache import Cache
-
-Manifest = dict[str, Any]
 
 
 class MemoryBrokers:
@@ -212,112 +204,6 @@ def default_settings() -> records_pb2.TopicSettings:
         chain_width=5,
         retention_acts=True,
     )
-
-
-@dataclass
-class MemoryApi:
-    """An API server for objects of our kinds: versions, finalizers, the status apart; it feeds the cache at once."""
-
-    cache: Cache
-    objects: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
-    status_writes: list[tuple[str, Manifest]] = field(default_factory=list)
-    events: list[tuple[str, str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    failures: list[KubeError] = field(default_factory=list)
-    versions: Any = field(default_factory=lambda: itertools.count(1))
-    on_deleted: Callable[[Kind, Manifest], None] = lambda _kind, _manifest: None
-    """Called when an object is deleted, as the watch would tell it."""
-
-    # ---- what users do ----
-
-    def create(self, manifest: Manifest, *, age: int = 0) -> Manifest:
-        """Make an object; `age` in seconds tells which is older."""
-        made = copy.deepcopy(manifest)
-        number = next(self.versions)
-        created = datetime.fromtimestamp(1_800_000_000 - age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        made["metadata"] = {
-            "namespace": "default",
-            "uid": f"uid-{number}",
-            "generation": 1,
-            "creationTimestamp": created,
-            **made["metadata"],
-        }
-        return self._store(made)
-
-    def change(self, kind: str, name: str, /, **spec: object) -> None:
-        """Change fields of the spec."""
-        found = self.objects[kind, "default", name]
-        found["spec"] = {**found["spec"], **spec}
-        found["metadata"]["generation"] += 1
-        self._store(found)
-
-    def remove(self, kind: str, name: str) -> None:
-        """Ask for an object's deletion."""
-        found = self.objects[kind, "default", name]
-        found["metadata"]["deletionTimestamp"] = "2026-11-20T00:00:00Z"
-        self._store(found)
-
-    # ---- what the operator calls ----
-
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
-        found = self.objects.get((kind.kind, namespace or "", name))
-        return copy.deepcopy(found) if found is not None else None
-
-    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
-        raise NotImplementedError
-
-    async def apply(self, manifest: Manifest) -> Manifest:
-        raise NotImplementedError
-
-    async def apply_status(self, manifest: Manifest) -> Manifest:
-        self._fail()
-        found = self._found(kind_of(manifest), manifest["metadata"])
-        if found["metadata"]["uid"] != manifest["metadata"]["uid"]:
-            raise ConflictError(409, "Conflict", "another object has the name")
-        found["status"] = copy.deepcopy(manifest["status"])
-        self.status_writes.append((found["metadata"]["name"], found["status"]))
-        return copy.deepcopy(self._store(found))
-
-    async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
-        self._fail()
-        found = self._found(kind, {"namespace": namespace, "name": name})
-        metadata = dict(patch["metadata"])
-        if metadata.pop("resourceVersion") != found["metadata"]["resourceVersion"]:
-            raise ConflictError(409, "Conflict", "it changed")
-        found["metadata"].update(metadata)
-        return copy.deepcopy(self._store(found))
-
-    async def delete(
-        self, kind: Kind, namespace: str | None, name: str, *, uid: str, grace_s: int | None = None, version: str = ""
-    ) -> bool:
-        raise NotImplementedError
-
-    async def event(self, about: Manifest, type_: str, reason: str, note: str, related: Manifest | None = None) -> None:
-        self.events.append((about["metadata"]["name"], type_, reason))
-        self.notes.append(note)
-
-    def _fail(self) -> None:
-        if self.failures:
-            raise self.failures.pop(0)
-
-    def _found(self, kind: Kind, metadata: Manifest) -> Manifest:
-        found = self.objects.get((kind.kind, metadata["namespace"], metadata["name"]))
-        if found is None:
-            raise KubeError(404, "NotFound", "it is gone")
-        return copy.deepcopy(found)
-
-    def _store(self, manifest: Manifest) -> Manifest:
-        metadata = manifest["metadata"]
-        metadata["resourceVersion"] = str(next(self.versions))
-        key = (manifest["kind"], metadata["namespace"], metadata["name"])
-        if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
-            self.objects.pop(key, None)
-            self.on_deleted(kind_of(manifest), copy.deepcopy(manifest))
-            self.cache.drop(manifest["kind"], manifest)
-        else:
-            self.objects[key] = manifest
-            self.cache.put(manifest["kind"], copy.deepcopy(manifest))
-        return manifest
 
 
 def _target(target: broker_pb2.GroupTarget) -> str:

@@ -33,7 +33,7 @@ async def a_topic(world: World, **spec: object) -> dict[str, Any]:
 async def test_no_object_is_held_and_one_that_was_is_let_go(home: World) -> None:
     held = good("Topic")
     held["metadata"]["finalizers"] = [TOPIC_FINALIZER, "other.dev/x"]
-    home.api.create({**held, "spec": {**held["spec"], "deletionPolicy": "Delete"}})
+    home.api.put({**held, "spec": {**held["spec"], "deletionPolicy": "Delete"}})
     home.topic("another", deletionPolicy="Delete")
     await home.settle()
     assert home.the_topic().metadata.finalizers == ("other.dev/x",)
@@ -52,7 +52,7 @@ async def test_an_object_in_trouble_is_let_go_too(home: World, trouble: str) -> 
     held["spec"] |= {"deletionPolicy": "Delete", "name": "events" if trouble == "conflict" else "mine"}
     if trouble == "refused":
         home.brokers.put("mine", 9)
-    home.api.create(held)
+    home.api.put(held)
     await home.settle()
     assert home.the_topic("mine").metadata.finalizers == ()
 
@@ -142,7 +142,7 @@ async def test_what_the_brokers_refuse_is_tried_again(home: World) -> None:
 async def test_a_topic_that_was_made_and_never_reported_goes_too(home: World) -> None:
     """The deletion overtakes the first report: the object says nothing of its topic."""
     last = await a_topic(home)
-    home.api.on_deleted = lambda _kind, _manifest: None
+    home.hears_deletions = False
     home.api.remove("Topic", "events")
     del last["status"]
     home.reconciler.see_deleted(TOPIC, last)
@@ -155,7 +155,7 @@ async def test_a_topic_that_was_made_and_never_reported_goes_too(home: World) ->
 
 async def test_an_object_that_is_merely_missing_takes_nothing_with_it(home: World) -> None:
     await a_topic(home)
-    home.api.on_deleted = lambda _kind, _manifest: None
+    home.hears_deletions = False
     home.api.remove("Topic", "events")
     await home.settle(300)
     assert home.brokers.calls == ["create events 1"]
@@ -198,7 +198,7 @@ async def test_another_object_that_wants_the_topic_gets_it_with_its_messages(hom
 async def test_a_namesake_that_has_the_topic_already_keeps_it(home: World) -> None:
     """The news of its predecessor's end come late: by then producers may rely on the topic."""
     last = await a_topic(home)
-    home.api.on_deleted = lambda _kind, _manifest: None
+    home.hears_deletions = False
     home.api.remove("Topic", "events")
     home.topic(deletionPolicy="Delete")
     await home.settle()
@@ -227,7 +227,7 @@ async def test_with_its_cluster_an_object_is_forgotten(home: World) -> None:
     home.api.remove("Topic", "events")
     home.api.remove("BrokerCluster", "orders")
     await home.settle()
-    home.api.create(good("BrokerCluster"))
+    home.api.put(good("BrokerCluster"))
     await home.settle(120)
     assert home.brokers.calls == ["create events 1"]
 
@@ -258,7 +258,7 @@ async def test_what_nobody_told_this_operator_stays(home: World) -> None:
 async def test_an_object_that_was_held_to_the_last_was_let_go_by_somebody(home: World) -> None:
     """So it is with every object of another namespace, and with one whose finalizer a person took off."""
     last = await a_topic(home)
-    home.api.on_deleted = lambda _kind, _manifest: None
+    home.hears_deletions = False
     home.api.remove("Topic", "events")
     last["metadata"]["finalizers"] = [TOPIC_FINALIZER]
     home.reconciler.see_deleted(TOPIC, last)
@@ -280,7 +280,7 @@ async def test_elsewhere_only_the_finalizer_counts(world: World) -> None:
 
 async def test_what_cannot_be_read_is_left_alone(home: World) -> None:
     last = await a_topic(home)
-    home.api.on_deleted = lambda _kind, _manifest: None
+    home.hears_deletions = False
     home.api.remove("Topic", "events")
     last["spec"]["partitions"] = "many"
     home.reconciler.see_deleted(TOPIC, last)
@@ -340,7 +340,7 @@ async def test_a_group_that_was_held_is_let_go(home: World) -> None:
     home.topic()
     held = good("ConsumerGroup")
     held["metadata"]["finalizers"] = [GROUP_FINALIZER]
-    home.api.create({**held, "spec": {**held["spec"], "deletionPolicy": "Delete"}})
+    home.api.put({**held, "spec": {**held["spec"], "deletionPolicy": "Delete"}})
     await home.settle()
     assert home.the_group().metadata.finalizers == ()
 

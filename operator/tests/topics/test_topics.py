@@ -181,7 +181,7 @@ async def test_a_lost_answer_of_a_creation_makes_no_second_topic(world: World) -
     await world.settle()
     status = world.api.objects["Topic", "default", "events"].pop("status")
     incarnation = world.brokers.topics["events"].topic.incarnation
-    world.api._store(world.api.objects["Topic", "default", "events"])
+    world.api.put(world.api.objects["Topic", "default", "events"])
     await world.restart()
     await world.settle()
     assert world.the_topic().status.incarnation == incarnation == status["incarnation"]
@@ -373,7 +373,7 @@ async def test_an_object_without_a_cluster_waits_for_one(world: World) -> None:
     world.topic()
     await world.settle()
     assert world.reasons()["Ready"] == ("False", "ClusterNotFound")
-    world.api.create(good("BrokerCluster"))
+    world.api.put(good("BrokerCluster"))
     await world.settle()
     assert world.reasons()["Ready"] == ("True", "Accepting")
 
@@ -387,7 +387,7 @@ async def test_an_object_that_cannot_be_read_is_told_so_once_and_holds_up_nobody
     assert broken["status"]["conditions"][0]["reason"] == "InvalidSpec"
     assert "spec.partitions" in broken["status"]["conditions"][0]["message"]
     await world.settle(300)
-    assert [name for name, _ in world.api.status_writes].count("broken") == 1
+    assert [status["metadata"]["name"] for status in world.api.statuses].count("broken") == 1
 
 
 async def test_a_topic_that_could_not_be_read_for_a_while_is_still_the_one_it_was(world: World) -> None:
@@ -407,11 +407,13 @@ async def test_a_topic_that_could_not_be_read_for_a_while_is_still_the_one_it_wa
 
 @pytest.mark.parametrize("status", [0, 409, 500])
 async def test_a_write_that_fails_comes_again(status: int, world: World) -> None:
-    world.api.failures = [KubeError(status, "Failed", "not now")] * 3
+    failures = [KubeError(status, "Failed", "not now")] * 3
+    world.api.refuse = lambda call, _kind: failures.pop() if failures and call != "get" else None
     world.topic(deletionPolicy="Delete")
     await world.settle(10)
     assert world.reasons()["Ready"] == ("True", "Accepting")
     assert world.brokers.calls == ["create events 1"]
+    assert failures == []
 
 
 # ---- the status is written on transitions only ----

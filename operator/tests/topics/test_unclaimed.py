@@ -12,8 +12,7 @@ from .world import World
 
 def unclaimed(world: World) -> list[str]:
     """What was told of such topics."""
-    told = zip(world.api.events, world.api.notes, strict=True)
-    return [note for about, note in told if about == ("orders", "Warning", "TopicUnclaimed")]
+    return [note for *about, note in world.api.events if about == ["orders", "Warning", "TopicUnclaimed"]]
 
 
 async def left_behind(home: World, *names: str) -> None:
@@ -22,7 +21,7 @@ async def left_behind(home: World, *names: str) -> None:
         home.topic(name, deletionPolicy="Delete")
     await home.settle()
     await home.reconciler.close()
-    home.api.on_deleted = lambda _kind, _manifest: None
+    home.hears_deletions = False
     for name in names:
         home.api.remove("Topic", name)
     await home.restart()
@@ -61,7 +60,7 @@ async def test_brokers_that_are_silent_are_waited_for(home: World) -> None:
     home.topic(deletionPolicy="Delete")
     await home.settle()
     home.brokers.silence(are_silent=True)
-    home.api.on_deleted = lambda _kind, _manifest: None
+    home.hears_deletions = False
     home.api.remove("Topic", "events")
     await home.restart()
     await home.settle(60)
@@ -74,7 +73,7 @@ async def test_brokers_that_are_silent_are_waited_for(home: World) -> None:
 async def test_an_object_that_goes_missing_is_told_of_though_it_was_the_last(home: World) -> None:
     home.topic(deletionPolicy="Delete")
     await home.settle()
-    home.api.on_deleted = lambda _kind, _manifest: None
+    home.hears_deletions = False
     home.api.remove("Topic", "events")
     await home.settle()
     assert len(unclaimed(home)) == 1

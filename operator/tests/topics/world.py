@@ -6,13 +6,15 @@ import asyncio
 import math
 from collections.abc import Hashable
 
+from seriatim_operator.cluster.kinds import kind_of
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.dispatch import ConsumerGroupsKey, TopicsKey
 from seriatim_operator.reconcile.topics import TopicsReconciler
 from seriatim_operator.spec import ConsumerGroup, Topic
 
-from ..spec.objects import changed, good
-from .doubles import MemoryApi, MemoryBrokers
+from ..memory_kube import Manifest, MemoryKube
+from ..spec.objects import good
+from .doubles import MemoryBrokers
 
 SETTLE_TURNS = 20
 """Turns of the loop in which everything that can happen at one time happens."""
@@ -25,18 +27,28 @@ class World:
         self.home = home
         self.now_s = 1000.0
         self.cache = Cache()
-        self.api = MemoryApi(self.cache)
+        self.api = MemoryKube()
+        self.api.watch = self._watch
         self.brokers = MemoryBrokers()
         self.reconciler = self._new_reconciler()
-        self.api.create(good("BrokerCluster"))
+        self.api.put(good("BrokerCluster"))
 
     def _new_reconciler(self) -> TopicsReconciler:
         self._due: dict[Hashable, float] = {}
         made = TopicsReconciler(
             self.api, self.cache, lambda _n, _c: self.brokers, self._wake, self.home, lambda: self.now_s
         )
-        self.api.on_deleted = made.see_deleted
+        self.hears_deletions = True
         return made
+
+    def _watch(self, event_type: str, manifest: Manifest) -> None:
+        """The cache hears of everything at once."""
+        if event_type == "DELETED":
+            if self.hears_deletions:
+                self.reconciler.see_deleted(kind_of(manifest), manifest)
+            self.cache.drop(manifest["kind"], manifest)
+        else:
+            self.cache.put(manifest["kind"], manifest)
 
     def _wake(self, key: Hashable, after_s: float) -> None:
         at_s = self.now_s + after_s
@@ -70,17 +82,11 @@ class World:
 
     def topic(self, object_name: str = "events", /, *, age: int = 0, **spec: object) -> None:
         """Apply a Topic."""
-        manifest = good("Topic", object_name)
-        for field, value in spec.items():
-            manifest = changed(manifest, f"spec.{field}", value)
-        self.api.create(manifest, age=age)
+        self.api.put(good("Topic", object_name, **spec), age=age)
 
     def consumer_group(self, object_name: str = "billing", /, *, age: int = 0, **spec: object) -> None:
         """Apply a ConsumerGroup."""
-        manifest = good("ConsumerGroup", object_name)
-        for field, value in spec.items():
-            manifest = changed(manifest, f"spec.{field}", value)
-        self.api.create(manifest, age=age)
+        self.api.put(good("ConsumerGroup", object_name, **spec), age=age)
 
     def the_topic(self, name: str = "events") -> Topic:
         """The Topic as it is now."""
@@ -100,9 +106,9 @@ class World:
 
     def told(self) -> list[str]:
         """Reasons of the events that were posted."""
-        return [reason for _, _, reason in self.api.events]
+        return [reason for _, _, reason, _ in self.api.events]
 
     @property
     def writes(self) -> int:
         """How often a status was written."""
-        return len(self.api.status_writes)
+        return len(self.api.statuses)

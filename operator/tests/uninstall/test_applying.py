@@ -13,6 +13,7 @@ from seriatim_operator.cluster.kinds import BROKER_CLUSTER
 from seriatim_operator.cluster.kube import InvalidError, KubeError, UnknownKindError
 
 from ..api_server import ApiServer
+from ..spec.objects import good
 
 # The test's API server has a certificate of its own making.
 pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
@@ -23,19 +24,8 @@ PATH = f"/apis/seriatim.dev/v1alpha1/namespaces/{NAMESPACE}/brokerclusters"
 
 def written(directory: Path, **spec: Any) -> Path:
     """A file with a cluster."""
-    manifest = {
-        "apiVersion": "seriatim.dev/v1alpha1",
-        "kind": "BrokerCluster",
-        "metadata": {"name": "orders", "namespace": NAMESPACE},
-        "spec": {
-            "groups": 2,
-            "etcd": {"endpoints": ["etcd:2379"]},
-            "storage": {"storageClassName": "local", "size": "10Gi"},
-            **spec,
-        },
-    }
     path = directory / "cluster.yaml"
-    path.write_text(yaml.safe_dump(manifest))
+    path.write_text(yaml.safe_dump(good("BrokerCluster", namespace=NAMESPACE, **spec)))
     return path
 
 

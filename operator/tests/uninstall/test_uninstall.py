@@ -6,37 +6,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from seriatim_operator.cluster.kinds import Kind
 from seriatim_operator.cluster.kube import Kube, KubeError
 from seriatim_operator.reconcile.uninstall import Survey, refusal, survey, take_finalizers_off
 
 from ..api_server import ApiServer
+from ..memory_kube import MemoryKube
+from ..spec.objects import good
 
 # The test's API server has a certificate of its own making.
 pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
 
 NAMESPACE = "uninstalling"
 
-CLUSTER = {
-    "apiVersion": "seriatim.dev/v1alpha1",
-    "kind": "BrokerCluster",
-    "metadata": {"name": "orders", "namespace": NAMESPACE},
-    "spec": {
-        "groups": 2,
-        "etcd": {"endpoints": ["etcd:2379"]},
-        "storage": {"storageClassName": "local", "size": "10Gi"},
-    },
-}
+CLUSTER = good("BrokerCluster", namespace=NAMESPACE)
 
 
 def topic(name: str, *finalizers: str) -> dict[str, Any]:
     """A Topic of the cluster."""
-    return {
-        "apiVersion": "seriatim.dev/v1alpha1",
-        "kind": "Topic",
-        "metadata": {"name": name, "namespace": NAMESPACE, "finalizers": list(finalizers)},
-        "spec": {"cluster": "orders", "deletionPolicy": "Delete"},
-    }
+    made = good("Topic", name, namespace=NAMESPACE, deletionPolicy="Delete")
+    made["metadata"]["finalizers"] = list(finalizers)
+    return made
 
 
 def said(found: Survey, *, takes_etcd: bool) -> str:
@@ -93,23 +82,17 @@ async def test_our_finalizers_are_taken_off_and_others_stay(api: Kube, api_serve
             api_server.call("PATCH", f"{path}/{name}", patch, "application/merge-patch+json")
 
 
-class NoDefinitions:
-    """An API without our kinds, or one that refuses to be asked."""
-
-    def __init__(self, status: int) -> None:
-        self._status = status
-
-    async def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[dict[str, Any]]:
-        """What the API server says to a path that it does not know."""
-        raise KubeError(self._status, "", f"no {kind.plural} in {namespace} {selector}")
+def refusing(status: int) -> MemoryKube:
+    """An API without our kinds (404), or one that refuses to be asked."""
+    return MemoryKube(refuse=lambda _call, kind: KubeError(status, "", f"no {kind.plural}"))
 
 
 async def test_a_kind_that_is_not_there_has_no_objects() -> None:
-    found = await survey(NoDefinitions(404), [NAMESPACE])
+    found = await survey(refusing(404), [NAMESPACE])
     assert not found.clusters
     assert not found.held
 
 
 async def test_who_may_not_look_does_not_take_it_for_empty() -> None:
     with pytest.raises(KubeError):
-        await survey(NoDefinitions(403), [NAMESPACE])
+        await survey(refusing(403), [NAMESPACE])
