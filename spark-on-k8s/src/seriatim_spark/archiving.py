@@ -16,7 +16,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -66,12 +66,12 @@ class Footer:
     version: int = VERSION
 
 
+@dataclass(slots=True, eq=False)
 class Checksums:
     """Checksums of the offsets, keys, values and lengths of a file's rows. How the rows are batched does not matter."""
 
-    def __init__(self) -> None:
-        self.values: dict[str, int] = {"offset": 0, "key": 0, "value": 0}
-        self.size_bytes = 0
+    values: dict[str, int] = field(default_factory=lambda: {"offset": 0, "key": 0, "value": 0})
+    size_bytes: int = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Add the next rows."""

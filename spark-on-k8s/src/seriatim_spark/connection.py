@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from seriatim_spark.errors import ClusterError, translated
@@ -30,11 +31,11 @@ CLOSE_DEADLINE_S: Final = 5.0
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _End:
     """The end of the items, with the error that ended them, if there was one."""
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    error: BaseException | None
 
 
 class Connection:

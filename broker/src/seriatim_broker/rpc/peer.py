@@ -11,6 +11,7 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -57,28 +58,19 @@ behind the name: while a pod is made anew there is no such name, and a broken na
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class _Half:
     """One stream: `read` and `write` of its side of gRPC, and the queue of messages that wait to leave."""
 
-    __slots__ = ("decode", "encode", "queue", "queued_bytes", "queued_bytes_max", "read", "urgent", "wake", "write")
-
-    def __init__(
-        self,
-        read: Callable[[], Awaitable[Any]],
-        write: Callable[[bytes], Awaitable[None]],
-        encode: Callable[[Sequence[Message]], Iterable[bytes]],
-        decode: Callable[[bytes], list[Message]],
-        queued_bytes_max: int,
-    ) -> None:
-        self.read = read
-        self.write = write
-        self.encode = encode
-        self.decode = decode
-        self.queued_bytes = 0
-        self.queued_bytes_max = queued_bytes_max
-        self.queue: deque[Message] = deque()
-        self.urgent: deque[Message] = deque()
-        self.wake = asyncio.Event()
+    read: Callable[[], Awaitable[Any]]
+    write: Callable[[bytes], Awaitable[None]]
+    encode: Callable[[Sequence[Message]], Iterable[bytes]]
+    decode: Callable[[bytes], list[Message]]
+    queued_bytes_max: int
+    queued_bytes: int = 0
+    queue: deque[Message] = field(default_factory=deque)
+    urgent: deque[Message] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self) -> tuple[list[Message], int]:
         """The messages that leave next, and their bytes: heartbeats first, then as many as are encoded at once."""

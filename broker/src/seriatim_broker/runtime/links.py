@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from random import Random
 
 import structlog
@@ -55,34 +56,23 @@ AT_ONCE = (*DATA, Heartbeat, HeartbeatAnswer)
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class _Peer:
     """What is known of one other broker. `ended` is set while no connection is in use."""
 
-    __slots__ = (
-        "answered",
-        "answered_us",
-        "broker",
-        "connection",
-        "dial",
-        "ended",
-        "maintainer",
-        "session",
-        "since_us",
-        "wake",
-    )
+    broker: str
+    connection: Connection | None = None
+    session: int = 0
+    since_us: int = 0
+    maintainer: asyncio.Task[None] | None = None
+    dial: asyncio.Task[Connection] | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)  # set at each answered heartbeat
+    answered_us: int = -1  # when the newest heartbeat that the peer answered was sent
 
-    def __init__(self, broker: str) -> None:
-        self.broker = broker
-        self.connection: Connection | None = None
-        self.session = 0
-        self.since_us = 0
-        self.maintainer: asyncio.Task[None] | None = None
-        self.dial: asyncio.Task[Connection] | None = None
-        self.ended = asyncio.Event()
+    def __post_init__(self) -> None:
         self.ended.set()
-        self.wake = asyncio.Event()
-        self.answered = asyncio.Event()  # set at each answered heartbeat, for tasks that wait for one
-        self.answered_us = -1  # when the newest heartbeat that the peer answered was sent
 
 
 class Links:

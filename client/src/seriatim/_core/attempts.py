@@ -9,43 +9,30 @@ A batch with an open or an unknown send attempt is *doubtful*. Only a batch that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from .producer_types import Enqueue, ReplyError
+from .producer_types import ReplyError
 from .state import State
 
 _NEVER_SENT: Final = 0
 
 
+@dataclass(slots=True, eq=False)
 class Batch(State):
     """A batch that is not settled, or that was acknowledged before an earlier one."""
 
-    __slots__ = (
-        "acked",
-        "base_sequence",
-        "batch_id",
-        "deadline_us",
-        "epoch",
-        "first_run",
-        "last_error",
-        "message_count",
-        "open_runs",
-        "size_bytes",
-        "unknown_end",
-    )
-
-    def __init__(self, event: Enqueue, deadline_us: int, epoch: int, base_sequence: int) -> None:
-        self.batch_id = event.batch_id
-        self.message_count = event.message_count
-        self.size_bytes = event.size_bytes
-        self.deadline_us = deadline_us
-        self.epoch = epoch
-        self.base_sequence = base_sequence
-        self.first_run = _NEVER_SENT  # the first producer run in which it had its present number
-        self.open_runs: tuple[int, ...] = ()
-        self.unknown_end = False
-        self.acked = False
-        self.last_error: ReplyError | None = None
+    batch_id: int
+    message_count: int
+    size_bytes: int
+    deadline_us: int
+    epoch: int
+    base_sequence: int
+    first_run: int = _NEVER_SENT  # the first producer run in which it had its present number
+    open_runs: tuple[int, ...] = ()
+    unknown_end: bool = False
+    acked: bool = False
+    last_error: ReplyError | None = None
 
     @property
     def doubtful(self) -> bool:

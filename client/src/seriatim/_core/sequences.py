@@ -14,6 +14,7 @@ send attempts. (`giving_up.give_up` asserts this.)
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from .attempts import Batch
 from .producer_types import Enqueue, Replied, ReplyError
@@ -21,23 +22,22 @@ from .runs import Run
 from .state import State
 
 
+@dataclass(slots=True, eq=False)
 class BatchQueue(State):
     """The batches of a producer on a partition, oldest first, and the run that sends them."""
 
-    __slots__ = ("batches", "epoch", "next_sequence", "run", "size_bytes")
-
-    def __init__(self, run: Run) -> None:
-        self.batches: deque[Batch] = deque()
-        self.size_bytes = 0
-        self.run = run
-        self.epoch = 0  # the producer epoch of the next batch; below, its sequence
-        self.next_sequence = 0
+    run: Run
+    batches: deque[Batch] = field(default_factory=deque)
+    size_bytes: int = 0
+    epoch: int = 0  # the producer epoch of the next batch; below, its sequence
+    next_sequence: int = 0
 
     def append(self, event: Enqueue, deadline_us: int) -> None:
         """Number a new batch and put it behind all others."""
-        self.batches.append(Batch(event, deadline_us, self.epoch, self.next_sequence))
-        self.size_bytes += event.size_bytes
-        self.next_sequence += event.message_count
+        count, size_bytes = event.message_count, event.size_bytes
+        self.batches.append(Batch(event.batch_id, count, size_bytes, deadline_us, self.epoch, self.next_sequence))
+        self.size_bytes += size_bytes
+        self.next_sequence += count
 
     def find(self, reply: Replied) -> Batch | None:
         """The batch that the reply is about; None if no batch has this number any more."""

@@ -43,7 +43,7 @@ from seriatim._failure import Failure, attempt, entry
 from seriatim._producing.backlog import Backlog
 from seriatim._producing.batching import Batching
 from seriatim._producing.deliveries import Settlement, SliceOfBatch
-from seriatim._producing.pending import Cut, Pending
+from seriatim._producing.pending import Pending
 from seriatim._producing.routes import Routes, route_of
 from seriatim._producing.turns import Turns
 from seriatim._recording import Recorder
@@ -73,21 +73,19 @@ class Shared:
     stage: bytes  # the id of the chunk that is staged; empty: the producer does not stage
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """A batch until it is settled.
 
     Its bytes change only with its number, and its number changes only while no broker can have it.
     """
 
-    __slots__ = ("body", "header", "ids", "number", "payload_bytes", "slices")
-
-    def __init__(self, cut: Cut) -> None:
-        self.body: Body = cut.body
-        self.slices: list[SliceOfBatch] = cut.slices
-        self.payload_bytes = cut.payload_bytes
-        self.ids: Sequence[Any] | None = None  # the messages' ids in the history, until they have an outcome
-        self.number = _NOT_SENT  # epoch, base sequence
-        self.header = b""
+    body: Body
+    slices: list[SliceOfBatch]
+    payload_bytes: int
+    ids: Sequence[Any] | None = None  # the messages' ids in the history, until they have an outcome
+    number: tuple[int, int] = _NOT_SENT  # epoch, base sequence
+    header: bytes = b""
 
 
 class PartitionSender:
@@ -129,7 +127,7 @@ class PartitionSender:
     def _cut(self) -> None:
         shared = self._shared
         cut = self.pending.peek(shared.settings.batch_size_bytes, shared.settings.compression)
-        batch = _Batch(cut)
+        batch = _Batch(cut.body, cut.slices, cut.payload_bytes)
         batch_id, count = self.batch_count + 1, cut.body.message_count
         self._batches[batch_id] = batch
         self.batch_count = batch_id

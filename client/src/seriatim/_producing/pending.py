@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -77,20 +78,18 @@ class Cut(NamedTuple):
     payload_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class _Columns:
     """Messages that were sent singly or in lists."""
 
-    __slots__ = ("begun_at", "headers", "keys", "payload_bytes", "slices", "tags", "timestamps", "values")
-
-    def __init__(self, begun_at: float) -> None:
-        self.begun_at = begun_at
-        self.values: list[bytes] = []
-        self.keys: list[bytes | None] | None = None
-        self.timestamps: list[int] = []
-        self.headers: list[Headers | None] | None = None
-        self.tags: list[str | None] | None = None
-        self.slices: deque[tuple[Sink, int, int]] = deque()  # sink, start in it, count
-        self.payload_bytes = 0
+    begun_at: float
+    values: list[bytes] = field(default_factory=list)
+    keys: list[bytes | None] | None = None
+    timestamps: list[int] = field(default_factory=list)
+    headers: list[Headers | None] | None = None
+    tags: list[str | None] | None = None
+    slices: deque[tuple[Sink, int, int]] = field(default_factory=deque)  # sink, start in it, count
+    payload_bytes: int = 0
 
     def peek(self, size_bytes_max: int, compression: Compression | None) -> Cut:
         """Build a batch of the messages at the front. It changes nothing."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -57,6 +58,7 @@ def _shared(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     return runs
 
 
+@dataclass(slots=True, eq=False)
 class ExtentLog:
     """A segment's batches on this disk: its runs, and where the next batch goes.
 
@@ -70,15 +72,12 @@ class ExtentLog:
             in neither place.
     """
 
-    __slots__ = ("cuts", "moved_ticket", "moves", "position", "runs", "tail")
-
-    def __init__(self) -> None:
-        self.tail = 0
-        self.position = 0
-        self.runs: tuple[Run, ...] = ()
-        self.cuts = 0
-        self.moves = 0
-        self.moved_ticket = 0
+    tail: int = 0
+    position: int = 0
+    runs: tuple[Run, ...] = ()
+    cuts: int = 0
+    moves: int = 0
+    moved_ticket: int = 0
 
     def run_at(self, index: int) -> int:
         """The place in `runs` of the run that has `index`; 0 if `index` is before all runs."""
@@ -101,17 +100,15 @@ class ExtentLog:
         return self.end_of(place)[1] - self.runs[place].position
 
 
+@dataclass(slots=True, eq=False)
 class Extent:
     """One extent: the bytes that it took, and the bytes of them that are in use."""
 
-    __slots__ = ("live_bytes", "number", "opened_at_ms", "runs", "size_bytes")
-
-    def __init__(self, number: int, opened_at_ms: int) -> None:
-        self.number = number
-        self.opened_at_ms = opened_at_ms
-        self.size_bytes = 0
-        self.live_bytes = 0
-        self.runs = 0
+    number: int
+    opened_at_ms: int
+    size_bytes: int = 0
+    live_bytes: int = 0
+    runs: int = 0
 
     def is_sparse(self, live_percent_min: int) -> bool:
         """Whether less than `live_percent_min` of it is in use, so that copying the rest is worth the space."""

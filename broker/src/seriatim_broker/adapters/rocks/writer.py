@@ -16,6 +16,7 @@ import contextlib
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 from ...core.values.producers import Window
@@ -26,16 +27,14 @@ from .settings import RocksSettings
 _OP_OVERHEAD_BYTES = 64
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """Writes that become durable together. It keeps producer windows apart, because it writes only the last of each."""
 
-    __slots__ = ("ops", "size_bytes", "ticket", "windows")
-
-    def __init__(self) -> None:
-        self.ops: list[Op] = []
-        self.windows: dict[bytes, tuple[Family, Window]] = {}
-        self.size_bytes = 0
-        self.ticket = 0
+    ops: list[Op] = field(default_factory=list)
+    windows: dict[bytes, tuple[Family, Window]] = field(default_factory=dict)
+    size_bytes: int = 0
+    ticket: int = 0
 
     def add(self, op: Op, size_bytes: int) -> None:
         """Append one operation."""
