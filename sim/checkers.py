@@ -142,7 +142,6 @@ class Judge:
         self.seen_states: set[str] = set()
         self.publications: PublicationJudge | None = None  # only if the world has writers
         self.accepted_count = 0
-        self.folded_count = 0  # empty segments that left their record
         self._schedule = schedule
         self._brokers = brokers
         self.losses = Losses(brokers, watches_memory=not flush)
@@ -353,7 +352,6 @@ class Judge:
         """A segment leaves the record only if it is empty for ever, and no other segment needs its members."""
         what = f"segment {old.no} of partition {after.partition} is folded"
         self.seen_states.add("folded")
-        self.folded_count += 1
         if not after.is_folded(old.no):
             self.fail("I7", f"{what}, and the record does not say so: {after}")
         if old.state is not SegmentState.SEALED or old.sealed_len != 0:

@@ -23,7 +23,6 @@ from e2e.faults.processes import BrokerRole, brokers_of
 from e2e.observe import SegmentNow
 
 REPORT_DEADLINE_S: Final = 30.0
-FILL_DEADLINE_S: Final = 60.0
 BRING_DEADLINE_S: Final = 30.0
 BRING_PAUSE_S: Final = 0.2
 RESERVE_BYTES_MIN: Final = 2 << 30

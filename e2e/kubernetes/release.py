@@ -22,7 +22,6 @@ NODE_LOSS_S: Final = 20
 
 HELM_S: Final = 300.0
 GONE_S: Final = 120.0
-DEFINITIONS: Final = "brokerclusters.seriatim.dev"
 NAMESPACE_PREFIX: Final = "e2e-"
 
 RESTRICTED: Final = {"pod-security.kubernetes.io/enforce": "restricted"}

@@ -99,18 +99,6 @@ class Cluster:
         """The names of the Node objects."""
         return sorted(item["metadata"]["name"] for item in self.get("nodes")["items"])
 
-    def node_ip(self, node: int | str) -> str:
-        """A node's InternalIP.
-
-        Raises:
-            ClusterError: It has none.
-        """
-        addresses = self.get("node", _name(node))["status"]["addresses"]
-        for address in addresses:
-            if address["type"] == "InternalIP":
-                return str(address["address"])
-        raise ClusterError(f"{_name(node)} has no InternalIP")
-
     def kill_node(self, node: int | str) -> None:
         """Cut a node's power: its pods fall silent at one instant and die. Its Node object and its disks stay."""
         with self._lifecycle().locked():

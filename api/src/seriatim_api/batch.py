@@ -67,8 +67,6 @@ _APPEND_TIME: Final = struct.Struct("<q")
 _APPEND_TIME_AT: Final = 72
 _CHAIN: Final = struct.Struct("<II")
 _CHAIN_AT: Final = 184
-_BODY_LENGTH: Final = struct.Struct("<I")
-_BODY_LENGTH_AT: Final = 136
 
 _NO_BYTES_8 = bytes(8)
 _NO_BYTES_16 = bytes(16)
@@ -202,9 +200,3 @@ def place(
 def chain_is_intact(header: BatchHeader, checksum: Checksum) -> bool:
     """Whether the header's checksum fits its own bytes and its previous checksum."""
     return checksum(header.previous_checksum, header.raw[:_CHAIN_AT]) == header.checksum
-
-
-def body_length_of(raw: bytes | memoryview, at: int = 0) -> int:
-    """The body length in the header at `at`, without reading its other fields."""
-    length: int = _BODY_LENGTH.unpack_from(raw, at + _BODY_LENGTH_AT)[0]
-    return length

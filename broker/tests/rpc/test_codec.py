@@ -256,7 +256,7 @@ def test_data_frames_keep_the_order_of_each_partition(sent: list[Any]) -> None:
 @given(st.lists(st.one_of(*(messages_of(kind) for kind in KINDS if kind not in m.DATA)), max_size=8))
 def test_control_frames_keep_the_order(sent: list[Any]) -> None:
     frames = list(peer_frames.write_control_frames(sent))
-    assert [message for frame in frames for message in peer_frames.read_control_frame(frame)] == sent
+    assert [message for frame in frames for message in peer_frames.ControlReader().read(frame)] == sent
 
 
 def test_frames_are_bounded() -> None:

@@ -214,7 +214,6 @@ class World:
                 "",
                 False,
                 manifest["spec"]["resources"]["requests"]["storage"],
-                "",
                 labels["seriatim.dev/group"],
                 int(labels["seriatim.dev/slot"]),
                 labels["seriatim.dev/broker-uid"],

@@ -166,15 +166,6 @@ class ControlReader:
         return [codec.decode(whole)]
 
 
-def read_control_frame(data: bytes) -> list[m.Message]:
-    """The messages of a control frame that has no parts.
-
-    Raises:
-        BadRequestError: It is no frame of known messages.
-    """
-    return ControlReader().read(data)
-
-
 def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> Iterator[bytes]:
     """Write messages into data frames, in the forms that the peer reads. Those about one partition keep their order."""
     encoded: list[bytes] = []

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
 
-import grpc
 import structlog
 from seriatim_api.errors import (
     BadRequestError,
@@ -227,8 +226,3 @@ def typed_errors(method: _Method) -> _Method:
             await abort(context, exc)
 
     return call  # type: ignore[return-value]
-
-
-def is_broken_stream(exc: Exception) -> bool:
-    """Whether the exception says that the other end has gone. gRPC has no common base class for these exceptions."""
-    return isinstance(exc, (grpc.aio.BaseError, asyncio.InvalidStateError)) or type(exc).__module__.startswith("grpc")

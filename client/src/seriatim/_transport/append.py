@@ -100,8 +100,6 @@ class AppendLink:
         self._unanswered: dict[tuple[int, bytes, int, int], int] = {}
         self._unanswered_bytes = 0
         self._heard_at = 0.0
-        self.batch_count = 0
-        self.frame_count = 0
 
     @property
     def is_up(self) -> bool:
@@ -206,8 +204,6 @@ class AppendLink:
             row = self._rows.popleft()
             rows.append(row)
             size += len(row[1]) + len(row[2])
-        self.batch_count += len(rows)
-        self.frame_count += 1
         return write_append_frame(rows)
 
     async def _read(self, call: Any) -> None:

@@ -130,7 +130,6 @@ class ClaimView:
     volume: str
     is_deleting: bool
     requested: str
-    capacity: str
     group: str = ""
     slot: int = 0
     broker_uid: str = ""
@@ -364,7 +363,6 @@ def claim_view(manifest: Manifest) -> ClaimView:
         volume=str(spec.get("volumeName") or ""),
         is_deleting=bool(metadata.get("deletionTimestamp")),
         requested=str(((spec.get("resources") or {}).get("requests") or {}).get("storage") or ""),
-        capacity=str(((manifest.get("status") or {}).get("capacity") or {}).get("storage") or ""),
         group=str(labels.get(LABEL_GROUP, "")),
         slot=int(slot) if slot.isdecimal() else 0,
         broker_uid=str(labels.get(LABEL_BROKER_UID, "")),

@@ -16,9 +16,6 @@ from typing import Final
 
 from seriatim_api.batch import BatchHeader
 
-INDEX_END: Final = (1 << 64) - 1
-"""Above every index of a segment."""
-
 SEGMENT: Final = b"s"
 WINDOW: Final = b"w"
 PREPARATION: Final = b"p"

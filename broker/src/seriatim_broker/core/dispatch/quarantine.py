@@ -46,9 +46,3 @@ def begin(broker: BrokerState, partition: Partition, log: SegmentLog, sealed_len
 def note(broker: BrokerState, log: SegmentLog) -> None:
     """Count this log as quarantined in what `/readyz` and the metrics show."""
     broker.disk.quarantined[log.partition, log.no] = log.tail
-
-
-def is_quarantined(partition: Partition, no: int) -> bool:
-    """Whether the log of this segment is quarantined here."""
-    log = partition.logs.get(no)
-    return log is not None and log.record.quarantined
