@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -59,23 +60,12 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=out)).resolve()
     console.print(f"{count} runs of the sink from SEED={first} on; drivers write to {out}/drivers.log", highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all processes as Ctrl-C does
-    begun = time.monotonic()
-
-    def told(course: Course) -> None:
-        struck = ", ".join(f"{fault.kind} {fault.moment} of {fault.batch}" for fault in course.hit) or "nothing struck"
-        console.print(
-            f"  {course.seed:>4}: {course.took_s:5.1f} s, {course.starts} starts, {struck}",
-            style="dim",
-            highlight=False,
-        )
-        for problem in course.problems:
-            console.print(f"[bold red]{escape(problem)}[/]", highlight=False)
-
+    begun, seeds = time.monotonic(), range(first, first + count)
     with (out / "brokers.log").open("w") as log:
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(log), cache_logger_on_first_use=False)
         try:
             courses = asyncio.run(
-                run_all(directory, out / "drivers.log", range(first, first + count), begun + 60 * minutes, told)
+                run_all(directory, out / "drivers.log", seeds, begun + 60 * minutes, partial(_tell, console))
             )
         except KeyboardInterrupt:
             console.print("interrupted; everything that was started has ended")
@@ -84,6 +74,24 @@ def main() -> int:
             shutil.rmtree(directory, ignore_errors=True)
     figures = figures_of(courses) | {"seed": first, "seconds": round(time.monotonic() - begun)}
     console.print(table_of(courses))
+    _tell_ends(console, courses)
+    line = json.dumps(figures)
+    (out / "report.json").write_text(line + "\n")
+    print(line, flush=True)
+    return 1 if figures["problems"] or not courses else 0
+
+
+def _tell(console: Console, course: Course) -> None:
+    """Print a run that has ended."""
+    struck = ", ".join(f"{fault.kind} {fault.moment} of {fault.batch}" for fault in course.hit) or "nothing struck"
+    text = f"  {course.seed:>4}: {course.took_s:5.1f} s, {course.starts} starts, {struck}"
+    console.print(text, style="dim", highlight=False)
+    for problem in course.problems:
+        console.print(f"[bold red]{escape(problem)}[/]", highlight=False)
+
+
+def _tell_ends(console: Console, courses: Sequence[Course]) -> None:
+    """Print how zombies ended, and the errors with which queries ended."""
     ends = Counter(_kind(end) for course in courses for end in course.zombies)
     if ends:
         told_ends = ", ".join(f"{count} {end}" for end, count in ends.most_common())
@@ -92,10 +100,6 @@ def main() -> int:
         for kind, text in course.errors:
             if kind not in ("worker", "no fault"):
                 console.print(f"run {course.seed}: the query ended after a {kind}: {escape(text)}", highlight=False)
-    line = json.dumps(figures)
-    (out / "report.json").write_text(line + "\n")
-    print(line, flush=True)
-    return 1 if figures["problems"] or not courses else 0
 
 
 def _kind(end: str | None) -> str:

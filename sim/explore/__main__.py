@@ -27,29 +27,12 @@ WORLDS = {
 
 def main() -> int:
     """Explore, print, and fail if a promise was broken."""
-    parser = argparse.ArgumentParser(description="All interleavings of a small world, breadth first.")
-    parser.add_argument("--states", type=int, default=STATES_DEFAULT, help="stop when so many were found, in all")
-    parser.add_argument("--mutation", choices=sorted({**MUTATIONS, **OVERLAPPING}), help="remove this rule first")
-    parser.add_argument(
-        "--mutants", action="store_true", help="remove one rule after the other: which are missed how soon"
-    )
-    parser.add_argument("--world", choices=sorted(WORLDS), help="only this one")
-    limits = parser.add_argument_group("a world of one's own, instead of those by name")
-    for field in dataclasses.fields(Limits):
-        limits.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), help=f"({field.default})")
-    arguments = parser.parse_args()
+    arguments = _parse()
     if arguments.mutants:
         lines = table()
         print("\n".join(lines))
         return int(any(line.split()[1] == "-" for line in lines[1:-1]))
-    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)}
-    own = {name: value for name, value in given.items() if value is not None}
-    if own:
-        worlds = {"own": (1.0, Limits(**own))}
-    elif arguments.world:
-        worlds = {arguments.world: (1.0, WORLDS[arguments.world][1])}
-    else:
-        worlds = WORLDS
+    worlds = _worlds(arguments)
     mutation = {**MUTATIONS, **OVERLAPPING}[arguments.mutation] if arguments.mutation else None
     reached: set[str] = set()
     states, exhausted = 0, 0
@@ -67,6 +50,31 @@ def main() -> int:
     print(f"--- {states:,} states in {len(worlds)} worlds, {exhausted} of them exhausted; no violation")
     print(f"reached: {', '.join(sorted(reached)) or 'nothing rare'}; not reached: {', '.join(missed) or 'none'}")
     return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="All interleavings of a small world, breadth first.")
+    parser.add_argument("--states", type=int, default=STATES_DEFAULT, help="stop when so many were found, in all")
+    parser.add_argument("--mutation", choices=sorted({**MUTATIONS, **OVERLAPPING}), help="remove this rule first")
+    parser.add_argument(
+        "--mutants", action="store_true", help="remove one rule after the other: which are missed how soon"
+    )
+    parser.add_argument("--world", choices=sorted(WORLDS), help="only this one")
+    limits = parser.add_argument_group("a world of one's own, instead of those by name")
+    for field in dataclasses.fields(Limits):
+        limits.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), help=f"({field.default})")
+    return parser.parse_args()
+
+
+def _worlds(arguments: argparse.Namespace) -> dict[str, tuple[float, Limits]]:
+    """The worlds that are explored, by name, each with its share of the states."""
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Limits)}
+    own = {name: value for name, value in given.items() if value is not None}
+    if own:
+        return {"own": (1.0, Limits(**own))}
+    if arguments.world:
+        return {arguments.world: (1.0, WORLDS[arguments.world][1])}
+    return WORLDS
 
 
 if __name__ == "__main__":

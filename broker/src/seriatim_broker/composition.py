@@ -414,6 +414,11 @@ class Broker:
         publications_pb2_grpc.add_PublicationsServicer_to_server(publications, server)  # type: ignore[no-untyped-call]
         balancing = BalancingServicer(self._services, self._controller, self._calls)
         operations_pb2_grpc.add_BalancingServicer_to_server(balancing, server)  # type: ignore[no-untyped-call]
+        self._open_port(server)
+        self._server = server
+        await server.start()
+
+    def _open_port(self, server: grpc.aio.Server) -> None:
         try:
             if self.tls is None:
                 server.add_insecure_port(self.settings.listen)
@@ -426,8 +431,6 @@ class Broker:
                 f"the broker cannot listen on {self.settings.listen}: another process uses this port, or it is not an "
                 "address of this machine"
             ) from exc
-        self._server = server
-        await server.start()
 
     # ---- run --------------------------------------------------------------------------------------------
 

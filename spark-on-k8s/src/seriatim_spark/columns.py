@@ -146,17 +146,18 @@ class BatchBuilder:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        constants = {
+            "topic": tables[0].topic,
+            "partition": tables[0].partition,
+            "incarnation": origin.incarnation,
+            "range_start": origin.start,
+            "range_end": origin.end,
+        }
+        if len({table.producer for table in tables}) == 1:
+            constants["producer"] = tables[0].producer
+        if name in constants:
+            return self._constant(name, constants[name], rows.num_rows)
         match name:
-            case "topic":
-                return self._constant(name, tables[0].topic, rows.num_rows)
-            case "partition":
-                return self._constant(name, tables[0].partition, rows.num_rows)
-            case "incarnation":
-                return self._constant(name, origin.incarnation, rows.num_rows)
-            case "range_start":
-                return self._constant(name, origin.start, rows.num_rows)
-            case "range_end":
-                return self._constant(name, origin.end, rows.num_rows)
             case "offset":
                 return _counted([table.offset for table in tables], counts)
             case "sequence":
@@ -170,8 +171,6 @@ class BatchBuilder:
                 times = np.array([min(table.append_time_ms, _MS_MAX) for table in tables], np.int64)
                 return pa.array(np.repeat(times * 1000, counts)).view(self._schema.field(name).type)
             case "producer":
-                if len({table.producer for table in tables}) == 1:
-                    return self._constant(name, tables[0].producer, rows.num_rows)
                 return pa.array(
                     [table.producer for table, count in zip(tables, counts, strict=True) for _ in range(count)],
                     pa.binary(),

@@ -57,34 +57,41 @@ def with_brokers(
     for cover, passed in zip(ends, tails_of(behind, options, brokers), strict=True):
         if passed is not None:
             found = excused(cover, passed, found)
-    for key, what in planned.gone.items():
-        one = planned.ranges[key]
-        found.append(Finding("lost", one.topic, one.incarnation, one.partition, one.start, 1, f"gone: {what}"))
-    for key in planned.unsettled:
-        one = planned.ranges[key]
-        text = (
-            f"no member of the segment behind {format_offset(one.end)} answers: its messages and those behind it "
-            "cannot be checked now"
-        )
-        found.append(Finding("unsettled", one.topic, one.incarnation, one.partition, one.end, 1, text))
-    report = {one.where: one for one in put_together(covers, found)}
+    report = {one.where: one for one in put_together(covers, [*found, *_not_planned(planned)])}
     for where, one in ranges.items():
         partition = report.setdefault(where, PartitionReport(where))
         partition.start, partition.end = one.start, one.end
     for (where, one), plan in zip(
         ranges.items(), brokers.plans(list(ranges.values()), 0) if ranges else (), strict=True
     ):
-        partition = report[where]
-        told = sum(piece.rows for piece in plan.pieces)
-        count = partition.rows + partition.passed
-        if told == count:  # then ranges without a cover have no messages
-            partition.findings = [found for found in partition.findings if found.kind != "uncovered"]
-        else:
-            place = f"from {format_offset(one.start)} to {format_offset(one.end)}"
-            text = f"brokers have {told} messages {place}, and {count} were read"
-            partition.findings.append(Finding("count", *where, one.start, abs(told - count), text))
-        partition.findings += [Finding("lost", *where, one.start, 1, str(loss)) for loss in plan.losses]
+        _compare_count(report[where], one, sum(piece.rows for piece in plan.pieces))
+        report[where].findings += [Finding("lost", *where, one.start, 1, str(loss)) for loss in plan.losses]
     return [report[where] for where in sorted(report)]
+
+
+def _not_planned(planned: Planned) -> Iterator[Finding]:
+    """What the plan left out: messages that are gone, and messages that cannot be read now."""
+    for key, what in planned.gone.items():
+        one = planned.ranges[key]
+        yield Finding("lost", one.topic, one.incarnation, one.partition, one.start, 1, f"gone: {what}")
+    for key in planned.unsettled:
+        one = planned.ranges[key]
+        text = (
+            f"no member of the segment behind {format_offset(one.end)} answers: its messages and those behind it "
+            "cannot be checked now"
+        )
+        yield Finding("unsettled", one.topic, one.incarnation, one.partition, one.end, 1, text)
+
+
+def _compare_count(partition: PartitionReport, one: Range, told: int) -> None:
+    """Compare how many messages of a partition were read with how many brokers have."""
+    count = partition.rows + partition.passed
+    if told == count:  # then ranges without a cover have no messages
+        partition.findings = [found for found in partition.findings if found.kind != "uncovered"]
+    else:
+        place = f"from {format_offset(one.start)} to {format_offset(one.end)}"
+        text = f"brokers have {told} messages {place}, and {count} were read"
+        partition.findings.append(Finding("count", *partition.where, one.start, abs(told - count), text))
 
 
 def with_notes(covers: Sequence[Cover], findings: Sequence[Finding], notes: Sequence[Note]) -> Report:

@@ -320,26 +320,7 @@ class RangesServicer:
         earliest = self._places.earliest(surveyed)
         if start < end and is_dropped(chain, start, earliest):
             _lose(page, start, min(earliest, end), is_gap=False)
-        start = max(start, earliest)
-        wanted: list[tuple[Segment, int, int]] = []
-        for segment in chain.segments[chain.parts.place(start.segment_no) :]:
-            if Place(segment.no, 0) >= end:
-                break
-            from_index = start.index if segment.no == start.segment_no else segment.start
-            length = end.index if segment.no == end.segment_no else segment.sealed_len or 0
-            if segment.state is SegmentState.LOST:
-                _lose(page, Place(segment.no, from_index), min(Place(segment.no + 1, 0), end), is_gap=True)
-            elif segment.sealed_len is not None and max(from_index, length) > segment.sealed_len:
-                offset = make_offset(segment.no, segment.sealed_len)
-                raise OffsetOutOfRangeError(
-                    f"segment {segment.no} ends at {format_offset(offset)}: an offset behind that is in no segment",
-                    end=offset,
-                )
-            elif from_index < length and len(wanted) == SEGMENTS_MAX:
-                page.next_offset = make_offset(segment.no, from_index)
-                break
-            elif from_index < length:
-                wanted.append((segment, from_index, length))
+        wanted = _segments_between(chain, max(start, earliest), end, page)
         rows = await asyncio.gather(*(self._pieces(chain, row, request.cut_bytes, until) for row in wanted))
         for pieces, cut_off in rows:
             room = PIECES_MAX - len(page.pieces)
@@ -489,6 +470,38 @@ def _keep_losses_before(page: ranges_pb2.PlanRangeResponse) -> None:
     kept = [loss for loss in page.losses if loss.from_offset < page.next_offset]
     del page.losses[:]
     page.losses.extend(kept)
+
+
+def _segments_between(
+    chain: Chain, start: Place, end: Place, page: ranges_pb2.PlanRangeResponse
+) -> list[tuple[Segment, int, int]]:
+    """The segments from `start` to `end`, each with the indexes where the range begins and ends in it.
+
+    What the range has of lost segments, and where the next page goes on, is written into `page`.
+
+    Raises:
+        OffsetOutOfRangeError: `start` or `end` is an offset behind the end of its segment.
+    """
+    wanted: list[tuple[Segment, int, int]] = []
+    for segment in chain.segments[chain.parts.place(start.segment_no) :]:
+        if Place(segment.no, 0) >= end:
+            break
+        from_index = start.index if segment.no == start.segment_no else segment.start
+        length = end.index if segment.no == end.segment_no else segment.sealed_len or 0
+        if segment.state is SegmentState.LOST:
+            _lose(page, Place(segment.no, from_index), min(Place(segment.no + 1, 0), end), is_gap=True)
+        elif segment.sealed_len is not None and max(from_index, length) > segment.sealed_len:
+            offset = make_offset(segment.no, segment.sealed_len)
+            raise OffsetOutOfRangeError(
+                f"segment {segment.no} ends at {format_offset(offset)}: an offset behind that is in no segment",
+                end=offset,
+            )
+        elif from_index < length and len(wanted) == SEGMENTS_MAX:
+            page.next_offset = make_offset(segment.no, from_index)
+            break
+        elif from_index < length:
+            wanted.append((segment, from_index, length))
+    return wanted
 
 
 def _text(place: Place) -> str:

@@ -49,17 +49,18 @@ async def open_range(
     behind = await _offset_of(end, last, place)
     if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
         raise BadRequestError("a range begins before its end")
-    if max(first, behind) > last.offset:
-        raise OffsetOutOfRangeError(
-            f"offset {format_offset(max(first, behind))} is behind the end of {topic}/{partition}, which is "
-            f"{format_offset(last.offset)}",
-            end=last.offset,
-        )
+    _check_is_there(max(first, behind), last.offset, f"{topic}/{partition}")
     check_range(first, behind)
     return RangeReader(
         topic, incarnation, partition, last.partition_id, first, behind, raw=raw, credit_bytes=credit_bytes,
         read_timeout_s=read_timeout_s, on_loss=on_loss, channels=channels, caller=caller, client_name=client_name,
     )  # fmt: skip
+
+
+def _check_is_there(offset: int, end: int, where: str) -> None:
+    if offset > end:
+        text = f"offset {format_offset(offset)} is behind the end of {where}, which is {format_offset(end)}"
+        raise OffsetOutOfRangeError(text, end=end)
 
 
 async def _offset_of(at: int | At, last: PartitionOffset, ask: Callable[[At], Awaitable[PartitionOffset]]) -> int:

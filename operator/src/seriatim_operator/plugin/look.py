@@ -121,39 +121,28 @@ async def look_at(kube: Kube, cluster: BrokerCluster) -> Look:
     Raises:
         PluginError: The API does not answer.
     """
-    reader = _Reader(kube)
-    namespace, name = cluster.namespace, cluster.name
-    mine = f"{LABEL_CLUSTER}={name}"
-    operator = selector_text({LABEL_NAME: APP, LABEL_COMPONENT: COMPONENT_OPERATOR})
     try:
-        found = await asyncio.gather(
-            reader.all(BROKER_GROUP, namespace),
-            reader.all(BROKER, namespace),
-            reader.all(POD, namespace, selector_text(selector_labels(name))),
-            reader.all(CLAIM, namespace, mine),
-            reader.all(VOLUME, None),
-            reader.all(NODE, None),
-            reader.all(BUDGET, namespace),
-            reader.all(NETWORK_POLICY, namespace),
-            reader.all(TOPIC, namespace),
-            reader.all(CONSUMER_GROUP, namespace),
-            reader.all(POD, None, operator),
-        )
-        groups, brokers, pods, claims, volumes, nodes, budgets, policies, topics, consumers, operators = found
-        storage_class = await reader.one(STORAGE_CLASS, None, cluster.spec.storage.storage_class_name)
-        secrets = [await reader.one(SECRET, namespace, secret) for secret in secret_names(cluster)]
-        members = [
-            pod
-            for place in sorted(set(etcd_services(cluster).values()))
-            for pod in await reader.all(POD, place, selector_text({LABEL_NAME: APP, LABEL_COMPONENT: COMPONENT_ETCD}))
-        ]
-        leases = [
-            lease
-            for place in sorted({str(pod["metadata"]["namespace"]) for pod in operators})
-            for lease in await reader.all(LEASE, place)
-        ]
+        return await _look(_Reader(kube), cluster)
     except KubeError as exc:
         raise explain(exc) from exc
+
+
+async def _look(reader: _Reader, cluster: BrokerCluster) -> Look:
+    namespace, name = cluster.namespace, cluster.name
+    whole = (BROKER_GROUP, BROKER, BUDGET, NETWORK_POLICY, TOPIC, CONSUMER_GROUP)
+    found = await asyncio.gather(
+        *(reader.all(kind, namespace) for kind in whole),
+        reader.all(POD, namespace, selector_text(selector_labels(name))),
+        reader.all(CLAIM, namespace, f"{LABEL_CLUSTER}={name}"),
+        reader.all(POD, None, _component(COMPONENT_OPERATOR)),
+        reader.all(VOLUME, None),
+        reader.all(NODE, None),
+    )
+    groups, brokers, budgets, policies, topics, consumers, pods, claims, operators, volumes, nodes = found
+    storage_class = await reader.one(STORAGE_CLASS, None, cluster.spec.storage.storage_class_name)
+    secrets = [await reader.one(SECRET, namespace, secret) for secret in secret_names(cluster)]
+    members = await reader.all_in(etcd_services(cluster).values(), POD, _component(COMPONENT_ETCD))
+    leases = await reader.all_in((str(pod["metadata"]["namespace"]) for pod in operators), LEASE)
     bound = {claim["spec"].get("volumeName") for claim in claims}
     return Look(
         cluster=cluster,
@@ -222,6 +211,9 @@ class _Reader:
             self._note(kind, exc)
             return []
 
+    async def all_in(self, namespaces: Iterable[str], kind: Kind, selector: str = "") -> list[Manifest]:
+        return [found for place in sorted(set(namespaces)) for found in await self.all(kind, place, selector)]
+
     async def one(self, kind: Kind, namespace: str | None, name: str) -> Manifest | None:
         try:
             return await self._kube.get(kind, namespace, name)
@@ -233,6 +225,11 @@ class _Reader:
         if exc.status != 403:
             raise exc
         self.refused.add(kind.kind)
+
+
+def _component(name: str) -> str:
+    """The selector of our pods that have this part."""
+    return selector_text({LABEL_NAME: APP, LABEL_COMPONENT: name})
 
 
 def _groups_of(cluster: str, manifests: Iterable[Manifest]) -> tuple[BrokerGroup, ...]:

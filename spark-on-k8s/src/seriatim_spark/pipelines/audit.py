@@ -153,7 +153,9 @@ def run(
     covers = [cover_from(one["cover"]) for one in summaries if one["cover"] is not None]
     findings = [Finding(**found) for one in summaries for found in one["findings"]]
     if per_key or key_sequence:
-        findings += _findings_of_keys(_keyed(spark, source, archive, key_sequence), per_key, key_sequence)
+        keyed = _keyed(spark, source, archive, key_sequence)
+        findings += _keys_in_partitions(keyed) if per_key else []
+        findings += _keys_that_go_back(keyed, key_sequence) if key_sequence else []
     if archive is not None:
         report = with_notes(covers, findings, notes_of(archive))
     else:
@@ -199,47 +201,49 @@ def _of_archive(spark: SparkSession, archive: str) -> DataFrame:
     return rows
 
 
-def _findings_of_keys(rows: DataFrame, per_key: bool, key_sequence: str | None) -> list[Finding]:
+def _keys_in_partitions(rows: DataFrame) -> list[Finding]:
+    """Keys whose messages are in more than one partition."""
+    from pyspark.sql import functions as f
+
+    spread = (
+        rows.groupBy("topic", "incarnation", "key")
+        .agg(f.sort_array(f.collect_set("partition")).alias("partitions"), f.min("offset").alias("first"))
+        .where("size(partitions) > 1")
+    )
+    findings = [
+        Finding(
+            "key", row["topic"], row["incarnation"], int(row["partitions"][0]), row["first"], 1,
+            f"key {_shown(row['key'])} stands in partitions {', '.join(map(str, row['partitions']))}",
+        )
+        for row in spread.orderBy("first").limit(KEYS_SHOWN).collect()
+    ]  # fmt: skip
+    more = spread.count() - KEYS_SHOWN
+    if more > 0:
+        findings.append(Finding("key", findings[0].topic, findings[0].incarnation, 0, 0, more, f"and {more} more keys"))
+    return findings
+
+
+def _keys_that_go_back(rows: DataFrame, key_sequence: str) -> list[Finding]:
+    """Partitions in which the number of a key, which the header `key_sequence` has, does not grow."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    findings: list[Finding] = []
-    if per_key:
-        spread = (
-            rows.groupBy("topic", "incarnation", "key")
-            .agg(f.sort_array(f.collect_set("partition")).alias("partitions"), f.min("offset").alias("first"))
-            .where("size(partitions) > 1")
+    number = f.expr("try_cast(cast(headers[:name] as string) as bigint)".replace(":name", quoted(key_sequence)))
+    order = Window.partitionBy("topic", "incarnation", "partition", "key").orderBy("offset")
+    numbered = rows.withColumn("number", number).where("number is not null")
+    back = numbered.withColumn("before", f.lag("number").over(order)).where("number <= before")
+    per_partition = back.groupBy("topic", "incarnation", "partition").agg(
+        f.count("*").alias("count"),
+        f.min_by(f.struct("offset", "key", "number", "before"), "offset").alias("first"),
+    )
+    return [
+        Finding(
+            "key", row["topic"], row["incarnation"], int(row["partition"]), row["first"]["offset"], row["count"],
+            f"{key_sequence} of key {_shown(row['first']['key'])} goes from {row['first']['before']} to "
+            f"{row['first']['number']}",
         )
-        findings += [
-            Finding(
-                "key", row["topic"], row["incarnation"], int(row["partitions"][0]), row["first"], 1,
-                f"key {_shown(row['key'])} stands in partitions {', '.join(map(str, row['partitions']))}",
-            )
-            for row in spread.orderBy("first").limit(KEYS_SHOWN).collect()
-        ]  # fmt: skip
-        more = spread.count() - KEYS_SHOWN
-        if more > 0:
-            findings.append(
-                Finding("key", findings[0].topic, findings[0].incarnation, 0, 0, more, f"and {more} more keys")
-            )
-    if key_sequence:
-        number = f.expr("try_cast(cast(headers[:name] as string) as bigint)".replace(":name", quoted(key_sequence)))
-        order = Window.partitionBy("topic", "incarnation", "partition", "key").orderBy("offset")
-        numbered = rows.withColumn("number", number).where("number is not null")
-        back = numbered.withColumn("before", f.lag("number").over(order)).where("number <= before")
-        per_partition = back.groupBy("topic", "incarnation", "partition").agg(
-            f.count("*").alias("count"),
-            f.min_by(f.struct("offset", "key", "number", "before"), "offset").alias("first"),
-        )
-        findings += [
-            Finding(
-                "key", row["topic"], row["incarnation"], int(row["partition"]), row["first"]["offset"], row["count"],
-                f"{key_sequence} of key {_shown(row['first']['key'])} goes from {row['first']['before']} to "
-                f"{row['first']['number']}",
-            )
-            for row in per_partition.collect()
-        ]  # fmt: skip
-    return findings
+        for row in per_partition.collect()
+    ]  # fmt: skip
 
 
 def _shown(key: bytes | None) -> str:

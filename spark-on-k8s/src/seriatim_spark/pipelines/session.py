@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from seriatim_spark.errors import UnsettledError
@@ -76,27 +77,11 @@ def wait(
         every: The time between micro-batches, such as `30 seconds`; None: end when the messages of now are read.
         metrics: The numbers for Prometheus; None: nothing serves them.
     """
-    listener = None
-    if group is not None:
-        from seriatim_spark.progress import report_progress
-
-        target = {name: value for name, value in source.items() if name == "bootstrap" or name.startswith("tls")}
-        listener = report_progress(spark, target, group)
-    counting = None
-    if metrics is not None:
-        from seriatim_spark.pipelines.listening import MetricsListener
-
-        counting = MetricsListener(metrics, source)
-        spark.streams.addListener(counting)
-    asked = threading.Event()
-    can_listen = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGTERM, signal.SIGINT) if can_listen else ()
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in signals}
-    query = None
-    try:
-        query = writer.trigger(availableNow=True).start()
+    started: list[StreamingQuery] = []
+    with _counting(spark, source, metrics), _reporting(spark, source, group, started), _asked_by_signals() as asked:
+        started.append(writer.trigger(availableNow=True).start())
         try:
-            _follow(query, asked)
+            _follow(started[-1], asked)
         except Exception as exc:
             # Only a query that is to end must know where the topic ends. This one reads the rest later.
             if every is None or UnsettledError.__name__ not in str(exc):
@@ -106,19 +91,60 @@ def wait(
                 str(exc).splitlines()[0],
             )
         if every is not None and not asked.is_set():
-            query = writer.trigger(processingTime=every).start()
-            _follow(query, asked)
+            started.append(writer.trigger(processingTime=every).start())
+            _follow(started[-1], asked)
+
+
+@contextmanager
+def _counting(spark: SparkSession, source: Mapping[str, str], metrics: PipelineMetrics | None) -> Iterator[None]:
+    """Keep the numbers for Prometheus, if there are any."""
+    if metrics is None:
+        yield
+        return
+    from seriatim_spark.pipelines.listening import MetricsListener
+
+    listener = MetricsListener(metrics, source)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
+
+
+@contextmanager
+def _reporting(
+    spark: SparkSession, source: Mapping[str, str], group: str | None, started: Sequence[StreamingQuery]
+) -> Iterator[None]:
+    """Report the progress of the queries in `started` as a consumer group's, if one is given."""
+    if group is None:
+        yield
+        return
+    from seriatim_spark.progress import report_progress
+
+    target = {name: value for name, value in source.items() if name == "bootstrap" or name.startswith("tls")}
+    listener = report_progress(spark, target, group)
+    try:
+        yield
+    finally:
+        if started:
+            listener.flush(str(started[-1].runId))
+        spark.streams.removeListener(listener)
+        listener.close()
+
+
+@contextmanager
+def _asked_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set, if this is the main thread: no other one may take signals."""
+    asked = threading.Event()
+    can_listen = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGTERM, signal.SIGINT) if can_listen else ()
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in signals}
+    try:
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if listener is not None:
-            if query is not None:
-                listener.flush(str(query.runId))
-            spark.streams.removeListener(listener)
-            listener.close()
-        if counting is not None:
-            spark.streams.removeListener(counting)
-            counting.close()
 
 
 def _follow(query: StreamingQuery, asked: threading.Event) -> None:
