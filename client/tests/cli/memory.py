@@ -1,4 +1,4 @@
-"""A cluster in memory behind the commands' ports: topics, chains, producers and consumers, no network and no broker.
+"""A cluster in memory with the methods of the public classes that the commands call: no network and no broker.
 
 It keeps messages in order and redelivers what was not acknowledged; nothing in it fails unless a test says so.
 """
@@ -8,45 +8,92 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from seriatim._settings import Target
-from seriatim.cli._ports import (
-    At,
-    BalanceView,
-    BrokerGroupRow,
-    ChainView,
-    DamageRow,
-    Delivered,
-    GroupMoveRow,
-    GroupRow,
-    IntentName,
-    MemberRow,
-    Note,
-    OffsetRow,
-    OperatedRow,
-    PieceRow,
-    QuarantinedRow,
-    RestartView,
-    RetainedRow,
-    Retention,
-    ScrubStep,
-    SegmentView,
-    SendResult,
-    TopicView,
-    WriterRow,
+from seriatim import (
+    Assignment,
+    Balance,
+    Broker,
+    BrokerGroup,
+    BrokerGroupMember,
+    Chain,
+    Cluster,
+    Damage,
+    GroupDescription,
+    GroupPartition,
+    LostRange,
+    Message,
+    MovePlan,
+    OperatedPartition,
+    PartitionOffset,
+    PlannedMove,
+    ProducerSettings,
+    QuarantinedMessage,
+    RangePiece,
+    RangePlan,
+    Receipt,
+    RestartCheck,
+    RetainedRange,
+    ScrubProgress,
+    Segment,
+    SendError,
+    Topic,
+    TopicDescription,
+    TopicSettings,
+    WriterDescription,
 )
-from seriatim.cli._retention import after
-from seriatim.cli._sources import Message
-from seriatim_api.errors import PositionUnknownError, TopicExistsError, UnknownTopicError
+from seriatim_api.errors import PositionUnknownError, TopicExistsError, UnavailableError, UnknownTopicError
 from seriatim_api.ids import make_offset, split_offset
 
 SEGMENT = 3
 FIRST_S = 1_700_000_000
+
+
+def message_at(
+    topic: str, partition: int, index: int, value: bytes, key: bytes | None = None, **headers: bytes
+) -> Message:
+    return Message(
+        topic, partition, make_offset(SEGMENT, index), key, value, FIRST_S * 1000, headers, None, 1, False, 0
+    )
+
+
+def segment_of(
+    no: int, group: str, members: tuple[str, ...], state: str, sealed_len: int | None, **more: Any
+) -> Segment:
+    plain: dict[str, Any] = {
+        "base": None, "sealed_checksum": None, "tail_from": None, "tail_copies": (), "incomplete_table": False,
+        "server": members[0], "server_epoch": 1, "eligible": members, "opened_at_ms": 0, "sealed_at_ms": 0,
+        "state": state,
+    }  # fmt: skip
+    return Segment(no=no, group=group, members=members, sealed_len=sealed_len, **(plain | more))
+
+
+def chain_of(
+    topic: str, partition: int, epoch: int, send_chain: tuple[str, ...], segments: tuple[Segment, ...], pages: int = 0
+) -> Chain:
+    return Chain(topic, partition, partition + 1, epoch, send_chain, segments, True, pages)
+
+
+def place_of(partition: int, segment: int, index: int, lag: int, **more: Any) -> GroupPartition:
+    plain: dict[str, Any] = {
+        "partition_id": partition + 1, "has_cursor": True, "segment": segment, "acked_index": index, "position": index,
+        "end_position": index + lag, "server_broker": "g0-0", "active_consumer": "c1", "standby_consumers": (),
+        "group_epoch": 4, "error": None,
+    }  # fmt: skip
+    return GroupPartition(partition=partition, **(plain | more))
+
+
+def broker_group_of(name: str, live: int, heads: int, segments: int, **more: Any) -> BrokerGroup:
+    """A broker group of two brokers, of which `live` run."""
+    members = tuple(BrokerGroupMember(f"{name}-{slot}", "", 1, slot < live, False) for slot in range(2))
+    plain: dict[str, Any] = {"intent": "active", "weight": 1.0, "members": members}
+    return BrokerGroup(name=name, heads=heads, segments=segments, **(plain | more))
 
 
 @dataclass
@@ -54,9 +101,12 @@ class MemoryCluster:
     """What all commands of a test talk to.
 
     Attributes:
-        refuse: Of a message's value: the result it gets instead of being stored.
+        places: Of a consumer group and a partition: what `describe_group` says beside the place.
+        refuse: Of a message's value: the error it gets instead of being stored.
+        older: The segments of each partition before the open one. If there are any, a page has older ones.
         dead: What was declared dead.
         removed: Which brokers were forgotten.
+        brokers: The brokers.
         broker_groups: By name; one that is not active loses a segment each time that it is counted.
         checks: What the gate says of each broker.
         gaps: What was declared a gap.
@@ -71,20 +121,25 @@ class MemoryCluster:
         silent: Topics of which no broker tells what is kept.
     """
 
-    topics: dict[str, TopicView] = field(default_factory=dict)
-    logs: dict[tuple[str, int], list[Delivered]] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    logs: dict[tuple[str, int], list[Message]] = field(default_factory=dict)
     cursors: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    writers: dict[tuple[str, str], WriterRow] = field(default_factory=dict)
-    refuse: dict[bytes, SendResult] = field(default_factory=dict)
+    places: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+    writers: dict[tuple[str, str], WriterDescription] = field(default_factory=dict)
+    refuse: dict[bytes, SendError] = field(default_factory=dict)
+    older: tuple[Segment, ...] = ()
     dead: list[tuple[str | int, ...]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    broker_groups: dict[str, BrokerGroupRow] = field(default_factory=dict)
-    checks: dict[str, RestartView] = field(default_factory=dict)
+    brokers: tuple[Broker, ...] = (
+        Broker("g0-0", "0123456789abcdef", "g0", 0, 4, "127.0.0.2:7000", admitted=True, live=True),
+    )
+    broker_groups: dict[str, BrokerGroup] = field(default_factory=dict)
+    checks: dict[str, RestartCheck] = field(default_factory=dict)
     gaps: list[tuple[str, int, int, str]] = field(default_factory=list)
-    damages: list[DamageRow] = field(default_factory=list)
-    quarantined: list[QuarantinedRow] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    quarantined: list[QuarantinedMessage] = field(default_factory=list)
     started_at: list[str] = field(default_factory=list)
-    balance: BalanceView = field(default_factory=lambda: BalanceView((), (), "all is even"))
+    balance: Balance = field(default_factory=lambda: Balance((), (), (), "all is even"))
     balanced: int = 0
     operated: list[Any] = field(default_factory=list)
     unanswered: tuple[int, ...] = ()
@@ -92,63 +147,127 @@ class MemoryCluster:
     blocked: set[int] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
 
-    def make(self, name: str, partitions: int = 1) -> None:
-        self.topics[name] = TopicView(name, "READY", partitions, True, 1 << 20, Retention(), 5, 1_700_000_000_000)
+    def make(self, name: str, partitions: int = 1, settings: TopicSettings | None = None) -> None:
+        plain = TopicSettings(message_size_bytes_max=1 << 20, chain_width=5, retention_ms=0)
+        ids = tuple(range(1, partitions + 1))
+        self.topics[name] = Topic(name, "i1", "READY", ids, settings or plain, FIRST_S * 1000)
         for partition in range(partitions):
             self.logs[name, partition] = []
 
-    def topic(self, name: str) -> TopicView:
+    def topic(self, name: str) -> Topic:
         if name not in self.topics:
             raise UnknownTopicError(f"there is no topic {name!r}", topic=name)
         return self.topics[name]
 
+    def partitions(self, topic: str) -> range:
+        return range(self.topic(topic).partition_count)
+
     @asynccontextmanager
-    async def producer(self, _settings: Any, topic: str) -> AsyncIterator[MemoryProducer]:
-        yield MemoryProducer(self, topic, self.topic(topic).partitions)
+    async def client(self, _settings: Any) -> AsyncIterator[MemoryClient]:
+        yield MemoryClient(self)
+
+
+class MemoryClient:
+    """A message of 1 MiB a second was taken since `FIRST_S`; what is below `dropped` of a partition is gone."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+
+    def admin(self) -> MemoryAdmin:
+        return MemoryAdmin(self._cluster)
+
+    @asynccontextmanager
+    async def producer(self, topic: str) -> AsyncIterator[MemoryProducer]:
+        yield MemoryProducer(self._cluster, self._cluster.topic(topic))
 
     @asynccontextmanager
     async def consumer(
-        self, _settings: Any, topic: str, group: str, *, start: str, on_note: Callable[[Note], None]
+        self, topic: str, group: str, *, start: str, on_assignment: Callable[[Assignment], None], **_: Any
     ) -> AsyncIterator[MemoryConsumer]:
-        self.started_at.append(start)
-        for partition in range(self.topic(topic).partitions):
-            on_note(Note("active", partition, make_offset(SEGMENT, 0)))
-        yield MemoryConsumer(self, topic, group)
+        self._cluster.started_at.append(start)
+        for partition in self._cluster.partitions(topic):
+            on_assignment(Assignment(topic, partition, True, make_offset(SEGMENT, 0)))
+        yield MemoryConsumer(self._cluster, topic, group)
+
+    def _kept(self, topic: str, partition: int) -> tuple[int, int]:
+        return self._cluster.dropped.get(partition, 0), len(self._cluster.logs[topic, partition])
+
+    async def offsets(
+        self, topic: str, at: Literal["earliest", "end"] | datetime, *, partitions: Sequence[int] | None = None
+    ) -> tuple[PartitionOffset, ...]:
+        rows = []
+        for partition in self._cluster.partitions(topic) if partitions is None else partitions:
+            first, length = self._kept(topic, partition)
+            index = length if at == "end" else first
+            if isinstance(at, datetime):
+                index = min(max(math.ceil(at.timestamp() - FIRST_S), first), length)
+            found = isinstance(at, datetime) and index < length
+            blocked = at == "end" and partition in self._cluster.blocked
+            offset = make_offset(SEGMENT, index)
+            rows.append(PartitionOffset(topic, "i1", partition, partition + 1, offset, index, None, blocked, found))
+        return tuple(rows)
+
+    async def retained(self, topic: str, *, timeout_s: float = 10.0) -> tuple[RetainedRange, ...]:
+        assert timeout_s > 0
+        if topic in self._cluster.silent:
+            raise PositionUnknownError("no broker tells")
+        rows = []
+        for partition in self._cluster.partitions(topic):
+            first, length = self._kept(topic, partition)
+            count, offset = length - first, make_offset(SEGMENT, first)
+            since_ms = (FIRST_S + first) * 1000 if count else None
+            rows.append(RetainedRange(topic, partition, offset, count, count << 20, since_ms))
+        return tuple(rows)
+
+    async def plan_range(self, topic: str, partition: int, start: int, end: int, *, cut_bytes: int = 0) -> RangePlan:
+        cuts = [*range(start, end, max(cut_bytes >> 20, 1) if cut_bytes else 4), end]
+        pieces = (
+            RangePiece(one, other, other - one, (other - one) << 20, ("g0-0",), ("127.0.0.2:7000",))
+            for one, other in itertools.pairwise(cuts)
+        )
+        return RangePlan(topic, "i1", partition, start, end, tuple(pieces), ())
 
     @asynccontextmanager
-    async def ranges(self, _settings: Any) -> AsyncIterator[MemoryRanges]:
-        yield MemoryRanges(self)
+    async def read_range(
+        self, topic: str, partition: int, start: int, end: int, *, on_loss: Callable[[LostRange], None]
+    ) -> AsyncIterator[MemoryReader]:
+        first = make_offset(SEGMENT, self._cluster.dropped.get(partition, 0))
+        if start < first:
+            on_loss(LostRange(topic, partition, start, first, "dropped"))
+        log = self._cluster.logs[topic, partition]
+        yield MemoryReader([message for message in log if max(start, first) <= message.offset < end])
 
-    @asynccontextmanager
-    async def admin(self, _settings: Any) -> AsyncIterator[MemoryAdmin]:
-        yield MemoryAdmin(self)
+
+class MemoryReader:
+    def __init__(self, messages: list[Message]) -> None:
+        self._left = messages
+
+    async def fetch(self) -> list[Message]:
+        found, self._left = self._left[:3], self._left[3:]
+        return found
 
 
 class MemoryProducer:
-    name = "memory-producer"
+    producer_id = b"in memory"
 
-    def __init__(self, cluster: MemoryCluster, topic: str, partitions: int) -> None:
+    def __init__(self, cluster: MemoryCluster, topic: Topic) -> None:
         self._cluster = cluster
-        self._topic = topic
-        self._partitions = partitions
-        self._next = 0
-
-    def partition_of(self, message: Message) -> int:
-        if message.key is not None:
-            return sum(message.key) % self._partitions
-        self._next += 1
-        return (self._next - 1) % self._partitions
+        self._topic = topic.name
+        self.partition_count = topic.partition_count
+        self.settings = ProducerSettings(partitioner=lambda key, count: sum(key) % count)
 
     async def send(
-        self, message: Message, partition: int, message_id: str | None, done: Callable[[SendResult], None]
-    ) -> None:
-        result = self._cluster.refuse.get(message.value)
-        if result is None:
+        self, value: bytes, key: bytes | None, partition: int, *, headers: Mapping[str, bytes] | None
+    ) -> asyncio.Future[Receipt]:
+        delivery: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        error = self._cluster.refuse.get(value)
+        if error is not None:
+            delivery.set_exception(error)
+        else:
             log = self._cluster.logs[self._topic, partition]
-            offset = make_offset(SEGMENT, len(log))
-            log.append(Delivered(partition, offset, message.key, message.value, 1_700_000_000_000, message_id))
-            result = SendResult("ok", partition, offset)
-        asyncio.get_running_loop().call_soon(done, result)
+            log.append(message_at(self._topic, partition, len(log), value, key, **(headers or {})))
+            delivery.set_result(Receipt(partition, log[-1].offset, FIRST_S * 1000, True))
+        return delivery
 
     async def flush(self) -> None:
         await asyncio.sleep(0)
@@ -163,164 +282,129 @@ class MemoryConsumer:
         self._group = group
         self._read: dict[int, int] = {}
 
-    async def batches(self) -> AsyncIterator[list[Delivered]]:
-        while True:
-            for partition in range(self._cluster.topic(self._topic).partitions):
-                cursor = self._cluster.cursors.get((self._topic, self._group, partition), 0)
-                begin = self._read.get(partition, cursor)
-                found = self._cluster.logs[self._topic, partition][begin:]
-                if found:
-                    self._read[partition] = begin + len(found)
-                    yield found
-            await asyncio.sleep(0.01)
+    async def fetch(self, max_messages: int, timeout_s: float) -> list[Message]:
+        for partition in self._cluster.partitions(self._topic):
+            cursor = self._cluster.cursors.get((self._topic, self._group, partition), 0)
+            begin = self._read.get(partition, cursor)
+            found = self._cluster.logs[self._topic, partition][begin:][:max_messages]
+            if found:
+                self._read[partition] = begin + len(found)
+                return found
+        await asyncio.sleep(min(timeout_s, 0.01))
+        return []
 
-    async def ack(self, last: Delivered) -> bool:
-        log = self._cluster.logs[self._topic, last.partition]
-        self._cluster.cursors[self._topic, self._group, last.partition] = log.index(last) + 1
+    async def ack(self, message: Message) -> bool:
+        log = self._cluster.logs[self._topic, message.partition]
+        self._cluster.cursors[self._topic, self._group, message.partition] = log.index(message) + 1
         return True
-
-
-@dataclass
-class MemoryPlan:
-    cluster: MemoryCluster
-    what: tuple[str, str, str]
-    rows: tuple[GroupMoveRow, ...]
-
-    async def carry_out(self, request_id: bytes) -> list[OperatedRow]:
-        self.cluster.operated.append((*self.what, request_id))
-        return [
-            OperatedRow(row.partition, False, None, None, "[600] silent")
-            if row.partition in self.cluster.unanswered
-            else OperatedRow(row.partition, False, 5, row.to_offset)
-            for row in self.rows
-        ]
-
-
-class MemoryRanges:
-    """A message of 1 MiB a second was taken since `FIRST_S`; what is below `dropped` of a partition is gone."""
-
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self._cluster = cluster
-
-    async def offsets(self, topic: str, at: At, partitions: Sequence[int] | None = None) -> list[OffsetRow]:
-        rows = []
-        for partition in range(self._cluster.topic(topic).partitions) if partitions is None else partitions:
-            length, first = len(self._cluster.logs[topic, partition]), self._cluster.dropped.get(partition, 0)
-            index = length if at == "end" else first
-            if isinstance(at, datetime):
-                index = min(max(math.ceil(at.timestamp() - FIRST_S), first), length)
-            found = isinstance(at, datetime) and index < length
-            blocked = at == "end" and partition in self._cluster.blocked
-            rows.append(OffsetRow(partition, make_offset(SEGMENT, index), index, blocked, found))
-        return rows
-
-    async def retained(self, topic: str, _timeout_s: float | None = None) -> list[RetainedRow]:
-        if topic in self._cluster.silent:
-            raise PositionUnknownError("no broker tells")
-        rows = []
-        for partition in range(self._cluster.topic(topic).partitions):
-            length, first = len(self._cluster.logs[topic, partition]), self._cluster.dropped.get(partition, 0)
-            since_ms = (FIRST_S + first) * 1000 if length > first else None
-            rows.append(
-                RetainedRow(partition, make_offset(SEGMENT, first), length - first, (length - first) << 20, since_ms)
-            )
-        return rows
-
-    async def pieces(self, topic: str, partition: int, start: int, end: int, cut_bytes: int = 0) -> list[PieceRow]:
-        cuts = [*range(start, end, max(cut_bytes >> 20, 1) if cut_bytes else 4), end]
-        return [PieceRow(one, other, other - one, (other - one) << 20) for one, other in itertools.pairwise(cuts)]
-
-    async def read(
-        self, topic: str, partition: int, start: int, end: int, on_note: Callable[[Note], None]
-    ) -> AsyncIterator[list[Delivered]]:
-        first = make_offset(SEGMENT, self._cluster.dropped.get(partition, 0))
-        if start < first:
-            on_note(Note("gap", partition, start, first, "dropped by retention"))
-        found = [row for row in self._cluster.logs[topic, partition] if max(start, first) <= row.offset < end]
-        for at in range(0, len(found), 3):
-            yield found[at : at + 3]
 
 
 class MemoryAdmin:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
+        self._watched: set[int] = set()
 
-    async def create_topic(self, name: str, partitions: int, **settings: Any) -> TopicView:
+    async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> Topic:
         if name in self._cluster.topics:
             raise TopicExistsError(f"there is a topic {name!r} already", topic=name)
-        self._cluster.make(name, partitions)
-        made = replace(self._cluster.topics[name], retention=after(Retention(), settings["retention"]))
-        self._cluster.topics[name] = made
+        self._cluster.make(name, partition_count, replace(settings, retention_ms=settings.retention_ms or 0))
         return self._cluster.topics[name]
 
-    async def alter_topic(self, name: str, partitions: int | None, **settings: Any) -> TopicView:
+    async def update_topic(self, name: str, partition_count: int | None = None, **settings: Any) -> Topic:
         topic = self._cluster.topic(name)
-        if partitions is not None:
-            self._cluster.make(name, partitions)
-        self._cluster.topics[name] = replace(
-            self._cluster.topics[name],
-            retention=after(topic.retention, settings["retention"]),
-        )
+        given = {field: value for field, value in settings.items() if value is not None}
+        changed = replace(topic.settings, **given, retention_acts=True)
+        if partition_count is not None:
+            self._cluster.make(name, partition_count)
+        self._cluster.topics[name] = replace(self._cluster.topics[name], settings=changed)
         return self._cluster.topics[name]
 
-    async def list_topics(self) -> list[TopicView]:
+    async def list_topics(self) -> list[Topic]:
         return sorted(self._cluster.topics.values(), key=lambda topic: topic.name)
 
-    async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
-        topic = self._cluster.topic(name)
-        return topic, [await self.chain(name, partition) for partition in range(topic.partitions)]
+    async def describe_topic(self, name: str) -> TopicDescription:
+        chains = [await self.describe_chain(name, partition) for partition in self._cluster.partitions(name)]
+        return TopicDescription(self._cluster.topic(name), tuple(chains))
 
     async def delete_topic(self, name: str) -> None:
         del self._cluster.topics[self._cluster.topic(name).name]
 
-    async def chain(self, topic: str, partition: int) -> ChainView:
-        segment = SegmentView(SEGMENT, "g0", ("g0-0", "g0-1"), "OPEN", None, "g0-0")
-        return ChainView(topic, partition, 7, ("g0", "g1"), (segment,))
+    async def describe_chain(self, topic: str, partition: int) -> Chain:
+        segment = segment_of(SEGMENT, "g0", ("g0-0", "g0-1"), "OPEN", None)
+        older = self._cluster.older
+        return chain_of(topic, partition, 7, ("g0", "g1"), (*older, segment), pages=int(bool(older)))
 
-    async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
-        yield await self.chain(topic, partition)
+    async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[Chain]:
+        """The stream breaks once; when it is watched again, the user presses Ctrl-C."""
+        yield await self.describe_chain(topic, partition)
+        if partition not in self._watched:
+            self._watched.add(partition)
+            raise UnavailableError("the stream broke")
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
 
     async def list_groups(self, topic: str) -> list[str]:
         return sorted({group for name, group, _ in self._cluster.cursors if name == topic})
 
-    async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
+    async def describe_group(self, topic: str, group: str) -> GroupDescription:
         rows = []
-        for partition in range(self._cluster.topic(topic).partitions):
+        for partition in self._cluster.partitions(topic):
             acked = self._cluster.cursors.get((topic, group, partition), 0)
             lag = len(self._cluster.logs[topic, partition]) - acked
-            rows.append(GroupRow(partition, make_offset(SEGMENT, acked), lag, "g0-0", "c1", ("c2",)))
-        return rows
+            more = self._cluster.places.get((group, partition), {})
+            rows.append(place_of(partition, SEGMENT, acked, lag, **{"standby_consumers": ("c2",), **more}))
+        return GroupDescription(topic, group, tuple(rows))
 
     async def plan_move(
-        self, topic: str, group: str, to: Target, partitions: Sequence[int], operation: str
-    ) -> MemoryPlan:
-        rows = []
-        for partition in partitions or range(self._cluster.topic(topic).partitions):
+        self,
+        topic: str,
+        group: str,
+        to: Any,
+        *,
+        partitions: Sequence[int] | None = None,
+        operation: Literal["rewind", "skip"],
+    ) -> MovePlan:
+        moves = []
+        for partition in self._cluster.partitions(topic) if partitions is None else partitions:
             here = self._cluster.cursors.get((topic, group, partition), 0)
             end = len(self._cluster.logs[topic, partition])
             there = split_offset(to)[1] if isinstance(to, int) else end if to == "latest" else 0
-            problem = "[125] it lies beyond the end" if there > end else ""
-            rows.append(
-                GroupMoveRow(
-                    partition,
-                    make_offset(SEGMENT, here),
-                    None if problem else make_offset(SEGMENT, there),
-                    None if problem else abs(here - there),
-                    4,
-                    "c1" if partition == 0 else "",
-                    problem,
-                    125 if problem else 0,
-                )
+            active = "c1" if partition == 0 else ""
+            place = place_of(partition, SEGMENT, here, end - here, active_consumer=active)
+            moves.append(
+                PlannedMove(place, None, None, None, "[125] it lies beyond the end", 125)
+                if there > end
+                else PlannedMove(place, operation, make_offset(SEGMENT, there), abs(here - there), None)
             )
-        return MemoryPlan(self._cluster, (topic, group, operation), tuple(rows))
+        return MovePlan(topic, group, tuple(moves))
 
-    async def hold_group(self, topic: str, group: str, operation: str, partitions: Sequence[int]) -> list[OperatedRow]:
-        chosen = partitions or range(self._cluster.topic(topic).partitions)
+    async def move_group(self, plan: MovePlan, *, request_id: bytes) -> list[OperatedPartition]:
+        self._cluster.operated.append((plan.topic, plan.group, plan.moves[0].operation, request_id))
+        return [
+            OperatedPartition(move.group.partition, False, None, None, "[600] silent", 600)
+            if move.group.partition in self._cluster.unanswered
+            else OperatedPartition(move.group.partition, False, 5, move.to_offset, None)
+            for move in plan.moves
+        ]
+
+    async def pause_group(
+        self, topic: str, _group: str, *, partitions: Sequence[int] | None = None
+    ) -> list[OperatedPartition]:
+        return self._hold(topic, "pause", partitions)
+
+    async def resume_group(
+        self, topic: str, _group: str, *, partitions: Sequence[int] | None = None
+    ) -> list[OperatedPartition]:
+        return self._hold(topic, "resume", partitions)
+
+    def _hold(self, topic: str, operation: str, partitions: Sequence[int] | None) -> list[OperatedPartition]:
+        chosen = self._cluster.partitions(topic) if partitions is None else partitions
         was = operation in self._cluster.operated
         self._cluster.operated.append(operation)
-        return [OperatedRow(partition, was, 4, make_offset(SEGMENT, 0)) for partition in chosen]
+        return [OperatedPartition(partition, was, 4, make_offset(SEGMENT, 0), None) for partition in chosen]
 
-    async def create_group(self, topic: str, group: str, start: Target, _partitions: Sequence[int]) -> bool:
+    async def create_group(self, topic: str, group: str, start: Any, *, partitions: Sequence[int] | None) -> bool:
+        assert partitions != ()
         created = (topic, group, 0) not in self._cluster.cursors
         begin = len(self._cluster.logs[topic, 0]) if start == "latest" else 0
         self._cluster.cursors.setdefault((topic, group, 0), begin)
@@ -329,35 +413,38 @@ class MemoryAdmin:
     async def delete_group(self, topic: str, group: str) -> None:
         del self._cluster.cursors[topic, group, 0]
 
-    async def list_writers(self, topic: str) -> list[WriterRow]:
+    async def list_writers(self, topic: str) -> list[WriterDescription]:
         return [row for row in self._cluster.writers.values() if topic in ("", row.topic)]
 
-    async def describe_writer(self, topic: str, writer: str) -> WriterRow:
+    async def describe_writer(self, topic: str, writer: str) -> WriterDescription:
         return self._cluster.writers[topic, writer]
 
     async def delete_writer(self, topic: str, writer: str) -> None:
         del self._cluster.writers[topic, writer]
 
-    async def balance(self, *, run: bool) -> BalanceView:
+    async def balance(self, *, run: bool) -> Balance:
         if run:
             self._cluster.balanced += 1
         return self._cluster.balance
 
-    async def members(self) -> list[MemberRow]:
-        return [MemberRow("g0-0", "g0", "0123456789abcdef", 4, "127.0.0.2:7000", live=True, admitted=True)]
+    async def describe_cluster(self) -> Cluster:
+        return Cluster("memory", "id", "g0-0", self._cluster.brokers)
 
-    async def declare_dead(self, broker: str, run: int, issuer: str, incarnation: str, evidence: str) -> None:
+    async def declare_dead(
+        self, broker: str, run: int, issuer: str, *, incarnation: str = "", evidence: str = ""
+    ) -> None:
         self._cluster.dead.append((broker, run, issuer, *filter(None, (incarnation, evidence))))
 
-    async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
+    async def list_broker_groups(self, *, with_counts: bool) -> list[BrokerGroup]:
         if with_counts:  # one more thing has left each time that a caller looks
             for name, row in self._cluster.broker_groups.items():
                 if row.intent != "active":
                     left = max((row.segments or 0) - 1, 0)
                     self._cluster.broker_groups[name] = replace(row, heads=min(row.heads or 0, left), segments=left)
-        return list(self._cluster.broker_groups.values())
+            return list(self._cluster.broker_groups.values())
+        return [replace(row, heads=None, segments=None) for row in self._cluster.broker_groups.values()]
 
-    async def set_broker_group(self, name: str, intent: IntentName, weight: float | None) -> BrokerGroupRow:
+    async def set_broker_group(self, name: str, intent: Any, *, weight: float | None = None) -> BrokerGroup:
         row = replace(self._cluster.broker_groups[name], intent=intent)
         self._cluster.broker_groups[name] = replace(row, weight=row.weight if weight is None else weight)
         return self._cluster.broker_groups[name]
@@ -368,16 +455,17 @@ class MemoryAdmin:
     async def remove_member(self, broker: str) -> None:
         self._cluster.removed.append(broker)
 
-    async def check_restart(self, broker: str) -> RestartView:
+    async def check_restart(self, broker: str) -> RestartCheck:
         return self._cluster.checks[broker]
 
-    async def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
-        yield ScrubStep(2_000_000, 3, ())
-        yield ScrubStep(1_000_000, 1, tuple(row for row in self._cluster.damages if row.broker == broker))
+    async def scrub(self, broker: str) -> AsyncIterator[ScrubProgress]:
+        yield ScrubProgress(2_000_000, 3, ())
+        yield ScrubProgress(1_000_000, 1, tuple(row for row in self._cluster.damages if row.broker == broker))
 
-    async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
-        for row in self._cluster.quarantined if broker == "g0-0" else ():
-            yield row
+    async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedMessage]:
+        for row in self._cluster.quarantined:
+            if row.broker == broker:
+                yield row
 
     async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
         self._cluster.gaps.append((topic, partition, segment, issuer))

@@ -13,26 +13,26 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from seriatim import history
-from seriatim.cli import _connect, main
-from seriatim.cli._ports import (
-    BalanceView,
-    BrokerGroupRow,
-    DamageRow,
-    GroupRow,
-    LoadRow,
-    MoveRow,
-    Note,
-    QuarantinedRow,
-    RestartView,
-    SendResult,
-    WriterRow,
+from seriatim import (
+    Balance,
+    BrokerLoad,
+    Damage,
+    HeadMove,
+    QuarantinedMessage,
+    RestartCheck,
+    SendError,
+    SendFailedError,
+    SendUnknownError,
+    WriterDescription,
+    history,
 )
+from seriatim.cli import _connect, main
+from seriatim.cli._ports import GroupRow, Note
 from seriatim.cli._printing import describe_note
 from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
 
-from .memory import SEGMENT, MemoryCluster
+from .memory import FIRST_S, MemoryCluster, broker_group_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -40,10 +40,9 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     found = MemoryCluster()
-    monkeypatch.setattr(_connect, "producer", found.producer)
-    monkeypatch.setattr(_connect, "consumer", found.consumer)
-    monkeypatch.setattr(_connect, "ranges", found.ranges)
-    monkeypatch.setattr(_connect, "admin", found.admin)
+    monkeypatch.setattr(_connect, "_client", found.client)
+    monkeypatch.setattr(_connect, "STICKY_COUNT", 1)
+    monkeypatch.setattr(_connect, "WATCH_PAUSE_S", 0.001)
     return found
 
 
@@ -82,11 +81,10 @@ def test_balance_is_shown_and_run(run: Run, cluster: MemoryCluster, monkeypatch:
     assert run("balance")[1] == "all is even\n"
     assert run("balance", "--run") == (0, "all is even\n", "")
     cluster.make("flights", 2)
-    loads = (
-        LoadRow("g0-0", "g0", 0, 0.0, 1, 2.5e6),
-        LoadRow("g1-0", "g1", 2, 5e6, 1, 2.5e6),
-    )
-    cluster.balance = BalanceView(loads, (MoveRow("flights", 1, "g1-0", "g0-0", 2.5e6),), "")
+    before = (BrokerLoad("g0-0", "g0", 0, 0.0), BrokerLoad("g1-0", "g1", 2, 5e6))
+    after = (BrokerLoad("g0-0", "g0", 1, 2.5e6), BrokerLoad("g1-0", "g1", 1, 2.5e6))
+    move = HeadMove("flights", 1, 2, "g1", "g1-0", "g0", "g0-0", 2.5e6)
+    cluster.balance = Balance(before, after, (move,), "")
     cluster.balanced = 0
     shown = run("balance")[1]
     assert [line.split() for line in shown.splitlines()] == [
@@ -100,8 +98,8 @@ def test_balance_is_shown_and_run(run: Run, cluster: MemoryCluster, monkeypatch:
     monkeypatch.setattr("seriatim.cli.balance.LOOK_S", 0.001)
     assert run("balance", "--run")[1].endswith("1 of 1 heads have moved\n")
     assert cluster.balanced == 1
-    stuck = MoveRow("flights", 1, "g0-0", "g1-1", 2.5e6)  # every head of this cluster is at g0-0
-    cluster.balance = BalanceView(loads, (stuck,), "")
+    stuck = replace(move, to_broker="g1-1")  # every head of this cluster is at g0-0
+    cluster.balance = Balance(before, after, (stuck,), "")
     monkeypatch.setattr("seriatim.cli.balance.PATIENCE_S", 0.01)
     status, out, _ = run("balance", "--run")
     assert (status, out.splitlines()[-1]) == (1, "0 of 1 heads have moved; look again in a while")
@@ -178,15 +176,15 @@ def test_bytes_that_are_no_text_are_shown_escaped_and_raw_as_they_are(run: Run, 
 
 def test_outcomes_that_are_not_ok_show_in_the_status_and_the_summary(run: Run, cluster: MemoryCluster) -> None:
     cluster.make("t")
-    cluster.refuse[b"bad"] = SendResult("failed", 0, None, "[110] too large")
-    cluster.refuse[b"odd"] = SendResult("unknown", 0, None, "[602] nobody answered")
+    cluster.refuse[b"bad"] = SendFailedError("too large", cause_number=110)
+    cluster.refuse[b"odd"] = SendUnknownError("nobody answered", cause_number=602)
     status, out, err = run("produce", "t", "-v", stdin=b"good\nbad\nodd\nbad\n")
     assert status == 1
     assert [line.split()[0] for line in out.splitlines()] == ["ok", "failed", "unknown", "failed"]
     assert "4 sent: 1 ok, 2 failed, 1 unknown" in err
-    assert "2 × [110] too large" in err
+    assert "2 × [110] failed: too large" in err
     summary = json.loads(run("--output", "json", "produce", "t", stdin=b"bad\n")[1])
-    assert (summary["failed"], summary["errors"]) == (1, {"[110] too large": 1})
+    assert (summary["failed"], summary["errors"]) == (1, {"[110] failed: too large": 1})
 
 
 def test_a_rate_is_kept_and_a_count_ends(run: Run, cluster: MemoryCluster) -> None:
@@ -204,10 +202,9 @@ def test_an_interrupt_ends_in_good_order(
     run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cluster.make("t")
-    cluster.refuse[b"17 abcdefg"] = SendResult("ok", 0, make_offset(SEGMENT, 17))
 
-    class Interrupting(dict[bytes, SendResult]):
-        def get(self, key: bytes, default: SendResult | None = None) -> SendResult | None:  # type: ignore[override]
+    class Interrupting(dict[bytes, SendError]):
+        def get(self, key: bytes, default: SendError | None = None) -> SendError | None:  # type: ignore[override]
             if key.startswith(b"17 "):
                 os.kill(os.getpid(), signal.SIGINT)
             return super().get(key, default)
@@ -253,11 +250,16 @@ def test_a_lag_that_is_only_a_bound_says_so() -> None:
     assert [cells[1][2], cells[2][2], cells[-1][1]] == ["7+", "5", "12+"]
 
 
+NIGHTLY = WriterDescription(
+    "orders", "nightly", 2, "query", "DONE", 7, 1000, 3, FIRST_S * 1000, (FIRST_S + 1) * 1000, ephemeral=False
+)
+NEW = WriterDescription("flights", "new", 1, "", "NEW", None, 0, 0, 0, 0, ephemeral=True)
+
+
 def test_writers_are_listed_described_and_forgotten(run: Run, cluster: MemoryCluster) -> None:
     assert run("writer", "list", "orders")[2] == "no writer was opened on orders\n"
-    nightly = WriterRow("orders", "nightly", "DONE", 7, 1000, 3, 2, "query", 1_700_000_000_000, 1_700_000_001_000)
-    cluster.writers["orders", "nightly"] = nightly
-    cluster.writers["flights", "new"] = WriterRow("flights", "new", "NEW", None, 0, 0, 1, "", 0, 0)
+    cluster.writers["orders", "nightly"] = NIGHTLY
+    cluster.writers["flights", "new"] = NEW
     listed = [line.split() for line in run("writer", "list")[1].splitlines()]
     assert listed == [
         ["topic", "writer", "state", "sequence", "rows", "epoch", "owner"],
@@ -287,7 +289,7 @@ def test_a_run_is_declared_dead_only_when_confirmed(run: Run, cluster: MemoryClu
 def test_a_scrub_says_what_it_read_and_fails_if_anything_was_damaged(run: Run, cluster: MemoryCluster) -> None:
     status, out, _ = run("scrub")
     assert (status, out.strip()) == (0, "g0-0: 4 segments, 3 MB read, all well")
-    cluster.damages.append(DamageRow("g0-0", 7, 2, 40, "a bit was flipped"))
+    cluster.damages.append(Damage("g0-0", 7, 2, 40, "a bit was flipped"))
     status, out, _ = run("scrub", "g0-0")
     assert status == 1
     assert "1 damaged" in out
@@ -296,7 +298,7 @@ def test_a_scrub_says_what_it_read_and_fails_if_anything_was_damaged(run: Run, c
 
 def test_what_is_in_quarantine_is_counted_and_exported(run: Run, cluster: MemoryCluster, tmp_path: Path) -> None:
     assert run("chain", "recover", "g0-0")[1].strip() == "g0-0: nothing is in quarantine"
-    cluster.quarantined.append(QuarantinedRow(7, 2, 40, None, b"value", {"h": b"1"}, 5))
+    cluster.quarantined.append(QuarantinedMessage("g0-0", 7, 2, 40, 40, None, b"value", {"h": b"1"}, 5))
     status, out, _ = run("chain", "recover", "g0-0", "--export", str(tmp_path / "kept"))
     assert (status, out.strip()) == (0, "g0-0: partition id 7, segment 2: 1 messages")
     row = json.loads((tmp_path / "kept").read_text())
@@ -324,9 +326,8 @@ def test_notes_are_sentences(note: Note, text: str) -> None:
 
 
 def groups_of(cluster: MemoryCluster) -> None:
-    brokers = ("g0-0", "g0-1")
-    cluster.broker_groups["g0"] = BrokerGroupRow("g0", "active", 1.0, brokers, 2, 2, 4)
-    cluster.broker_groups["g1"] = BrokerGroupRow("g1", "active", 1.0, ("g1-0", "g1-1"), 1, 1, 3)
+    cluster.broker_groups["g0"] = broker_group_of("g0", 2, 2, 4)
+    cluster.broker_groups["g1"] = broker_group_of("g1", 1, 1, 3)
 
 
 def test_broker_groups_are_listed(run: Run, cluster: MemoryCluster) -> None:
@@ -355,8 +356,8 @@ def test_a_broker_group_is_drained_waited_for_and_taken_back(
 
 
 def test_a_broker_may_be_stopped_or_not(run: Run, cluster: MemoryCluster) -> None:
-    cluster.checks["g0-0"] = RestartView("g0-0", True, "safe", "all members have all of it", 3)
-    cluster.checks["g0-1"] = RestartView("g0-1", False, "last_copy", "no other disk holds it", 3)
+    cluster.checks["g0-0"] = RestartCheck("safe", "all members have all of it", 0, 0, 0, 0, 3)
+    cluster.checks["g0-1"] = RestartCheck("last_copy", "no other disk holds it", 7, 2, 40, 5, 3)
     assert run("member", "check-restart", "g0-0")[:2] == (0, "g0-0 may be stopped: all members have all of it\n")
     status, out, _ = run("member", "check-restart", "g0-1")
     assert (status, out) == (1, "g0-1 must not be stopped (last copy): no other disk holds it\n")

@@ -8,39 +8,55 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from rich.console import Console, RenderableType
-from seriatim.cli._chain_view import compact, draw_chain, draw_ribbons
+from seriatim import Chain, Segment
+from seriatim.cli import _chain_view
+from seriatim.cli._chain_view import compact
+from seriatim.cli._connect import chain_view
 from seriatim.cli._meter import Latencies, SendMeter, describe
-from seriatim.cli._ports import ChainView, SegmentView
 from seriatim.cli._settings import BOOTSTRAP_DEFAULT, TlsOptions, local_cluster, resolve
 from seriatim.cli._sources import Message, Pace, generate, parse_rate, read_lines, split_key
+
+from .memory import chain_of, segment_of
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def sealed(no: int, group: str, length: int) -> SegmentView:
-    return SegmentView(no, group, (f"{group}-0", f"{group}-1"), "SEALED", length, f"{group}-1")
+def draw_chain(chain: Chain, **options: Any) -> RenderableType:
+    return _chain_view.draw_chain(chain_view(chain), **options)
 
 
-CHAIN = ChainView(
+def draw_ribbons(chains: list[Chain], **options: Any) -> RenderableType:
+    return _chain_view.draw_ribbons(list(map(chain_view, chains)), **options)
+
+
+def sealed(no: int, group: str, length: int) -> Segment:
+    return segment_of(no, group, (f"{group}-0", f"{group}-1"), "SEALED", length, server=f"{group}-1")
+
+
+CHAIN = chain_of(
     "flights",
     0,
     17,
     ("g2", "g0", "g1"),
     (
         *(sealed(no, f"g{no % 3}", length) for no, length in enumerate((120_332, 12_002, 3_000_123, 7, 0, 99))),
-        SegmentView(6, "g0", ("g0-1", "g0-0"), "SEALED", 500_000, "g0-0", 499_990, ("g1-0", "g1-1")),
-        SegmentView(7, "g1", ("g1-0", "g1-1"), "UNSETTLED", None, "g1-0"),
-        SegmentView(8, "g2", ("g2-0", "g2-1"), "LOST", 1_000, ""),
-        SegmentView(9, "far-away-disks", ("far-away-disks-0", "far-away-disks-1"), "OPEN", None, "far-away-disks-0"),
+        segment_of(
+            6, "g0", ("g0-1", "g0-0"), "SEALED", 500_000,
+            server="g0-0", tail_from=499_990, tail_copies=("g1-0", "g1-1"),
+        ),
+        segment_of(7, "g1", ("g1-0", "g1-1"), "UNSETTLED", None),
+        segment_of(8, "g2", ("g2-0", "g2-1"), "LOST", 1_000, server=""),
+        segment_of(9, "far-away-disks", ("far-away-disks-0", "far-away-disks-1"), "OPEN", None),
     ),
-    older_segment_count=3,
-)
-FIRST = SegmentView(0, "g0", ("g0-0", "g0-1"), "OPEN", None, "g0-0", incomplete_table=True)
-FRESH = ChainView("flights", 12, 1, ("g0",), (FIRST,))
+    pages=1,
+)  # fmt: skip
+FIRST = segment_of(0, "g0", ("g0-0", "g0-1"), "OPEN", None, incomplete_table=True)
+FRESH = chain_of("flights", 12, 1, ("g0",), (FIRST,))
 
 
 def drawn(what: RenderableType, width: int, *, colour: bool = False) -> str:
@@ -219,9 +235,9 @@ def test_tls_is_what_is_said_or_that_of_the_local_cluster(tmp_path: Path, monkey
 
 def test_what_retention_dropped_is_said_of_a_segment() -> None:
     stub = replace(sealed(3, "g0", 500), start=500)
-    cut = SegmentView(4, "g1", ("g1-0", "g1-1"), "OPEN", None, "g1-0", start=1_900)
+    cut = segment_of(4, "g1", ("g1-0", "g1-1"), "OPEN", None, start=1_900)
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(draw_chain(ChainView("t", 0, 7, ("g0",), (stub, cut)), width=80))
+    console.print(draw_chain(chain_of("t", 0, 7, ("g0",), (stub, cut)), width=80))
     text = console.export_text()
     assert "dropped" in text
     assert "from 1,900" in text

@@ -9,11 +9,10 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from seriatim.cli import _connect
 from seriatim.cli._places import parse
-from seriatim.cli._ports import Delivered
 from seriatim.cli._root import main
 from seriatim_api.ids import make_offset
 
-from .memory import FIRST_S, SEGMENT, MemoryCluster
+from .memory import FIRST_S, MemoryCluster, message_at
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -22,12 +21,11 @@ Run = Callable[..., tuple[int, str, str]]
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     """Topic `t` with partitions of 10 and 5 messages, a message a second."""
     found = MemoryCluster()
-    monkeypatch.setattr(_connect, "ranges", found.ranges)
+    monkeypatch.setattr(_connect, "_client", found.client)
     found.make("t", 2)
     for partition, count in ((0, 10), (1, 5)):
         for index in range(count):
-            value = b"%d-%d" % (partition, index)
-            found.logs["t", partition].append(Delivered(partition, make_offset(SEGMENT, index), None, value, 0))
+            found.logs["t", partition].append(message_at("t", partition, index, b"%d-%d" % (partition, index)))
     return found
 
 

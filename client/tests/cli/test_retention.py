@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim.cli import _retention
+from seriatim import TopicSettings
+from seriatim.cli import _connect, _retention
 from seriatim.cli._amounts import NUMBER_MAX, format_duration, format_size, parse_duration_ms, parse_size
 from seriatim.cli._ports import Retention, RetentionChange
 from seriatim_api.ids import make_offset
@@ -106,7 +108,15 @@ def test_a_size_is_shown_to_one_digit(size_bytes: int) -> None:
 )
 def test_retention_is_told_in_words(cluster: MemoryCluster, retention: Retention, words: str) -> None:
     cluster.make("t")
-    assert _retention.kept(replace(cluster.topics["t"], retention=retention)) == words
+    settings = TopicSettings(
+        retention_ms=retention.ms,
+        retention_bytes=retention.size_bytes,
+        retain_unread=retention.keeps_unread,
+        unread_ms_max=retention.unread_ms_max,
+        unread_bytes_max=retention.unread_bytes_max,
+        retention_acts=retention.acts,
+    )
+    assert _retention.kept(_connect._topic_view(replace(cluster.topics["t"], settings=settings))) == words
 
 
 # ---- which change is shorter ----------------------------------------------------------------------------
@@ -151,8 +161,12 @@ def filled(run: Run, cluster: MemoryCluster) -> MemoryCluster:
 
 
 async def losses(cluster: MemoryCluster, wanted: Retention, now_s: int = FIRST_S + 10) -> list[_retention.Loss]:
-    async with cluster.admin(None) as admin, cluster.ranges(None) as ranges:
-        return await _retention.losses(admin, ranges, "t", wanted, datetime.fromtimestamp(now_s, UTC))
+    async with cluster.client(None) as client:
+        admin: Any = client.admin()
+        ranges: Any = client
+        return await _retention.losses(
+            _connect._Admin(admin), _connect._Ranges(ranges), "t", wanted, datetime.fromtimestamp(now_s, UTC)
+        )
 
 
 async def test_what_goes_by_age_is_told_with_who_has_not_read_it(filled: MemoryCluster) -> None:
@@ -186,13 +200,14 @@ async def test_nothing_goes_of_what_is_within_all_limits(filled: MemoryCluster) 
 
 
 def test_a_shorter_retention_says_first_what_goes_and_asks(run: Run, filled: MemoryCluster) -> None:
+    before = filled.topics["t"].settings
     status, out, err = run("topic", "alter", "t", "--retention", "1s")
     assert status == 2
     assert "nothing was changed: stdin is no terminal" in err
     lines = [line.split() for line in out.splitlines()]
     assert lines[1] == ["0", "3:0", "3:10", "10", "2023-11-14", "22:13:20", "UTC", "g"]
     assert "20 messages are dropped within minutes, and cannot be brought back; not read yet by g" in out
-    assert filled.topics["t"].retention == Retention()
+    assert filled.topics["t"].settings == before
     status, out, _ = run("topic", "alter", "t", "--retention", "1s", "--yes")
     assert status == 0
     assert out.splitlines()[-1] == "t has 2 partitions, kept: 1s"
@@ -254,7 +269,7 @@ def test_nonsense_is_refused_before_anything_is_made(
 
 def test_the_older_option_still_works_and_is_not_shown(run: Run, cluster: MemoryCluster) -> None:
     assert run("topic", "create", "t", "--retention-hours", "0.003")[0] == 0
-    assert cluster.topics["t"].retention.ms == 10_800
+    assert cluster.topics["t"].settings.retention_ms == 10_800
     assert "--retention-hours" not in run("topic", "create", "--help")[1]
 
 

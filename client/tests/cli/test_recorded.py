@@ -1,0 +1,112 @@
+"""Each form of a command, with its output and its exit status as recorded in `recorded/commands.txt`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from seriatim import (
+    Balance,
+    Broker,
+    BrokerGroupMember,
+    BrokerLoad,
+    Damage,
+    HeadMove,
+    QuarantinedMessage,
+    RestartCheck,
+    SendFailedError,
+    SendUnknownError,
+    TopicSettings,
+)
+
+from .memory import MemoryCluster, broker_group_of, message_at, segment_of
+from .test_commands import NEW, NIGHTLY, Run, cluster, run
+
+__all__ = ["cluster", "run"]
+
+RECORDED = Path(__file__).parent / "recorded" / "commands.txt"
+
+
+@pytest.fixture
+def filled(cluster: MemoryCluster) -> MemoryCluster:
+    """A cluster in which each value that is not plain is there once."""
+    day_ms = 86_400_000
+    cluster.make("flights", 2)
+    kept = TopicSettings(False, 1 << 20, 0, day_ms, 3, 5 << 20, True, 7 * day_ms, 50 << 20)
+    cluster.make("orders", 1, kept)
+    cluster.make("old", 1, TopicSettings(retention_ms=day_ms, retention_acts=False))
+    for partition, count in ((0, 10), (1, 5)):
+        log = cluster.logs["flights", partition]
+        log += [message_at("flights", partition, index, b"value %d" % index, b"key") for index in range(count)]
+    log[-1] = log[-1]._replace(maybe_repeated=True, key=None, value=b"\xff")
+    cluster.dropped[1] = 1
+    cluster.blocked.add(1)
+    cluster.cursors |= {("flights", "readers", 0): 4, ("flights", "readers", 1): 5, ("flights", "reports", 0): 9}
+    cluster.places["readers", 0] = {"paused": True, "end_is_at_least": True, "standby_consumers": ("c2", "c3")}
+    cluster.places["readers", 1] = {"error": "[300] it moved", "error_number": 300, "active_consumer": ""}
+    cluster.places["reports", 0] = {"external": True, "active_consumer": "", "server_broker": ""}
+    cluster.places["reports", 1] = {"has_cursor": False, "active_consumer": "", "standby_consumers": ()}
+    members = ("g1-0", "g1-1")
+    cluster.older = (
+        segment_of(1, "g1", members, "SEALED", 7, start=2),
+        segment_of(2, "g1", members, "SEALED", 500, tail_from=490, tail_copies=("g2-0",), incomplete_table=True),
+    )
+    cluster.writers = {("orders", "nightly"): NIGHTLY, ("flights", "new"): NEW}
+    cluster.refuse = {
+        b"bad": SendFailedError("too large", cause_number=110),
+        b"odd": SendUnknownError("no broker answered", cause_number=602),
+    }
+    cluster.brokers = (
+        Broker("g1-0", "fedcba98765432", "g1", 0, 1, "127.0.0.3:7000", False, False, disk_state="hangs"),
+        *cluster.brokers,
+    )
+    unlinked = BrokerGroupMember("g1-0", "i", 1, True, False, "full", ("g1-1", "g1-2"))
+    cluster.broker_groups = {
+        "g0": broker_group_of("g0", 2, 2, 4),
+        "g1": replace(broker_group_of("g1", 0, 1, 3), members=(unlinked,), waits_for="segment 3 is held up"),
+    }
+    cluster.checks = {
+        "g0-0": RestartCheck("safe", "all members have all of it", 0, 0, 0, 0, 3),
+        "g0-1": RestartCheck("last_copy", "no other disk has it", 7, 2, 40, 5, 3),
+    }
+    cluster.damages = [Damage("g0-0", 7, 2, 40, "a bit was flipped")]
+    cluster.quarantined = [QuarantinedMessage("g0-0", 7, 2, 40, 41, None, b"value", {"h": b"1"}, 5)]
+    loads = BrokerLoad("g0-0", "g0", 0, 0.0), BrokerLoad("g1-0", "g1", 2, 5e6)
+    moved = BrokerLoad("g1-0", "g1", 1, 2.5e6), BrokerLoad("g0-0", "g0", 1, 2.5e6)
+    cluster.balance = Balance(loads, moved, (HeadMove("flights", 1, 2, "g1", "g1-0", "g0", "g0-0", 2.5e6),), "")
+    return cluster
+
+
+def test_each_command_prints_and_ends_as_recorded(
+    run: Run, filled: MemoryCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """To record anew after a change: look at the new text, and write it with SERIATIM_RECORD=1.
+
+    A line `$` is a command, with its input after `<`; `!` is a line on stderr; the exit status is last, unless it is 0.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
+    monkeypatch.setattr("seriatim.cli.balance.LOOK_S", 0.001)
+    monkeypatch.setattr("seriatim.cli.broker_group.LOOK_S", 0.001)
+    recorded = RECORDED.read_text()
+    text = ""
+    for line in re.findall(r"^\$ .*", recorded, re.MULTILINE):
+        words, _, stdin = line.removeprefix("$ seriatim ").partition(" < ")
+        status, out, err = run(*shlex.split(words), stdin=stdin.encode().decode("unicode_escape").encode())
+        if words.startswith(("produce", "--output json produce")):
+            out, err = without_times(out), without_times(err)
+        printed = [*out.splitlines(), *(f"! {row}" for row in err.splitlines()), *([f"[{status}]"] if status else [])]
+        text += "".join(f"{row.rstrip()}\n" for row in (line, *printed))
+    if os.environ.get("SERIATIM_RECORD"):
+        RECORDED.write_text(text)
+    assert text == RECORDED.read_text()
+
+
+def without_times(text: str) -> str:
+    text = re.sub(" +", " ", text)
+    text = re.sub(r"[\d.,]+(e-\d+)? (ms|s|msg/s)\b", r"N \2", text)
+    return re.sub(r'"(duration_s|rate|p50_ms|p99_ms|gap_ms_max|ms)": [\d.]+(e-\d+)?', r'"\1": N', text)
