@@ -40,7 +40,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     found = MemoryCluster()
-    monkeypatch.setattr(_connect, "_client", found.client)
+    monkeypatch.setattr(_connect, "client", found.client)
     monkeypatch.setattr(_connect, "STICKY_COUNT", 1)
     monkeypatch.setattr(_connect, "WATCH_PAUSE_S", 0.001)
     return found

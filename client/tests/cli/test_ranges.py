@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     """Topic `t` with partitions of 10 and 5 messages, a message a second."""
     found = MemoryCluster()
-    monkeypatch.setattr(_connect, "_client", found.client)
+    monkeypatch.setattr(_connect, "client", found.client)
     found.make("t", 2)
     for partition, count in ((0, 10), (1, 5)):
         for index in range(count):

@@ -7,10 +7,10 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 from seriatim_api.errors import SeriatimError
@@ -51,13 +51,15 @@ from seriatim.cli._ports import (
     SegmentView,
     SendResult,
     TopicView,
-    WriterRow,
 )
+from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
 from seriatim.cli._sources import Message
 
 if TYPE_CHECKING:
     from seriatim._settings import Target
+
+T = TypeVar("T")
 
 MESSAGE_ID_HEADER: Final = "seriatim-id"
 """The header that carries a message's id for histories."""
@@ -81,7 +83,7 @@ WATCH_PATIENCE_S: Final = 30.0
 
 
 @asynccontextmanager
-async def _client(settings: Settings) -> AsyncIterator[seriatim.Client]:
+async def client(settings: Settings) -> AsyncIterator[seriatim.Client]:
     """A client whose warnings are printed on stderr, for example that no broker answers."""
     logger, warnings = logging.getLogger("seriatim"), _WarningNotes(settings)
     logger.addHandler(warnings)
@@ -90,10 +92,20 @@ async def _client(settings: Settings) -> AsyncIterator[seriatim.Client]:
         tls = None
         if asked is not None and asked.ca is not None:
             tls = seriatim.Tls(asked.ca, asked.cert, asked.key, asked.server_name)
-        async with seriatim.Client.connect(settings.bootstrap, name="cli", tls=tls) as client:
-            yield client
+        async with seriatim.Client.connect(settings.bootstrap, name="cli", tls=tls) as opened:
+            yield opened
     finally:
         logger.removeHandler(warnings)
+
+
+def call_admin(settings: Settings, call: Callable[[seriatim.Admin], Awaitable[T]]) -> T:
+    """Make one call of the administration, and return its answer."""
+
+    async def work() -> T:
+        async with client(settings) as opened:
+            return await call(opened.admin())
+
+    return run(work())
 
 
 class _WarningNotes(logging.Handler):
@@ -111,7 +123,7 @@ class _WarningNotes(logging.Handler):
 @asynccontextmanager
 async def producer(settings: Settings, topic: str) -> AsyncIterator[ProducerPort]:
     """A producer of `topic`. At the end of the block every message has its outcome."""
-    async with _client(settings) as client, client.producer(topic) as found:
+    async with client(settings) as opened, opened.producer(topic) as found:
         port = _Producer(found)
         try:
             yield port
@@ -185,8 +197,8 @@ async def consumer(
     """A consumer of `topic` in the consumer group `group`. At the end of the block its acknowledgements are sent."""
     notes = _Notes(on_note)
     async with (
-        _client(settings) as client,
-        client.consumer(
+        client(settings) as opened,
+        opened.consumer(
             topic,
             group,
             start=start,
@@ -282,8 +294,8 @@ def _delivered(message: seriatim.Message) -> Delivered:
 @asynccontextmanager
 async def ranges(settings: Settings) -> AsyncIterator[RangePort]:
     """A port to read ranges, without a consumer group."""
-    async with _client(settings) as client:
-        yield _Ranges(client)
+    async with client(settings) as opened:
+        yield _Ranges(opened)
 
 
 class _Ranges:
@@ -320,8 +332,8 @@ class _Ranges:
 @asynccontextmanager
 async def admin(settings: Settings) -> AsyncIterator[AdminPort]:
     """A port to the administration of the cluster."""
-    async with _client(settings) as client:
-        yield _Admin(client.admin())
+    async with client(settings) as opened:
+        yield _Admin(opened.admin())
 
 
 class _Admin:
@@ -412,15 +424,6 @@ class _Admin:
 
     async def delete_group(self, topic: str, group: str) -> None:
         await self._admin.delete_group(topic, group)
-
-    async def list_writers(self, topic: str) -> list[WriterRow]:
-        return list(map(_writer_row, await self._admin.list_writers(topic)))
-
-    async def describe_writer(self, topic: str, writer: str) -> WriterRow:
-        return _writer_row(await self._admin.describe_writer(topic, writer))
-
-    async def delete_writer(self, topic: str, writer: str) -> None:
-        await self._admin.delete_writer(topic, writer)
 
     async def balance(self, *, run: bool) -> BalanceView:
         found = await self._admin.balance(run=run)
@@ -587,10 +590,3 @@ def _move_row(move: seriatim.PlannedMove) -> GroupMoveRow:
 
 def _operated_row(row: seriatim.OperatedPartition) -> OperatedRow:
     return OperatedRow(row.partition, row.was_done, row.group_epoch, row.offset, row.error or "")
-
-
-def _writer_row(writer: seriatim.WriterDescription) -> WriterRow:
-    return WriterRow(
-        writer.topic, writer.writer, writer.state, writer.sequence, writer.rows, writer.lost_rows, writer.epoch,
-        writer.owner, writer.decided_at_ms, writer.done_at_ms,
-    )  # fmt: skip

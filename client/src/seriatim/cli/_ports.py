@@ -489,22 +489,6 @@ class RestartView:
     segments_checked: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriterRow:
-    """A writer of a topic, and its last publication. `sequence` is None if there is none."""
-
-    topic: str
-    writer: str
-    state: str
-    sequence: int | None
-    rows: int
-    lost_rows: int
-    epoch: int
-    owner: str
-    decided_at_ms: int
-    done_at_ms: int
-
-
 class AdminPort(Protocol):
     """The administration of topics, chains, consumer groups, writers, broker groups and members."""
 
@@ -568,18 +552,6 @@ class AdminPort(Protocol):
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Delete the cursors of a consumer group."""
-        ...
-
-    async def list_writers(self, topic: str) -> list[WriterRow]:
-        """The writers of a topic, or of all topics if `topic` is empty."""
-        ...
-
-    async def describe_writer(self, topic: str, writer: str) -> WriterRow:
-        """A writer and its last publication."""
-        ...
-
-    async def delete_writer(self, topic: str, writer: str) -> None:
-        """Delete the record of a writer."""
         ...
 
     async def balance(self, *, run: bool) -> BalanceView:

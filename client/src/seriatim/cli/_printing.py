@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
 import click
 from seriatim_api.ids import format_offset
@@ -36,6 +36,11 @@ def render(message: Delivered, output: Format) -> bytes:
 def _text(data: bytes | None) -> str | None:
     """Bytes as text, for people and for JSON. Bytes that are not UTF-8 are escaped."""
     return None if data is None else data.decode("utf-8", errors="backslashreplace")
+
+
+def pick(value: object, *names: str) -> dict[str, Any]:
+    """These attributes of a value, in this order, for JSON."""
+    return {name: getattr(value, name) for name in names}
 
 
 def print_note(settings: Settings, note: Note) -> None:

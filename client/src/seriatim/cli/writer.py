@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from seriatim.cli import _connect
-from seriatim.cli._ports import WriterRow
-from seriatim.cli._running import run
+from seriatim.cli._connect import call_admin
+from seriatim.cli._printing import pick
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from seriatim import WriterDescription
 
 
 @click.group()
@@ -27,14 +27,9 @@ def writer() -> None:
 @click.pass_obj
 def list_(settings: Settings, topic: str) -> None:
     """List the writers of TOPIC, or of all topics, each with its last publication."""
-
-    async def work() -> list[WriterRow]:
-        async with _connect.admin(settings) as admin:
-            return await admin.list_writers(topic)
-
-    rows = run(work())
+    rows = call_admin(settings, lambda admin: admin.list_writers(topic))
     if settings.as_json:
-        settings.emit([asdict(row) for row in rows])
+        settings.emit(list(map(_fields, rows)))
     elif rows:
         settings.console.print(render(rows))
     else:
@@ -51,14 +46,9 @@ def describe(settings: Settings, topic: str, name: str) -> None:
     NEW: the writer was opened, and has published nothing. DECIDED: brokers are storing the rows, and will finish.
     DONE: all rows are committed.
     """
-
-    async def work() -> WriterRow:
-        async with _connect.admin(settings) as admin:
-            return await admin.describe_writer(topic, name)
-
-    row = run(work())
+    row = call_admin(settings, lambda admin: admin.describe_writer(topic, name))
     if settings.as_json:
-        settings.emit(asdict(row))
+        settings.emit(_fields(row))
         return
     click.echo(f"{row.writer} on {row.topic}: {row.state}, epoch {row.epoch}" + (f", of {row.owner}" * bool(row.owner)))
     if row.sequence is not None:
@@ -81,19 +71,14 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
         click.confirm(
             f"Forget what {name} has published to {topic}? Then it can publish the same rows again", abort=True
         )
-
-    async def work() -> None:
-        async with _connect.admin(settings) as admin:
-            await admin.delete_writer(topic, name)
-
-    run(work())
+    call_admin(settings, lambda admin: admin.delete_writer(topic, name))
     if settings.as_json:
         settings.emit({"topic": topic, "deleted": name})
     else:
         click.echo(f"deleted {name} on {topic}")
 
 
-def render(rows: list[WriterRow]) -> Table:
+def render(rows: list[WriterDescription]) -> Table:
     """A table with a line for each writer."""
     from rich.table import Table
 
@@ -107,6 +92,13 @@ def render(rows: list[WriterRow]) -> Table:
         sequence = "-" if row.sequence is None else str(row.sequence)
         table.add_row(row.topic, row.writer, row.state, sequence, str(row.rows), str(row.epoch), row.owner)
     return table
+
+
+def _fields(row: WriterDescription) -> dict[str, Any]:
+    return pick(
+        row, "topic", "writer", "state", "sequence", "rows", "lost_rows", "epoch", "owner", "decided_at_ms",
+        "done_at_ms",
+    )  # fmt: skip
 
 
 def _when(time_ms: int) -> str:
