@@ -24,7 +24,6 @@ from seriatim.cli._ports import (
     BrokerGroupRow,
     ChainView,
     ConsumerPort,
-    DamageRow,
     Delivered,
     GroupMoveRow,
     GroupPlan,
@@ -32,7 +31,6 @@ from seriatim.cli._ports import (
     HoldName,
     IntentName,
     LoadRow,
-    MemberRow,
     MoveName,
     MoveRow,
     Note,
@@ -43,11 +41,9 @@ from seriatim.cli._ports import (
     ProducerPort,
     QuarantinedRow,
     RangePort,
-    RestartView,
     RetainedRow,
     Retention,
     RetentionChange,
-    ScrubStep,
     SegmentView,
     SendResult,
     TopicView,
@@ -438,25 +434,6 @@ class _Admin:
         moves = (MoveRow(m.topic, m.partition, m.from_broker, m.to_broker, m.bytes_per_s) for m in found.moves)
         return BalanceView(tuple(loads), tuple(moves), found.reason)
 
-    async def members(self) -> list[MemberRow]:
-        cluster = await self._admin.describe_cluster()
-        return [
-            MemberRow(
-                broker=found.name,
-                group=found.group,
-                incarnation=found.incarnation,
-                run=found.run,
-                address=found.address,
-                live=found.live,
-                admitted=found.admitted,
-                disk_state=found.disk_state,
-            )
-            for found in sorted(cluster.brokers, key=lambda found: found.name)
-        ]
-
-    async def declare_dead(self, broker: str, run: int, issuer: str, incarnation: str, evidence: str) -> None:
-        await self._admin.declare_dead(broker, run, issuer, incarnation=incarnation, evidence=evidence)
-
     async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
         return [_broker_group_row(found) for found in await self._admin.list_broker_groups(with_counts=with_counts)]
 
@@ -465,18 +442,6 @@ class _Admin:
 
     async def remove_broker_group(self, name: str) -> None:
         await self._admin.remove_broker_group(name)
-
-    async def remove_member(self, broker: str) -> None:
-        await self._admin.remove_member(broker)
-
-    async def check_restart(self, broker: str) -> RestartView:
-        found = await self._admin.check_restart(broker)
-        return RestartView(broker, found.is_safe, found.verdict, found.reason, found.segments_checked)
-
-    async def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
-        async for step in self._admin.scrub(broker):
-            damages = (DamageRow(d.broker, d.partition_id, d.segment, d.index, d.reason) for d in step.damages)
-            yield ScrubStep(step.read_bytes, step.read_segments, tuple(damages))
 
     async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
         async for m in self._admin.read_quarantined(broker):

@@ -372,40 +372,6 @@ class GroupPlan(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRow:
-    """A broker as the cluster knows it."""
-
-    broker: str
-    group: str
-    incarnation: str
-    run: int
-    address: str
-    live: bool
-    admitted: bool
-    disk_state: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DamageRow:
-    """Damage on a disk: a read of the segment from `index` on failed, because stored bytes have changed."""
-
-    broker: str
-    partition_id: int
-    segment: int
-    index: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubStep:
-    """One step of a scrub: how much the broker read, and the damages that it found."""
-
-    read_bytes: int
-    read_segments: int
-    damages: tuple[DamageRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class LoadRow:
     """The load of a broker as a master, now and after the moves."""
 
@@ -478,17 +444,6 @@ class BrokerGroupRow:
     unlinked: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RestartView:
-    """Whether a broker may be stopped now, and if not, why."""
-
-    broker: str
-    is_safe: bool
-    verdict: str
-    reason: str
-    segments_checked: int
-
-
 class AdminPort(Protocol):
     """The administration of topics, chains, consumer groups, writers, broker groups and members."""
 
@@ -558,14 +513,6 @@ class AdminPort(Protocol):
         """The load of each master, and the open segments that should move. With `run`, the moves begin."""
         ...
 
-    async def members(self) -> list[MemberRow]:
-        """All brokers."""
-        ...
-
-    async def declare_dead(self, broker: str, run: int, issuer: str, incarnation: str, evidence: str) -> None:
-        """Write a death certificate: a member run of a broker has ended."""
-        ...
-
     async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
         """All broker groups."""
         ...
@@ -576,18 +523,6 @@ class AdminPort(Protocol):
 
     async def remove_broker_group(self, name: str) -> None:
         """Remove a drained broker group."""
-        ...
-
-    async def remove_member(self, broker: str) -> None:
-        """Remove a broker that has a death certificate."""
-        ...
-
-    async def check_restart(self, broker: str) -> RestartView:
-        """Ask the other brokers whether this one may be stopped now."""
-        ...
-
-    def scrub(self, broker: str) -> AsyncIterator[ScrubStep]:
-        """Have a broker read its disk, part by part."""
         ...
 
     def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:

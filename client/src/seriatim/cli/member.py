@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import getpass
-from dataclasses import asdict
 
 import click
 
-from seriatim.cli import _connect
-from seriatim.cli._ports import MemberRow, RestartView
-from seriatim.cli._running import run
+from seriatim.cli._connect import call_admin
+from seriatim.cli._printing import pick
 from seriatim.cli._settings import Settings
 
 
@@ -22,27 +20,24 @@ def member() -> None:
 @click.pass_obj
 def list_(settings: Settings) -> None:
     """List all brokers with their disks and member runs."""
-
-    async def work() -> list[MemberRow]:
-        async with _connect.admin(settings) as admin:
-            return await admin.members()
-
-    rows = run(work())
+    cluster = call_admin(settings, lambda admin: admin.describe_cluster())
+    brokers = sorted(cluster.brokers, key=lambda broker: broker.name)
     if settings.as_json:
-        settings.emit([asdict(row) for row in rows])
+        names = ("group", "incarnation", "run", "address", "live", "admitted", "disk_state")
+        settings.emit([{"broker": broker.name, **pick(broker, *names)} for broker in brokers])
         return
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for column in ("broker", "group", "disk", "run", "address", "admitted", "live"):
         table.add_column(column, justify="right" if column == "run" else "left", overflow="fold")
-    for row in rows:
+    for row in brokers:
         admitted, live = ("yes" if row.admitted else "no"), ("yes" if row.live else "no")
-        table.add_row(row.broker, row.group, row.incarnation[:8], str(row.run), row.address, admitted, live)
+        table.add_row(row.name, row.group, row.incarnation[:8], str(row.run), row.address, admitted, live)
     settings.console.print(table)
-    for row in rows:
+    for row in brokers:
         if row.disk_state:
-            settings.console.print(disk_line(row.broker, row.disk_state), markup=False, highlight=False, soft_wrap=True)
+            settings.console.print(disk_line(row.name, row.disk_state), markup=False, highlight=False, soft_wrap=True)
 
 
 def disk_line(broker: str, state: str) -> str:
@@ -75,12 +70,10 @@ def declare_dead(
     """
     if not yes:
         click.confirm(f"Has the process of {broker}, run {run_no}, really ended?", abort=True)
-
-    async def work() -> None:
-        async with _connect.admin(settings) as admin:
-            await admin.declare_dead(broker, run_no, issuer, incarnation, evidence)
-
-    run(work())
+    call_admin(
+        settings,
+        lambda admin: admin.declare_dead(broker, run_no, issuer, incarnation=incarnation, evidence=evidence),
+    )
     if settings.as_json:
         settings.emit({"declared_dead": broker, "run": run_no})
     else:
@@ -95,14 +88,9 @@ def check_restart(settings: Settings, broker: str) -> None:
 
     The exit status is 1 if it must not be stopped.
     """
-
-    async def work() -> RestartView:
-        async with _connect.admin(settings) as admin:
-            return await admin.check_restart(broker)
-
-    found = run(work())
+    found = call_admin(settings, lambda admin: admin.check_restart(broker))
     if settings.as_json:
-        settings.emit(asdict(found))
+        settings.emit({"broker": broker, **pick(found, "is_safe", "verdict", "reason", "segments_checked")})
     else:
         word = "may be stopped" if found.is_safe else f"must not be stopped ({found.verdict.replace('_', ' ')})"
         click.echo(f"{broker} {word}: {found.reason}")
@@ -118,12 +106,7 @@ def remove(settings: Settings, broker: str, yes: bool) -> None:
     """Remove BROKER from the cluster. It must be declared dead, and no segment may need its disk."""
     if not yes:
         click.confirm(f"Forget {broker}?", abort=True)
-
-    async def work() -> None:
-        async with _connect.admin(settings) as admin:
-            await admin.remove_member(broker)
-
-    run(work())
+    call_admin(settings, lambda admin: admin.remove_member(broker))
     if settings.as_json:
         settings.emit({"removed": broker})
     else:

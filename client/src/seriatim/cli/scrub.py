@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli import _connect
-from seriatim.cli._ports import AdminPort, DamageRow
-from seriatim.cli._running import run
+from seriatim.cli._connect import call_admin
 from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from seriatim import Admin, Damage
 
 EXIT_DAMAGED = 1
 
@@ -25,12 +27,11 @@ def scrub(settings: Settings, brokers: tuple[str, ...]) -> None:
     whether everything is repaired. Exit status 1 if anything was damaged.
     """
 
-    async def work() -> list[DamageRow]:
-        async with _connect.admin(settings) as admin:
-            names = brokers or tuple(row.broker for row in await admin.members() if row.live)
-            return [damage for name in names for damage in await _scrub_one(settings, admin, name)]
+    async def work(admin: Admin) -> list[Damage]:
+        names = brokers or sorted(row.name for row in (await admin.describe_cluster()).brokers if row.live)
+        return [damage for name in names for damage in await _scrub_one(settings, admin, name)]
 
-    found = run(work())
+    found = call_admin(settings, work)
     if settings.as_json:
         settings.emit([asdict(row) for row in found])
     else:
@@ -40,8 +41,8 @@ def scrub(settings: Settings, brokers: tuple[str, ...]) -> None:
         sys.exit(EXIT_DAMAGED)
 
 
-async def _scrub_one(settings: Settings, admin: AdminPort, broker: str) -> list[DamageRow]:
-    found: list[DamageRow] = []
+async def _scrub_one(settings: Settings, admin: Admin, broker: str) -> list[Damage]:
+    found: list[Damage] = []
     read_bytes = read_segments = 0
     with settings.notes.status(f"{broker}: reading") as status:
         async for step in admin.scrub(broker):
