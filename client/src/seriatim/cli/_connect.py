@@ -20,8 +20,6 @@ import seriatim
 from seriatim.cli._ports import (
     AdminPort,
     At,
-    BalanceView,
-    BrokerGroupRow,
     ChainView,
     ConsumerPort,
     Delivered,
@@ -29,10 +27,7 @@ from seriatim.cli._ports import (
     GroupPlan,
     GroupRow,
     HoldName,
-    IntentName,
-    LoadRow,
     MoveName,
-    MoveRow,
     Note,
     OffsetRow,
     OperatedRow,
@@ -421,28 +416,6 @@ class _Admin:
     async def delete_group(self, topic: str, group: str) -> None:
         await self._admin.delete_group(topic, group)
 
-    async def balance(self, *, run: bool) -> BalanceView:
-        found = await self._admin.balance(run=run)
-        after = {row.broker: row for row in found.after}
-        loads = (
-            LoadRow(
-                row.broker, row.group, row.heads, row.bytes_per_s, after[row.broker].heads,
-                after[row.broker].bytes_per_s,
-            )
-            for row in found.before
-        )  # fmt: skip
-        moves = (MoveRow(m.topic, m.partition, m.from_broker, m.to_broker, m.bytes_per_s) for m in found.moves)
-        return BalanceView(tuple(loads), tuple(moves), found.reason)
-
-    async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
-        return [_broker_group_row(found) for found in await self._admin.list_broker_groups(with_counts=with_counts)]
-
-    async def set_broker_group(self, name: str, intent: IntentName, weight: float | None) -> BrokerGroupRow:
-        return _broker_group_row(await self._admin.set_broker_group(name, intent, weight=weight))
-
-    async def remove_broker_group(self, name: str) -> None:
-        await self._admin.remove_broker_group(name)
-
     async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
         async for m in self._admin.read_quarantined(broker):
             yield QuarantinedRow(m.partition_id, m.segment, m.index, m.key, m.value, m.headers, m.timestamp_ms)
@@ -494,21 +467,6 @@ def chain_view(chain: seriatim.Chain) -> ChainView:
             for segment in chain.segments
         ),
         older_segment_count=chain.page_count * PAGE_SEGMENT_COUNT,
-    )
-
-
-def _broker_group_row(found: seriatim.BrokerGroup) -> BrokerGroupRow:
-    return BrokerGroupRow(
-        name=found.name,
-        intent=found.intent,
-        weight=found.weight,
-        brokers=tuple(member.broker for member in found.members),
-        live=sum(member.live for member in found.members),
-        heads=found.heads,
-        segments=found.segments,
-        waits_for=found.waits_for,
-        disk_states={member.broker: member.disk_state for member in found.members if member.disk_state},
-        unlinked=tuple(f"{member.broker} and {other}" for member in found.members for other in member.unlinked),
     )
 
 

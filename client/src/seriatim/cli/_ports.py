@@ -6,7 +6,7 @@ Tests run the commands with a cluster in memory behind these ports. The process 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -372,41 +372,6 @@ class GroupPlan(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadRow:
-    """The load of a broker as a master, now and after the moves."""
-
-    broker: str
-    group: str
-    heads: int
-    bytes_per_s: float
-    heads_after: int
-    bytes_per_s_after: float
-
-
-@dataclass(frozen=True, slots=True)
-class MoveRow:
-    """An open segment that should move to another master."""
-
-    topic: str
-    partition: int
-    source: str
-    target: str
-    bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceView:
-    """Loads and moves. If there are no moves, `reason` says why."""
-
-    loads: tuple[LoadRow, ...]
-    moves: tuple[MoveRow, ...]
-    reason: str
-
-
-IntentName = Literal["active", "cordoned", "draining"]
-
-
-@dataclass(frozen=True, slots=True)
 class QuarantinedRow:
     """A message that a broker keeps in a quarantined segment, above the length that the chain decided."""
 
@@ -417,31 +382,6 @@ class QuarantinedRow:
     value: bytes
     headers: Mapping[str, bytes]
     timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerGroupRow:
-    """A broker group, for people.
-
-    Attributes:
-        live: How many of its brokers run.
-        heads: The number of open segments on it; None: not counted.
-        segments: The number of segments of which it has a copy or a part; None: not counted.
-        waits_for: The obstacle that holds up its drain; empty if there is none.
-        disk_states: For each broker with a bad disk, what is wrong with it.
-        unlinked: Pairs of its brokers that are live and have no link.
-    """
-
-    name: str
-    intent: IntentName
-    weight: float
-    brokers: tuple[str, ...]
-    live: int
-    heads: int | None
-    segments: int | None
-    waits_for: str = ""
-    disk_states: Mapping[str, str] = field(default_factory=dict)
-    unlinked: tuple[str, ...] = ()
 
 
 class AdminPort(Protocol):
@@ -507,22 +447,6 @@ class AdminPort(Protocol):
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Delete the cursors of a consumer group."""
-        ...
-
-    async def balance(self, *, run: bool) -> BalanceView:
-        """The load of each master, and the open segments that should move. With `run`, the moves begin."""
-        ...
-
-    async def broker_groups(self, *, with_counts: bool) -> list[BrokerGroupRow]:
-        """All broker groups."""
-        ...
-
-    async def set_broker_group(self, name: str, intent: IntentName, weight: float | None) -> BrokerGroupRow:
-        """Set the intent or the weight of a broker group."""
-        ...
-
-    async def remove_broker_group(self, name: str) -> None:
-        """Remove a drained broker group."""
         ...
 
     def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:

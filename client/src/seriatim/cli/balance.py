@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import SeriatimError
 
-from seriatim.cli import _connect
-from seriatim.cli._ports import AdminPort, BalanceView, MoveRow
-from seriatim.cli._running import live_line, run
+from seriatim.cli._connect import call_admin
+from seriatim.cli._printing import pick
+from seriatim.cli._running import live_line
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from seriatim import Admin, Balance, BrokerLoad, HeadMove
 
 LOOK_S: Final = 0.5
 PATIENCE_S: Final = 15.0
@@ -34,28 +35,57 @@ def balance(settings: Settings, begin: bool) -> None:
     nothing is lost or repeated, and the partition waits for some milliseconds.
     """
 
-    async def work() -> int:
-        async with _connect.admin(settings) as admin:
-            found = await admin.balance(run=begin)
-            if settings.as_json:
-                settings.emit({**asdict(found), "begun": begin and bool(found.moves)})
-            else:
-                _show(settings, found)
-            if not begin or not found.moves:
-                return 0
-            left = await _follow(settings, admin, list(found.moves))
-            if not settings.as_json:
-                done = len(found.moves) - len(left)
-                click.echo(f"{done} of {len(found.moves)} heads have moved" + ("; look again in a while" * bool(left)))
-            return 1 if left else 0
+    async def work(admin: Admin) -> int:
+        found = await admin.balance(run=begin)
+        if settings.as_json:
+            settings.emit({**_fields(found), "begun": begin and bool(found.moves)})
+        else:
+            _show(settings, found)
+        if not begin or not found.moves:
+            return 0
+        left = await _follow(settings, admin, list(found.moves))
+        if not settings.as_json:
+            done = len(found.moves) - len(left)
+            click.echo(f"{done} of {len(found.moves)} heads have moved" + ("; look again in a while" * bool(left)))
+        return 1 if left else 0
 
-    status = run(work())
+    status = call_admin(settings, work)
     if status:
         raise click.exceptions.Exit(status)
 
 
-def _show(settings: Settings, found: BalanceView) -> None:
-    if found.loads:
+def _fields(found: Balance) -> dict[str, Any]:
+    return {
+        "loads": [
+            {
+                **pick(now, "broker", "group", "heads", "bytes_per_s"),
+                "heads_after": after.heads,
+                "bytes_per_s_after": after.bytes_per_s,
+            }
+            for now, after in _loads(found)
+        ],
+        "moves": [
+            {
+                "topic": move.topic,
+                "partition": move.partition,
+                "source": move.from_broker,
+                "target": move.to_broker,
+                "bytes_per_s": move.bytes_per_s,
+            }
+            for move in found.moves
+        ],
+        "reason": found.reason,
+    }
+
+
+def _loads(found: Balance) -> list[tuple[BrokerLoad, BrokerLoad]]:
+    """The load of each broker now and after the moves."""
+    after = {load.broker: load for load in found.after}
+    return [(load, after[load.broker]) for load in found.before]
+
+
+def _show(settings: Settings, found: Balance) -> None:
+    if found.before:
         settings.console.print(render_loads(found))
     if found.moves:
         settings.console.print(render_moves(found))
@@ -63,20 +93,20 @@ def _show(settings: Settings, found: BalanceView) -> None:
         click.echo(found.reason or "nothing is to be moved")
 
 
-def render_loads(found: BalanceView) -> Table:
+def render_loads(found: Balance) -> Table:
     """A table with the load of each broker, before and after the moves."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for column in ("broker", "group", "heads", "load/s", "heads after", "load/s after"):
         table.add_column(column, justify="left" if column in ("broker", "group") else "right")
-    for row in found.loads:
-        heads, after = f"{row.heads:,}", f"{row.heads_after:,}"
-        table.add_row(row.broker, row.group, heads, _rate(row.bytes_per_s), after, _rate(row.bytes_per_s_after))
+    for now, after in _loads(found):
+        figures = (figure for load in (now, after) for figure in (f"{load.heads:,}", _rate(load.bytes_per_s)))
+        table.add_row(now.broker, now.group, *figures)
     return table
 
 
-def render_moves(found: BalanceView) -> Table:
+def render_moves(found: Balance) -> Table:
     """A table with a line for each open segment that should move."""
     from rich.table import Table
 
@@ -84,7 +114,7 @@ def render_moves(found: BalanceView) -> Table:
     for column in ("topic", "partition", "from", "to", "load/s"):
         table.add_column(column, justify="right" if column in ("partition", "load/s") else "left", overflow="fold")
     for row in found.moves:
-        table.add_row(row.topic, str(row.partition), row.source, row.target, _rate(row.bytes_per_s))
+        table.add_row(row.topic, str(row.partition), row.from_broker, row.to_broker, _rate(row.bytes_per_s))
     return table
 
 
@@ -97,7 +127,7 @@ def _rate(value: float) -> str:
     return f"{value:.3g}G"
 
 
-async def _follow(settings: Settings, admin: AdminPort, left: list[MoveRow]) -> list[MoveRow]:
+async def _follow(settings: Settings, admin: Admin, left: list[HeadMove]) -> list[HeadMove]:
     """Wait until all open segments have moved, or none has for `PATIENCE_S`. Returns those that have not moved."""
     count = len(left)
     until = time.monotonic() + PATIENCE_S
@@ -113,9 +143,9 @@ async def _follow(settings: Settings, admin: AdminPort, left: list[MoveRow]) -> 
     return left
 
 
-async def _has_moved(admin: AdminPort, move: MoveRow) -> bool:
+async def _has_moved(admin: Admin, move: HeadMove) -> bool:
     try:
-        chain = await admin.chain(move.topic, move.partition)
+        chain = await admin.describe_chain(move.topic, move.partition)
     except SeriatimError:
         return False  # one broker failed to answer; the next question may go to another one
-    return chain.segments[-1].members[0] == move.target
+    return chain.segments[-1].members[0] == move.to_broker

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from seriatim_api.errors import SeriatimError
 
-from seriatim.cli import _connect
-from seriatim.cli._ports import AdminPort, BrokerGroupRow, IntentName
-from seriatim.cli._running import live_line, run
+from seriatim.cli._connect import call_admin
+from seriatim.cli._printing import pick
+from seriatim.cli._running import live_line
 from seriatim.cli._settings import Settings
 from seriatim.cli.member import disk_line
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from seriatim import Admin, BrokerGroup
 
 LOOK_S: Final = 0.5
 
@@ -33,29 +34,45 @@ def broker_group() -> None:
 @click.pass_obj
 def list_(settings: Settings, no_counts: bool) -> None:
     """List the broker groups: intents, brokers, and how many open segments ("heads") and segments they have."""
-
-    async def work() -> list[BrokerGroupRow]:
-        async with _connect.admin(settings) as admin:
-            return await admin.broker_groups(with_counts=not no_counts)
-
-    rows = run(work())
+    rows = call_admin(settings, lambda admin: admin.list_broker_groups(with_counts=not no_counts))
     if settings.as_json:
-        settings.emit([asdict(row) for row in rows])
+        settings.emit(list(map(_fields, rows)))
     else:
         settings.console.print(render(rows))
         for row in rows:
-            for pair in row.unlinked:
+            for pair in _unlinked(row):
                 settings.console.print(
                     f"{row.name}: {pair} are live and have no link: no segment is opened on the group",
                     markup=False, highlight=False, soft_wrap=True,
                 )  # fmt: skip
             if row.waits_for:
                 settings.console.print(f"{row.name}: {row.waits_for}", markup=False, highlight=False, soft_wrap=True)
-            for broker, state in row.disk_states.items():
+            for broker, state in _disk_states(row).items():
                 settings.console.print(disk_line(broker, state), markup=False, highlight=False, soft_wrap=True)
 
 
-def render(rows: list[BrokerGroupRow]) -> Table:
+def _fields(row: BrokerGroup) -> dict[str, Any]:
+    return {
+        **pick(row, "name", "intent", "weight"),
+        "brokers": [member.broker for member in row.members],
+        "live": sum(member.live for member in row.members),
+        **pick(row, "heads", "segments", "waits_for"),
+        "disk_states": _disk_states(row),
+        "unlinked": _unlinked(row),
+    }
+
+
+def _disk_states(row: BrokerGroup) -> dict[str, str]:
+    """For each broker with a bad disk, what is wrong with it."""
+    return {member.broker: member.disk_state for member in row.members if member.disk_state}
+
+
+def _unlinked(row: BrokerGroup) -> list[str]:
+    """The pairs of brokers that are live and have no link."""
+    return [f"{member.broker} and {other}" for member in row.members for other in member.unlinked]
+
+
+def render(rows: list[BrokerGroup]) -> Table:
     """A table with a line for each broker group."""
     from rich.table import Table
 
@@ -66,8 +83,9 @@ def render(rows: list[BrokerGroupRow]) -> Table:
         )
     for row in rows:
         heads, segments = ("" if count is None else f"{count:,}" for count in (row.heads, row.segments))
-        live = f"{row.live} of {len(row.brokers)}"
-        table.add_row(row.name, row.intent, f"{row.weight:g}", ", ".join(row.brokers), live, heads, segments)
+        brokers = ", ".join(member.broker for member in row.members)
+        live = f"{sum(member.live for member in row.members)} of {len(row.members)}"
+        table.add_row(row.name, row.intent, f"{row.weight:g}", brokers, live, heads, segments)
     return table
 
 
@@ -92,7 +110,7 @@ def drain(settings: Settings, name: str, wait: bool) -> None:
     )  # fmt: skip
 
 
-def _because(row: BrokerGroupRow) -> str:
+def _because(row: BrokerGroup) -> str:
     return f" ({row.waits_for})" if row.waits_for else ""
 
 
@@ -113,12 +131,7 @@ def remove(settings: Settings, name: str, yes: bool) -> None:
     """Remove the broker group NAME. It must be drained, and its brokers must have ended."""
     if not yes:
         click.confirm(f"Forget the broker group {name} and its brokers?", abort=True)
-
-    async def work() -> None:
-        async with _connect.admin(settings) as admin:
-            await admin.remove_broker_group(name)
-
-    run(work())
+    call_admin(settings, lambda admin: admin.remove_broker_group(name))
     if settings.as_json:
         settings.emit({"removed": name})
     else:
@@ -128,40 +141,39 @@ def remove(settings: Settings, name: str, yes: bool) -> None:
 def _set(
     settings: Settings,
     name: str,
-    intent: IntentName,
+    intent: Literal["active", "cordoned", "draining"],
     wait: bool,
-    is_done: Callable[[BrokerGroupRow], bool] = bool,
-    left: Callable[[BrokerGroupRow], str] = str,
+    is_done: Callable[[BrokerGroup], bool] = bool,
+    left: Callable[[BrokerGroup], str] = str,
     weight: float | None = None,
 ) -> None:
-    async def work() -> BrokerGroupRow:
-        async with _connect.admin(settings) as admin:
-            row = await admin.set_broker_group(name, intent, weight)
-            return await _follow(settings, admin, row, is_done, left) if wait else row
+    async def work(admin: Admin) -> BrokerGroup:
+        row = await admin.set_broker_group(name, intent, weight=weight)
+        return await _follow(settings, admin, row, is_done, left) if wait else row
 
-    row = run(work())
+    row = call_admin(settings, work)
     if settings.as_json:
-        settings.emit(asdict(row))
+        settings.emit(_fields(row))
     else:
         click.echo(f"{name} is {row.intent}" + (", and nothing keeps it" if wait else ""))
 
 
 async def _follow(
     settings: Settings,
-    admin: AdminPort,
-    row: BrokerGroupRow,
-    is_done: Callable[[BrokerGroupRow], bool],
-    left: Callable[[BrokerGroupRow], str],
-) -> BrokerGroupRow:
+    admin: Admin,
+    row: BrokerGroup,
+    is_done: Callable[[BrokerGroup], bool],
+    left: Callable[[BrokerGroup], str],
+) -> BrokerGroup:
     """Look every `LOOK_S` until it is done. If a person ends the command before, the cluster still finishes it."""
-    known: BrokerGroupRow | None = None
+    known: BrokerGroup | None = None
     began = time.monotonic()
     async with live_line(
         settings, lambda: f"{row.name}: {left(known) if known else 'counting'}, {time.monotonic() - began:.0f} s"
     ):
         while True:
             try:
-                rows = await admin.broker_groups(with_counts=True)
+                rows = await admin.list_broker_groups(with_counts=True)
             except SeriatimError:
                 rows = []  # one broker failed to answer; the next question may go to another one
             known = next((found for found in rows if found.name == row.name), known)
