@@ -42,7 +42,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     found = MemoryCluster()
     monkeypatch.setattr(_connect, "client", found.client)
     monkeypatch.setattr(_connect, "STICKY_COUNT", 1)
-    monkeypatch.setattr(_connect, "WATCH_PAUSE_S", 0.001)
+    monkeypatch.setattr("seriatim.cli.chain.WATCH_PAUSE_S", 0.001)
     return found
 
 

@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from seriatim import Chain
 from seriatim.cli import consume as module
 from seriatim.cli._end import TopicEnd
-from seriatim.cli._ports import ChainView, Delivered, GroupRow, Retention, SegmentView, TopicView
+from seriatim.cli._ports import Delivered, GroupRow, Retention, TopicView
 from seriatim.cli.consume import ConsumeOptions, Consumption
 from seriatim_api.errors import DeadlineExceededError, UnavailableError, UnknownGroupError, UnknownTopicError
 from seriatim_api.ids import make_offset
+
+from .memory import chain_of, segment_of
 
 OPTIONS = ConsumeOptions("t", "g", "earliest", None, follow=False, output="raw")
 
@@ -70,9 +73,9 @@ class Topic:
         self.stands = False
         self._arrived = asyncio.Event()
 
-    async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
-        segments = tuple(SegmentView(no, "g0", ("g0-0",), "SEALED", 0, "g0-0") for no in range(1, 5))
-        chain = ChainView(name, 0, 7, ("g0",), (*segments, SegmentView(5, "g0", ("g0-0",), "OPEN", None, "g0-0")))
+    async def describe_topic(self, name: str) -> tuple[TopicView, list[Chain]]:
+        segments = tuple(segment_of(no, "g0", ("g0-0",), "SEALED", 0) for no in range(1, 5))
+        chain = chain_of(name, 0, 7, ("g0",), (*segments, segment_of(5, "g0", ("g0-0",), "OPEN", None)))
         return TopicView(name, "READY", 1, True, 0, Retention(), 1, 0), [chain]
 
     async def describe_group(self, _topic: str, _group: str) -> list[GroupRow]:

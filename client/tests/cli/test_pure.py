@@ -8,15 +8,12 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from rich.console import Console, RenderableType
-from seriatim import Chain, Segment
-from seriatim.cli import _chain_view
-from seriatim.cli._chain_view import compact
-from seriatim.cli._connect import chain_view
+from seriatim import Segment
+from seriatim.cli._chain_view import compact, draw_chain, draw_ribbons
 from seriatim.cli._meter import Latencies, SendMeter, describe
 from seriatim.cli._settings import BOOTSTRAP_DEFAULT, TlsOptions, local_cluster, resolve
 from seriatim.cli._sources import Message, Pace, generate, parse_rate, read_lines, split_key
@@ -24,14 +21,6 @@ from seriatim.cli._sources import Message, Pace, generate, parse_rate, read_line
 from .memory import chain_of, segment_of
 
 RECORDED = Path(__file__).parent / "recorded"
-
-
-def draw_chain(chain: Chain, **options: Any) -> RenderableType:
-    return _chain_view.draw_chain(chain_view(chain), **options)
-
-
-def draw_ribbons(chains: list[Chain], **options: Any) -> RenderableType:
-    return _chain_view.draw_ribbons(list(map(chain_view, chains)), **options)
 
 
 def sealed(no: int, group: str, length: int) -> Segment:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from seriatim.cli._ports import ChainView, SegmentView
+from seriatim.cli._printing import older_segment_count
+
+if TYPE_CHECKING:
+    from seriatim import Chain, Segment
 
 CARD_WIDTH: Final = 18
 ARROW_WIDTH: Final = 2
@@ -32,17 +35,17 @@ _BORDERS: Final = {  # corners clockwise from the top left, then horizontal and 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
-def draw_chain(chain: ChainView, *, width: int, row_count_max: int | None = ROWS_DEFAULT) -> RenderableType:
+def draw_chain(chain: Chain, *, width: int, row_count_max: int | None = ROWS_DEFAULT) -> RenderableType:
     """Draw the chain as cards, in a window of `width` columns: the newest `row_count_max` rows (None: all)."""
     across = max(1, width // (CARD_WIDTH + ARROW_WIDTH))
     shown = chain.segments
     if row_count_max is not None:
         shown = shown[max(0, len(shown) - across * row_count_max) :]
     hidden = chain.segments[: len(chain.segments) - len(shown)]
-    longest = max((segment.length or 0 for segment in shown), default=0)
+    longest = max((segment.sealed_len or 0 for segment in shown), default=0)
     rows: list[RenderableType] = [_title(chain), _send_chain(chain)]
-    if hidden or chain.older_segment_count:
-        rows.append(_older(hidden, chain.older_segment_count))
+    if hidden or older_segment_count(chain):
+        rows.append(_older(hidden, older_segment_count(chain)))
     for begin in range(0, len(shown), across):
         part = shown[begin : begin + across]
         is_last = begin + across >= len(shown)
@@ -50,7 +53,7 @@ def draw_chain(chain: ChainView, *, width: int, row_count_max: int | None = ROWS
     return Group(*rows)
 
 
-def draw_ribbons(chains: Sequence[ChainView], *, width: int) -> RenderableType:
+def draw_ribbons(chains: Sequence[Chain], *, width: int) -> RenderableType:
     """Draw many partitions, each in one line: the newest segments that fit, the oldest of them on the left."""
     rows: list[RenderableType] = [Text.assemble(("partition  epoch  accepts  chain", "bold"))]
     for chain in chains:
@@ -60,10 +63,10 @@ def draw_ribbons(chains: Sequence[ChainView], *, width: int) -> RenderableType:
     return Group(*rows)
 
 
-def _title(chain: ChainView) -> Text:
-    known = [segment.length for segment in chain.segments if segment.state != "OPEN"]
+def _title(chain: Chain) -> Text:
+    known = [segment.sealed_len for segment in chain.segments if segment.state != "OPEN"]
     sealed = sum(length for length in known if length is not None)
-    count = len(chain.segments) + chain.older_segment_count
+    count = len(chain.segments) + older_segment_count(chain)
     text = Text.assemble(
         (f"{chain.topic}/{chain.partition}", "bold"),
         f"  epoch {chain.epoch}  {count} segment{'s' * (count != 1)}",
@@ -77,7 +80,7 @@ def _title(chain: ChainView) -> Text:
     return text
 
 
-def _send_chain(chain: ChainView) -> Text:
+def _send_chain(chain: Chain) -> Text:
     text = Text("accepts: ")
     for place, group in enumerate(chain.send_chain):
         if place:
@@ -89,14 +92,14 @@ def _send_chain(chain: ChainView) -> Text:
     return text
 
 
-def _older(hidden: Sequence[SegmentView], further: int) -> Text:
+def _older(hidden: Sequence[Segment], further: int) -> Text:
     count = len(hidden) + further
-    messages = sum(segment.length or 0 for segment in hidden)
+    messages = sum(segment.sealed_len or 0 for segment in hidden)
     more = f", {messages:,} messages{' and more' * bool(further)}" if messages else ""
     return Text(f"… {count} older segment{'s' * (count != 1)}{more}", style="dim")
 
 
-def _row_of_cards(segments: Sequence[SegmentView], longest: int, *, goes_on: bool) -> Text:
+def _row_of_cards(segments: Sequence[Segment], longest: int, *, goes_on: bool) -> Text:
     note_count = max(len(_notes(segment)) for segment in segments)
     cards = [_card(segment, longest, note_count) for segment in segments]
     text = Text(no_wrap=True, overflow="crop")
@@ -113,7 +116,7 @@ def _row_of_cards(segments: Sequence[SegmentView], longest: int, *, goes_on: boo
 _ARROW_LINE: Final = 2
 
 
-def _card(segment: SegmentView, longest: int, note_count: int) -> list[Text]:
+def _card(segment: Segment, longest: int, note_count: int) -> list[Text]:
     style = _STYLES[segment.state]
     a, b, c, d, across, down = tuple(_BORDERS[segment.state])
     title = _cut(f" {segment.no} · {segment.group} ", CARD_WIDTH - 4)
@@ -140,7 +143,7 @@ def _pair(left: str, right: str, style: str) -> Text:
     return Text.assemble((left, style), " " * (_INNER - len(left) - len(right)), right)
 
 
-def _members(segment: SegmentView) -> str:
+def _members(segment: Segment) -> str:
     """The members' names, with a mark for the master.
 
     If they are too long, the broker group's name, which is in the card's title too, is left out of them.
@@ -153,7 +156,7 @@ def _members(segment: SegmentView) -> str:
     return "*" + " ".join(member.removeprefix(f"{segment.group}-") for member in segment.members)
 
 
-def _notes(segment: SegmentView) -> list[str]:
+def _notes(segment: Segment) -> list[str]:
     notes = []
     if segment.tail_from is not None:
         notes.append(f"tail {compact(segment.tail_from)}+")
@@ -161,7 +164,7 @@ def _notes(segment: SegmentView) -> list[str]:
     if segment.incomplete_table:
         notes.append("table incompl.")
     if segment.start:
-        notes.append("dropped" if segment.start == segment.length else f"from {compact(segment.start)}")
+        notes.append("dropped" if segment.start == segment.sealed_len else f"from {compact(segment.start)}")
     return notes
 
 
@@ -169,20 +172,20 @@ def _short(broker: str, group: str) -> str:
     return broker if len(broker) <= _INNER - len("serves ") else broker.removeprefix(f"{group}-")
 
 
-def _length(segment: SegmentView) -> str:
-    if segment.state == "OPEN" and segment.length is None:
+def _length(segment: Segment) -> str:
+    if segment.state == "OPEN" and segment.sealed_len is None:
         return "growing"
-    return "?" if segment.length is None else compact(segment.length, digits=_INNER - 1 - len(segment.state))
+    return "?" if segment.sealed_len is None else compact(segment.sealed_len, digits=_INNER - 1 - len(segment.state))
 
 
-def _bar(segment: SegmentView, longest: int) -> str:
+def _bar(segment: Segment, longest: int) -> str:
     if segment.state == "UNSETTLED":
         return "? " * (_INNER // 2)
     if segment.state == "LOST":
         return "x " * (_INNER // 2)
-    if segment.state == "OPEN" and segment.length is None:
+    if segment.state == "OPEN" and segment.sealed_len is None:
         return "░" * (_INNER - 2) + "▶"
-    eighths = 0 if not longest else -(-(segment.length or 0) * (_INNER - 1) * 8 // longest)
+    eighths = 0 if not longest else -(-(segment.sealed_len or 0) * (_INNER - 1) * 8 // longest)
     full, rest = divmod(eighths, 8)
     bar = ("█" * full + _EIGHTHS[rest]).rstrip()
     return f"{bar}▶" if segment.state == "OPEN" else bar
@@ -200,25 +203,25 @@ def compact(number: int, *, digits: int = 7) -> str:
     return str(number)
 
 
-def _accepts(chain: ChainView) -> str:
+def _accepts(chain: Chain) -> str:
     return chain.segments[-1].group if chain.segments else "-"
 
 
 _MARKS: Final = {"OPEN": "▶", "SEALED": "", "UNSETTLED": "?", "LOST": "x"}
 
 
-def _ribbon(chain: ChainView, width: int) -> Text:
+def _ribbon(chain: Chain, width: int) -> Text:
     """As many of the newest segments as fit into `width` columns."""
     pieces: list[Text] = []
     used = 0
     for segment in reversed(chain.segments):
-        length = "" if segment.length is None else f" {compact(segment.length, digits=5)}"
+        length = "" if segment.sealed_len is None else f" {compact(segment.sealed_len, digits=5)}"
         piece = Text(f"{segment.no}:{segment.group}{length}{_MARKS[segment.state]}", style=_STYLES[segment.state])
         if used + len(piece) + 3 > width - 2:
             break
         used += len(piece) + 3
         pieces.append(piece)
-    text = Text("… " if len(pieces) < len(chain.segments) or chain.older_segment_count else "", style="dim")
+    text = Text("… " if len(pieces) < len(chain.segments) or older_segment_count(chain) else "", style="dim")
     for place, piece in enumerate(reversed(pieces)):
         text.append("" if place == 0 else " ─ ", style="dim")
         text.append_text(piece)
@@ -226,7 +229,7 @@ def _ribbon(chain: ChainView, width: int) -> Text:
     return text
 
 
-def _legend(chains: Iterable[ChainView]) -> Text:
+def _legend(chains: Iterable[Chain]) -> Text:
     states = {segment.state for chain in chains for segment in chain.segments}
     words = ["segment:group messages"]
     words += [f"{_MARKS[state]} {state.lower()}" for state in ("OPEN", "UNSETTLED", "LOST") if state in states]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,14 +12,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
-from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import make_offset, split_offset
 
 import seriatim
 from seriatim.cli._ports import (
     AdminPort,
     At,
-    ChainView,
     ConsumerPort,
     Delivered,
     GroupMoveRow,
@@ -34,12 +31,10 @@ from seriatim.cli._ports import (
     OutcomeName,
     PieceRow,
     ProducerPort,
-    QuarantinedRow,
     RangePort,
     RetainedRow,
     Retention,
     RetentionChange,
-    SegmentView,
     SendResult,
     TopicView,
 )
@@ -59,18 +54,11 @@ STICKY_COUNT: Final = 100
 """How many messages without a key go to one partition before the next partition gets its turn: large batches, spread
 evenly."""
 
-PAGE_SEGMENT_COUNT: Final = 256
-"""Segments on each page of a chain's older segments."""
-
 FETCH_MESSAGE_COUNT: Final = 500
 FETCH_TIMEOUT_S: Final = 1.0
 
 CEASED_S: Final = 0.5
 """If a partition has no grant for this many seconds, a note says that it was revoked, or that this is a standby."""
-
-WATCH_PAUSE_S: Final = 0.2
-WATCH_PATIENCE_S: Final = 30.0
-"""If no broker answers a watch for this many seconds, the command gives up."""
 
 
 @asynccontextmanager
@@ -365,31 +353,12 @@ class _Admin:
     async def list_topics(self) -> list[TopicView]:
         return [_topic_view(topic) for topic in await self._admin.list_topics()]
 
-    async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
+    async def describe_topic(self, name: str) -> tuple[TopicView, list[seriatim.Chain]]:
         described = await self._admin.describe_topic(name)
-        return _topic_view(described.topic), [chain_view(chain) for chain in described.chains]
+        return _topic_view(described.topic), list(described.chains)
 
     async def delete_topic(self, name: str) -> None:
         await self._admin.delete_topic(name)
-
-    async def chain(self, topic: str, partition: int) -> ChainView:
-        return chain_view(await self._admin.describe_chain(topic, partition))
-
-    async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
-        epoch, failing_since = -1, None
-        while True:
-            try:
-                async for chain in self._admin.watch_chain(topic, partition):
-                    failing_since = None
-                    if chain.epoch > epoch:
-                        epoch = chain.epoch
-                        yield chain_view(chain)
-            except SeriatimError as error:
-                now = time.monotonic()
-                failing_since = now if failing_since is None else failing_since
-                if not error.retriable or now - failing_since > WATCH_PATIENCE_S:
-                    raise
-            await asyncio.sleep(WATCH_PAUSE_S)
 
     async def list_groups(self, topic: str) -> list[str]:
         return await self._admin.list_groups(topic)
@@ -416,13 +385,6 @@ class _Admin:
     async def delete_group(self, topic: str, group: str) -> None:
         await self._admin.delete_group(topic, group)
 
-    async def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
-        async for m in self._admin.read_quarantined(broker):
-            yield QuarantinedRow(m.partition_id, m.segment, m.index, m.key, m.value, m.headers, m.timestamp_ms)
-
-    async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
-        await self._admin.declare_gap(topic, partition, segment, issuer)
-
 
 def _topic_view(topic: seriatim.Topic) -> TopicView:
     return TopicView(
@@ -441,32 +403,6 @@ def _topic_view(topic: seriatim.Topic) -> TopicView:
         ),
         chain_width=topic.settings.chain_width,
         created_at_ms=topic.created_at_ms,
-    )
-
-
-def chain_view(chain: seriatim.Chain) -> ChainView:
-    """The chain in the form in which it is drawn."""
-    return ChainView(
-        topic=chain.topic,
-        partition=chain.partition,
-        epoch=chain.epoch,
-        send_chain=chain.send_chain,
-        segments=tuple(
-            SegmentView(
-                no=segment.no,
-                group=segment.group,
-                members=segment.members,
-                state=segment.state,
-                length=segment.sealed_len,
-                server=segment.server,
-                tail_from=segment.tail_from,
-                tail_copies=segment.tail_copies,
-                incomplete_table=segment.incomplete_table,
-                start=segment.start,
-            )
-            for segment in chain.segments
-        ),
-        older_segment_count=chain.page_count * PAGE_SEGMENT_COUNT,
     )
 
 

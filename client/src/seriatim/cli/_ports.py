@@ -5,7 +5,7 @@ Tests run the commands with a cluster in memory behind these ports. The process 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from seriatim.cli._sources import Message
 
 if TYPE_CHECKING:
+    from seriatim import Chain
     from seriatim._settings import Target
 
 OutcomeName = Literal["ok", "failed", "unknown"]
-SegmentState = Literal["OPEN", "SEALED", "UNSETTLED", "LOST"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,51 +245,6 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentView:
-    """A segment, for people.
-
-    Attributes:
-        no: The segment's number.
-        group: The broker group's name.
-        members: The names of the brokers, the master first.
-        state: The segment's state.
-        length: The number of messages; None: not known, for example of the OPEN segment.
-        server: The name of the broker that serves it.
-        tail_from: The index from which the brokers in `tail_copies` have the tail too; None: there are no tail copies.
-        tail_copies: The names of these brokers.
-        incomplete_table: The producer table is incomplete, because an earlier segment is or was UNSETTLED.
-        start: The first index that retention has left.
-    """
-
-    no: int
-    group: str
-    members: tuple[str, ...]
-    state: SegmentState
-    length: int | None
-    server: str
-    tail_from: int | None = None
-    tail_copies: tuple[str, ...] = ()
-    incomplete_table: bool = False
-    start: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ChainView:
-    """A partition's chain, for people.
-
-    Attributes:
-        older_segment_count: The number of segments before the first of `segments`, on pages that were not read.
-    """
-
-    topic: str
-    partition: int
-    epoch: int
-    send_chain: tuple[str, ...]
-    segments: tuple[SegmentView, ...]
-    older_segment_count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class GroupRow:
     """A consumer group on one partition.
 
@@ -371,19 +326,6 @@ class GroupPlan(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantinedRow:
-    """A message that a broker keeps in a quarantined segment, above the length that the chain decided."""
-
-    partition_id: int
-    segment: int
-    index: int
-    key: bytes | None
-    value: bytes
-    headers: Mapping[str, bytes]
-    timestamp_ms: int
-
-
 class AdminPort(Protocol):
     """The administration of topics, chains, consumer groups, writers, broker groups and members."""
 
@@ -405,20 +347,12 @@ class AdminPort(Protocol):
         """All topics, sorted by name."""
         ...
 
-    async def describe_topic(self, name: str) -> tuple[TopicView, list[ChainView]]:
+    async def describe_topic(self, name: str) -> tuple[TopicView, list[Chain]]:
         """A topic and the chains of its partitions."""
         ...
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its messages."""
-        ...
-
-    async def chain(self, topic: str, partition: int) -> ChainView:
-        """The chain of a partition."""
-        ...
-
-    def watch_chain(self, topic: str, partition: int) -> AsyncIterator[ChainView]:
-        """The chain now, and again after each change."""
         ...
 
     async def list_groups(self, topic: str) -> list[str]:
@@ -447,12 +381,4 @@ class AdminPort(Protocol):
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Delete the cursors of a consumer group."""
-        ...
-
-    def read_quarantined(self, broker: str) -> AsyncIterator[QuarantinedRow]:
-        """The messages that a broker keeps in quarantined segments."""
-        ...
-
-    async def declare_gap(self, topic: str, partition: int, segment: int, issuer: str) -> None:
-        """Declare a segment, all disks of which are lost, a gap."""
         ...

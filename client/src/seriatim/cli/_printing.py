@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from seriatim_api.ids import format_offset
 
 from seriatim.cli._ports import Delivered, Note
 from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from seriatim import Chain
+
+PAGE_SEGMENT_COUNT: Final = 256
+"""Segments on each page of a chain's older segments."""
 
 Format = Literal["raw", "json", "pretty"]
 
@@ -41,6 +47,27 @@ def _text(data: bytes | None) -> str | None:
 def pick(value: object, *names: str) -> dict[str, Any]:
     """These attributes of a value, in this order, for JSON."""
     return {name: getattr(value, name) for name in names}
+
+
+def older_segment_count(chain: Chain) -> int:
+    """The number of segments before the first of `chain.segments`, on pages that were not read."""
+    return chain.page_count * PAGE_SEGMENT_COUNT
+
+
+def chain_fields(chain: Chain) -> dict[str, Any]:
+    """A chain for JSON."""
+    return {
+        **pick(chain, "topic", "partition", "epoch", "send_chain"),
+        "segments": [
+            {
+                **pick(segment, "no", "group", "members", "state"),
+                "length": segment.sealed_len,
+                **pick(segment, "server", "tail_from", "tail_copies", "incomplete_table", "start"),
+            }
+            for segment in chain.segments
+        ],
+        "older_segment_count": older_segment_count(chain),
+    }
 
 
 def print_note(settings: Settings, note: Note) -> None:

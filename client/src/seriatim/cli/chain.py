@@ -7,25 +7,33 @@ import base64
 import contextlib
 import getpass
 import json
+import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+from seriatim_api.errors import SeriatimError
 
 from seriatim.cli import _connect
 from seriatim.cli._chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons
-from seriatim.cli._ports import AdminPort, ChainView, QuarantinedRow
+from seriatim.cli._connect import call_admin
+from seriatim.cli._printing import chain_fields, pick
 from seriatim.cli._running import first_of, interruptible, run
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from seriatim import Admin, Chain, QuarantinedMessage
+
 WATCH_ALL_PARTITIONS_MAX = 64
 """The most partitions that are watched at a time. Each takes a stream and a line."""
+
+WATCH_PAUSE_S: Final = 0.2
+WATCH_PATIENCE_S: Final = 30.0
+"""If no broker answers a watch for this many seconds, the command gives up."""
 
 _all = click.option("--all", "show_all", is_flag=True, help=f"Draw all segments, not the newest {ROWS_DEFAULT} rows.")
 
@@ -47,19 +55,18 @@ def show(settings: Settings, topic: str, partition: int | None, show_all: bool) 
     from left to right. The last segment, the open one, accepts messages.
     """
 
-    async def work() -> list[ChainView]:
-        async with _connect.admin(settings) as admin:
-            if partition is not None:
-                return [await admin.chain(topic, partition)]
-            _, chains = await admin.describe_topic(topic)
-            return chains
-
-    chains = run(work())
+    chains = call_admin(settings, lambda admin: _chains(admin, topic, partition))
     if settings.as_json:
-        settings.emit([asdict(view) for view in chains])
+        settings.emit(list(map(chain_fields, chains)))
         return
     console = settings.console
     console.print(_draw(chains, console.width, show_all=show_all))
+
+
+async def _chains(admin: Admin, topic: str, partition: int | None) -> Sequence[Chain]:
+    if partition is not None:
+        return [await admin.describe_chain(topic, partition)]
+    return (await admin.describe_topic(topic)).chains
 
 
 @chain.command()
@@ -76,17 +83,16 @@ def watch(settings: Settings, topic: str, partition: int | None, show_all: bool)
 
 
 async def _watch(settings: Settings, topic: str, partition: int | None, show_all: bool) -> None:
-    async with _connect.admin(settings) as admin, interruptible() as stop:
-        _, chains = await admin.describe_topic(topic)
-        if partition is not None:
-            chains = [await admin.chain(topic, partition)]
+    async with _connect.client(settings) as client, interruptible() as stop:
+        admin = client.admin()
+        chains = await _chains(admin, topic, partition)
         known = {view.partition: view for view in chains[:WATCH_ALL_PARTITIONS_MAX]}
         console = settings.console
         if settings.as_json or not console.is_terminal:
 
-            def changed(view: ChainView) -> None:
+            def changed(view: Chain) -> None:
                 if settings.as_json:
-                    settings.emit(asdict(view))
+                    settings.emit(chain_fields(view))
                 else:
                     console.print(draw_ribbons([view], width=console.width))
 
@@ -97,28 +103,38 @@ async def _watch(settings: Settings, topic: str, partition: int | None, show_all
         drawn = _draw(list(known.values()), console.width, show_all=show_all)
         with Live(drawn, console=console, auto_refresh=False, screen=False) as live:
 
-            def redraw(_view: ChainView) -> None:
+            def redraw(_view: Chain) -> None:
                 live.update(_draw(list(known.values()), console.width, show_all=show_all), refresh=True)
 
             await first_of(stop, _follow(admin, topic, known, redraw))
 
 
-async def _follow(
-    admin: AdminPort, topic: str, known: dict[int, ChainView], changed: Callable[[ChainView], None]
-) -> None:
+async def _follow(admin: Admin, topic: str, known: dict[int, Chain], changed: Callable[[Chain], None]) -> None:
     """Keep `known` up to date, and call `changed` at each change. It runs until it is cancelled or a watch fails."""
 
     async def one(partition: int) -> None:
-        async for view in admin.watch_chain(topic, partition):
-            known[partition] = view
-            changed(view)
+        epoch, failing_since = -1, None
+        while True:
+            try:
+                async for view in admin.watch_chain(topic, partition):
+                    failing_since = None
+                    if view.epoch > epoch:
+                        epoch = view.epoch
+                        known[partition] = view
+                        changed(view)
+            except SeriatimError as error:
+                now = time.monotonic()
+                failing_since = now if failing_since is None else failing_since
+                if not error.retriable or now - failing_since > WATCH_PATIENCE_S:
+                    raise
+            await asyncio.sleep(WATCH_PAUSE_S)
 
     async with asyncio.TaskGroup() as group:
         for partition in known:
             group.create_task(one(partition), name=f"watch-{topic}-{partition}")
 
 
-def _draw(chains: list[ChainView], width: int, *, show_all: bool) -> RenderableType:
+def _draw(chains: Sequence[Chain], width: int, *, show_all: bool) -> RenderableType:
     if len(chains) == 1:
         return draw_chain(chains[0], width=width, row_count_max=None if show_all else ROWS_DEFAULT)
     return draw_ribbons(chains, width=width)
@@ -139,12 +155,7 @@ def declare_gap(settings: Settings, topic: str, partition: int, segment: int, is
     """
     if not yes:
         click.confirm(f"Are all disks of segment {segment} of {topic}/{partition} lost for good?", abort=True)
-
-    async def work() -> None:
-        async with _connect.admin(settings) as admin:
-            await admin.declare_gap(topic, partition, segment, issuer)
-
-    run(work())
+    call_admin(settings, lambda admin: admin.declare_gap(topic, partition, segment, issuer))
     if settings.as_json:
         settings.emit({"declared_gap": {"topic": topic, "partition": partition, "segment": segment}})
     else:
@@ -169,16 +180,15 @@ def recover(settings: Settings, broker: str, file: Path | None) -> None:
     """
     counts: Counter[tuple[int, int]] = Counter()
 
-    async def work() -> None:
+    async def work(admin: Admin) -> None:
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(file.open("w", encoding="utf-8")) if file is not None else None
-            async with _connect.admin(settings) as admin:
-                async for row in admin.read_quarantined(broker):
-                    counts[row.partition_id, row.segment] += 1
-                    if out is not None:
-                        out.write(json.dumps(_exported(row)) + "\n")
+            async for row in admin.read_quarantined(broker):
+                counts[row.partition_id, row.segment] += 1
+                if out is not None:
+                    out.write(json.dumps(_exported(row)) + "\n")
 
-    run(work())
+    call_admin(settings, work)
     if settings.as_json:
         settings.emit([{"partition_id": p, "segment": s, "messages": count} for (p, s), count in counts.items()])
         return
@@ -188,15 +198,12 @@ def recover(settings: Settings, broker: str, file: Path | None) -> None:
         click.echo(f"{broker}: nothing is in quarantine")
 
 
-def _exported(row: QuarantinedRow) -> dict[str, object]:
+def _exported(row: QuarantinedMessage) -> dict[str, object]:
     def text(data: bytes) -> str:
         return base64.b64encode(data).decode()
 
     return {
-        "partition_id": row.partition_id,
-        "segment": row.segment,
-        "index": row.index,
-        "timestamp_ms": row.timestamp_ms,
+        **pick(row, "partition_id", "segment", "index", "timestamp_ms"),
         "key": text(row.key) if row.key is not None else None,
         "value": text(row.value),
         "headers": {name: text(value) for name, value in row.headers.items()},

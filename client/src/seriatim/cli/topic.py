@@ -17,6 +17,7 @@ from seriatim_api.ids import format_offset
 from seriatim.cli import _connect, _retention
 from seriatim.cli._places import PlaceType, Written
 from seriatim.cli._ports import AdminPort, OffsetRow, RetainedRow, RetentionChange, TopicView
+from seriatim.cli._printing import chain_fields
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
 
@@ -178,7 +179,7 @@ def describe(settings: Settings, name: str) -> None:
         retained, reason = await _retained(settings, name)
         if settings.as_json:
             rows = None if retained is None else [{**asdict(r), "offset": format_offset(r.offset)} for r in retained]
-            settings.emit({**asdict(view), "chains": [asdict(chain) for chain in chains], "retained": rows})
+            settings.emit({**asdict(view), "chains": list(map(chain_fields, chains)), "retained": rows})
             return
         click.echo(
             f"{view.name}: {_count(view.partitions, 'partition')}, {view.state}, flush: {_flush(view)}, "
