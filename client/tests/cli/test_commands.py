@@ -27,12 +27,12 @@ from seriatim import (
     history,
 )
 from seriatim.cli import _connect, main
-from seriatim.cli._ports import GroupRow, Note
+from seriatim.cli._ports import Note
 from seriatim.cli._printing import describe_note
 from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
 
-from .memory import FIRST_S, MemoryCluster, broker_group_of
+from .memory import FIRST_S, MemoryCluster, broker_group_of, place_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -237,13 +237,13 @@ def test_groups_are_described(run: Run, cluster: MemoryCluster) -> None:
 
 
 def test_a_lag_that_is_only_a_bound_says_so() -> None:
-    unknown = GroupRow(2, 7, None, "g0-1", "", (), problem="[300] moved", next_is_at_least=True)
+    unknown = place_of(2, 0, 7, 0, active_consumer="", error="[300] moved")
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render([unknown]))
     line = console.export_text().splitlines()[1].split()
     assert line[:3] == ["2", "0:7+", "?"]
     assert "([300]" in line
-    rows = [GroupRow(0, None, 7, "g0-0", "", (), lag_is_at_least=True), GroupRow(1, None, 5, "g0-0", "", ())]
+    rows = [place_of(0, 0, 7, 7, end_is_at_least=True), place_of(1, 0, 7, 5)]
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render(rows))
     cells = [line.split() for line in console.export_text().splitlines()]

@@ -4,51 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from seriatim import Chain
+from seriatim import GroupDescription, GroupPartition, Topic, TopicDescription, TopicSettings
 from seriatim.cli import consume as module
 from seriatim.cli._end import TopicEnd
-from seriatim.cli._ports import Delivered, GroupRow, Retention, TopicView
+from seriatim.cli._ports import Delivered
 from seriatim.cli.consume import ConsumeOptions, Consumption
 from seriatim_api.errors import DeadlineExceededError, UnavailableError, UnknownGroupError, UnknownTopicError
 from seriatim_api.ids import make_offset
 
-from .memory import chain_of, segment_of
+from .memory import chain_of, place_of, segment_of
 
 OPTIONS = ConsumeOptions("t", "g", "earliest", None, follow=False, output="raw")
-
-
-def row(partition: int, segment: int, index: int, lag: int | None, **more: Any) -> GroupRow:
-    return GroupRow(partition, make_offset(segment, index), lag, "g0-0", "c", (), **more)
 
 
 def test_the_end_is_fixed_when_it_is_first_known() -> None:
     end = TopicEnd({0: 3, 1: 3})
     assert end.behind == (0, 1)
-    end.see([row(0, 3, 0, 5), row(1, 1, 9, 4)])
-    end.see([row(0, 3, 4, 100), row(1, 3, 0, 0)])
+    end.see([place_of(0, 3, 0, 5), place_of(1, 1, 9, 4)])
+    end.see([place_of(0, 3, 4, 100), place_of(1, 3, 0, 0)])
     assert end.behind == (0,), "the second partition's open segment is empty, and the group stands in it"
-    end.see([row(0, 3, 5, 100), row(1, 3, 0, 0)])
+    end.see([place_of(0, 3, 5, 100), place_of(1, 3, 0, 0)])
     assert end.behind == ()
     assert not end.is_drained
-    end.see([row(0, 3, 105, 0), row(1, 3, 0, 0)])
+    end.see([place_of(0, 3, 105, 0), place_of(1, 3, 0, 0)])
     assert end.is_drained
 
 
 @pytest.mark.parametrize(
     "unknown",
     [
-        row(0, 3, 0, 0, problem="[602] no answer"),
-        row(0, 3, 0, 0, lag_is_at_least=True),
-        row(0, 3, 0, None),
-        row(0, 2, 900, 0),
-        replace(row(0, 3, 0, None), next_offset=None),
+        place_of(0, 3, 0, 0, error="[602] no answer"),
+        place_of(0, 3, 0, 0, end_is_at_least=True),
+        place_of(0, 2, 900, 0),
+        place_of(0, 3, 0, 0, has_cursor=False),
     ],
 )
-def test_what_is_not_known_is_no_end(unknown: GroupRow) -> None:
+def test_what_is_not_known_is_no_end(unknown: GroupPartition) -> None:
     end = TopicEnd({0: 3})
     end.see([unknown])
     assert end.behind == (0,)
@@ -56,11 +50,11 @@ def test_what_is_not_known_is_no_end(unknown: GroupRow) -> None:
 
 def test_a_group_behind_the_segment_has_passed_its_end() -> None:
     end = TopicEnd({0: 3})
-    end.see([row(0, 4, 0, None, lag_is_at_least=True)])
+    end.see([place_of(0, 4, 0, 0, end_is_at_least=True)])
     assert end.behind == ()
 
 
-class Topic:
+class Cluster:
     """One partition: an open segment 5 with one message; the group crosses four empty ones, one with each look."""
 
     name = "c"
@@ -73,20 +67,20 @@ class Topic:
         self.stands = False
         self._arrived = asyncio.Event()
 
-    async def describe_topic(self, name: str) -> tuple[TopicView, list[Chain]]:
+    async def describe_topic(self, name: str) -> TopicDescription:
         segments = tuple(segment_of(no, "g0", ("g0-0",), "SEALED", 0) for no in range(1, 5))
         chain = chain_of(name, 0, 7, ("g0",), (*segments, segment_of(5, "g0", ("g0-0",), "OPEN", None)))
-        return TopicView(name, "READY", 1, True, 0, Retention(), 1, 0), [chain]
+        return TopicDescription(Topic(name, "i1", "READY", (1,), TopicSettings(), 0), (chain,))
 
-    async def describe_group(self, _topic: str, _group: str) -> list[GroupRow]:
+    async def describe_group(self, topic: str, group: str) -> GroupDescription:
         self.looks += 1
         if self.errors:
             raise self.errors.pop()
         if self.segment < 5:
             self.segment += not self.stands
-            return [row(0, self.segment, 0, 0, lag_is_at_least=True)]
+            return GroupDescription(topic, group, (place_of(0, self.segment, 0, 0, end_is_at_least=True),))
         self._arrived.set()
-        return [row(0, 5, self.acked, 1 - self.acked)]
+        return GroupDescription(topic, group, (place_of(0, 5, self.acked, 1 - self.acked),))
 
     async def batches(self) -> AsyncIterator[list[Delivered]]:
         await self._arrived.wait()
@@ -98,7 +92,7 @@ class Topic:
         return True
 
 
-async def consume(topic: Topic) -> bytes:
+async def consume(topic: Cluster) -> bytes:
     printed: list[bytes] = []
     admin: Any = topic
     await Consumption(OPTIONS, topic, None, printed.append, lambda: None, admin).run()
@@ -112,21 +106,21 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_empty_segments_are_not_the_end() -> None:
-    topic = Topic()
+    topic = Cluster()
     topic.errors = [UnavailableError("gone"), UnknownGroupError("not yet")]
     assert await consume(topic) == b"late\n"
 
 
 async def test_a_group_that_stands_still_is_an_error_and_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STALLED_S", 0.01)
-    topic = Topic()
+    topic = Cluster()
     topic.stands = True
     with pytest.raises(DeadlineExceededError, match="partition 0 has messages that this group has not read"):
         await consume(topic)
 
 
 async def test_a_topic_that_is_gone_is_said() -> None:
-    topic = Topic()
+    topic = Cluster()
     topic.errors = [UnknownTopicError("gone")]
     with pytest.raises(UnknownTopicError):
         await consume(topic)

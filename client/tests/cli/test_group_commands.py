@@ -7,10 +7,9 @@ import json
 
 import pytest
 from rich.console import Console
-from seriatim.cli._ports import GroupRow
 from seriatim.cli.group import render
 
-from .memory import MemoryCluster
+from .memory import MemoryCluster, place_of
 from .test_commands import Run, cluster, run
 
 __all__ = ["cluster", "run"]
@@ -82,5 +81,5 @@ def test_a_pause_twice_says_so(run: Run, read: MemoryCluster) -> None:
 
 def test_a_paused_group_is_described_so() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(render([GroupRow(0, 7, 5, "g0-0", "c1", (), paused=True)]))
+    console.print(render([place_of(0, 0, 7, 5, paused=True)]))
     assert "c1 (paused)" in console.export_text()

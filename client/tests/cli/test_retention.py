@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from seriatim import TopicSettings
-from seriatim.cli import _connect, _retention
+from seriatim.cli import _retention
 from seriatim.cli._amounts import NUMBER_MAX, format_duration, format_size, parse_duration_ms, parse_size
-from seriatim.cli._ports import Retention, RetentionChange
 from seriatim_api.ids import make_offset
 
 from .memory import FIRST_S, SEGMENT, MemoryCluster
@@ -94,56 +92,54 @@ def test_a_size_is_shown_to_one_digit(size_bytes: int) -> None:
 # ---- in words -------------------------------------------------------------------------------------------
 
 
+def keeping(ms: int = 0, size_bytes: int = 0, unread: bool = False, **more: Any) -> TopicSettings:
+    return TopicSettings(retention_ms=ms, retention_bytes=size_bytes, retain_unread=unread, **more)
+
+
 @pytest.mark.parametrize(
     ("retention", "words"),
     [
-        (Retention(), "for ever"),
-        (Retention(3 * DAY_MS), "3d"),
-        (Retention(3 * DAY_MS, 10 << 30), "3d or 10GiB a partition"),
-        (Retention(0, 1 << 20, True), "1MiB a partition, unread for ever"),
-        (Retention(3 * DAY_MS, 0, True, 7 * DAY_MS, 50 << 30), "3d, unread 7d or 50GiB a partition"),
-        (Retention(3 * DAY_MS, acts=False), "for ever (3d is stored, and acts once retention is set anew)"),
-        (Retention(acts=False), "for ever"),
+        (keeping(), "for ever"),
+        (keeping(3 * DAY_MS), "3d"),
+        (keeping(3 * DAY_MS, 10 << 30), "3d or 10GiB a partition"),
+        (keeping(0, 1 << 20, True), "1MiB a partition, unread for ever"),
+        (
+            keeping(3 * DAY_MS, 0, True, unread_ms_max=7 * DAY_MS, unread_bytes_max=50 << 30),
+            "3d, unread 7d or 50GiB a partition",
+        ),
+        (keeping(3 * DAY_MS, retention_acts=False), "for ever (3d is stored, and acts once retention is set anew)"),
+        (keeping(retention_acts=False), "for ever"),
     ],
 )
-def test_retention_is_told_in_words(cluster: MemoryCluster, retention: Retention, words: str) -> None:
-    cluster.make("t")
-    settings = TopicSettings(
-        retention_ms=retention.ms,
-        retention_bytes=retention.size_bytes,
-        retain_unread=retention.keeps_unread,
-        unread_ms_max=retention.unread_ms_max,
-        unread_bytes_max=retention.unread_bytes_max,
-        retention_acts=retention.acts,
-    )
-    assert _retention.kept(_connect._topic_view(replace(cluster.topics["t"], settings=settings))) == words
+def test_retention_is_told_in_words(retention: TopicSettings, words: str) -> None:
+    assert _retention.kept(retention) == words
 
 
 # ---- which change is shorter ----------------------------------------------------------------------------
 
-UNREAD = Retention(DAY_MS, 0, True, 7 * DAY_MS)
+UNREAD = keeping(DAY_MS, 0, True, unread_ms_max=7 * DAY_MS)
 
 
 @pytest.mark.parametrize(
     ("before", "change", "shorter"),
     [
-        (Retention(), RetentionChange(DAY_MS), True),
-        (Retention(DAY_MS), RetentionChange(2 * DAY_MS), False),
-        (Retention(DAY_MS), RetentionChange(0), False),
-        (Retention(DAY_MS), RetentionChange(DAY_MS - 1), True),
-        (Retention(DAY_MS), RetentionChange(retention_bytes=1 << 30), True),
-        (Retention(0, 1 << 30), RetentionChange(retention_bytes=1 << 31), False),
-        (Retention(DAY_MS, acts=False), RetentionChange(2 * DAY_MS), True),
-        (Retention(DAY_MS, acts=False), RetentionChange(retain_unread=True), True),
-        (Retention(DAY_MS, acts=False), RetentionChange(0), False),
-        (UNREAD, RetentionChange(retain_unread=False), True),
-        (UNREAD, RetentionChange(unread_ms_max=2 * DAY_MS), True),
-        (UNREAD, RetentionChange(unread_ms_max=0), False),
-        (Retention(DAY_MS), RetentionChange(retain_unread=True, unread_ms_max=2 * DAY_MS), False),
+        (keeping(), {"retention_ms": DAY_MS}, True),
+        (keeping(DAY_MS), {"retention_ms": 2 * DAY_MS}, False),
+        (keeping(DAY_MS), {"retention_ms": 0}, False),
+        (keeping(DAY_MS), {"retention_ms": DAY_MS - 1}, True),
+        (keeping(DAY_MS), {"retention_bytes": 1 << 30}, True),
+        (keeping(0, 1 << 30), {"retention_bytes": 1 << 31}, False),
+        (keeping(DAY_MS, retention_acts=False), {"retention_ms": 2 * DAY_MS}, True),
+        (keeping(DAY_MS, retention_acts=False), {"retain_unread": True}, True),
+        (keeping(DAY_MS, retention_acts=False), {"retention_ms": 0}, False),
+        (UNREAD, {"retain_unread": False}, True),
+        (UNREAD, {"unread_ms_max": 2 * DAY_MS}, True),
+        (UNREAD, {"unread_ms_max": 0}, False),
+        (keeping(DAY_MS), {"retain_unread": True, "unread_ms_max": 2 * DAY_MS}, False),
     ],
 )
 def test_a_change_is_shorter_if_messages_may_go_that_would_stay(
-    before: Retention, change: RetentionChange, shorter: bool
+    before: TopicSettings, change: dict[str, Any], shorter: bool
 ) -> None:
     assert _retention.is_shorter(before, _retention.after(before, change)) is shorter
 
@@ -160,43 +156,40 @@ def filled(run: Run, cluster: MemoryCluster) -> MemoryCluster:
     return cluster
 
 
-async def losses(cluster: MemoryCluster, wanted: Retention, now_s: int = FIRST_S + 10) -> list[_retention.Loss]:
+async def losses(cluster: MemoryCluster, wanted: TopicSettings, now_s: int = FIRST_S + 10) -> list[_retention.Loss]:
     async with cluster.client(None) as client:
-        admin: Any = client.admin()
-        ranges: Any = client
-        return await _retention.losses(
-            _connect._Admin(admin), _connect._Ranges(ranges), "t", wanted, datetime.fromtimestamp(now_s, UTC)
-        )
+        asked: Any = client
+        return await _retention.losses(asked, "t", wanted, datetime.fromtimestamp(now_s, UTC))
 
 
 async def test_what_goes_by_age_is_told_with_who_has_not_read_it(filled: MemoryCluster) -> None:
-    found = await losses(filled, Retention(3000))
+    found = await losses(filled, keeping(3000))
     assert [(f.partition, f.start, f.end, f.messages) for f in found] == [
         (number, make_offset(SEGMENT, 0), make_offset(SEGMENT, 7), 7) for number in (0, 1)
     ]
     assert [f.unread_by for f in found] == [("g",), ("g",)]
-    (only,) = (f for f in await losses(filled, Retention(6000)) if f.partition == 0)
+    (only,) = (f for f in await losses(filled, keeping(6000)) if f.partition == 0)
     assert (only.messages, only.unread_by, only.since_ms) == (4, (), FIRST_S * 1000)
 
 
 async def test_what_goes_by_size_is_told(filled: MemoryCluster) -> None:
     filled.dropped[1] = 8
-    (only,) = await losses(filled, Retention(0, 3 << 20))
+    (only,) = await losses(filled, keeping(0, 3 << 20))
     assert (only.partition, only.end, only.messages) == (0, make_offset(SEGMENT, 7), 7)
 
 
 async def test_what_is_not_read_stays_up_to_its_own_limits(filled: MemoryCluster) -> None:
-    (only,) = await losses(filled, Retention(1000, keeps_unread=True))
+    (only,) = await losses(filled, keeping(1000, unread=True))
     assert (only.partition, only.messages, only.unread_by) == (0, 4, ()), "of partition 1 the group has read nothing"
-    found = await losses(filled, Retention(1000, 0, True, 3000))
+    found = await losses(filled, keeping(1000, 0, True, unread_ms_max=3000))
     assert [(f.messages, f.unread_by) for f in found] == [(7, ("g",)), (7, ("g",))], "older than the cap"
-    found = await losses(filled, Retention(1000, 0, True, 0, 5 << 20))
+    found = await losses(filled, keeping(1000, 0, True, unread_bytes_max=5 << 20))
     assert [f.messages for f in found] == [5, 5]
 
 
 async def test_nothing_goes_of_what_is_within_all_limits(filled: MemoryCluster) -> None:
-    assert await losses(filled, Retention(60_000, 100 << 20)) == []
-    assert await losses(filled, Retention(NUMBER_MAX)) == []
+    assert await losses(filled, keeping(60_000, 100 << 20)) == []
+    assert await losses(filled, keeping(NUMBER_MAX)) == []
 
 
 def test_a_shorter_retention_says_first_what_goes_and_asks(run: Run, filled: MemoryCluster) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from seriatim import Client, Gap, LostRange, RetainedRange, TopicSettings, sync
 from seriatim.cli import _retention
-from seriatim.cli._connect import _Admin, _Ranges
-from seriatim.cli._ports import Retention
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_local import LocalCluster
@@ -61,8 +59,8 @@ async def test_what_is_too_much_goes_and_readers_are_told(tmp_path: Path) -> Non
             assert before.since_ms is not None
 
             await refuse_nonsense(client)
-            wanted = Retention(0, LIMIT_BYTES)
-            told = await _retention.losses(_Admin(admin), _Ranges(client), "kept", wanted, datetime.now(UTC))
+            wanted = TopicSettings(retention_ms=0, retention_bytes=LIMIT_BYTES)
+            told = await _retention.losses(client, "kept", wanted, datetime.now(UTC))
             assert [loss.unread_by for loss in told] == [("late", "later")]
 
             await admin.update_topic("kept", retention_bytes=LIMIT_BYTES)

@@ -8,35 +8,23 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import split_offset
 
 import seriatim
 from seriatim.cli._ports import (
-    AdminPort,
     At,
     ConsumerPort,
     Delivered,
-    GroupMoveRow,
-    GroupPlan,
-    GroupRow,
-    HoldName,
-    MoveName,
     Note,
     OffsetRow,
-    OperatedRow,
     OutcomeName,
     PieceRow,
     ProducerPort,
     RangePort,
-    RetainedRow,
-    Retention,
-    RetentionChange,
     SendResult,
-    TopicView,
 )
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
@@ -287,11 +275,6 @@ class _Ranges:
         found = await self._client.offsets(topic, at, partitions=partitions)
         return [OffsetRow(row.partition, row.offset, row.position, row.blocked, row.found) for row in found]
 
-    async def retained(self, topic: str, timeout_s: float | None = None) -> list[RetainedRow]:
-        asked = self._client.retained(topic) if timeout_s is None else self._client.retained(topic, timeout_s=timeout_s)
-        found = await asked
-        return [RetainedRow(row.partition, row.offset, row.messages, row.size_bytes, row.since_ms) for row in found]
-
     async def pieces(self, topic: str, partition: int, start: int, end: int, cut_bytes: int = 0) -> list[PieceRow]:
         plan = await self._client.plan_range(topic, partition, start, end, cut_bytes=cut_bytes)
         return [PieceRow(piece.start, piece.end, piece.rows, piece.size_bytes) for piece in plan.pieces]
@@ -306,146 +289,3 @@ class _Ranges:
         async with self._client.read_range(topic, partition, start, end, on_loss=lose) as reader:
             while messages := await reader.fetch():
                 yield [_delivered(message) for message in messages]
-
-
-@asynccontextmanager
-async def admin(settings: Settings) -> AsyncIterator[AdminPort]:
-    """A port to the administration of the cluster."""
-    async with client(settings) as opened:
-        yield _Admin(opened.admin())
-
-
-class _Admin:
-    """The `AdminPort`."""
-
-    def __init__(self, admin: seriatim.Admin) -> None:
-        self._admin = admin
-
-    async def create_topic(
-        self, name: str, partitions: int, *, flush: bool, message_size_max: int | None, chain_width: int | None,
-        retention: RetentionChange,
-    ) -> TopicView:  # fmt: skip
-        asked = seriatim.TopicSettings(
-            flush=flush,
-            message_size_bytes_max=message_size_max or 0,
-            chain_width=chain_width or 0,
-            retention_ms=retention.retention_ms,
-            retention_bytes=retention.retention_bytes or 0,
-            retain_unread=bool(retention.retain_unread),
-            unread_ms_max=retention.unread_ms_max or 0,
-            unread_bytes_max=retention.unread_bytes_max or 0,
-        )
-        return _topic_view(await self._admin.create_topic(name, partitions, asked))
-
-    async def alter_topic(
-        self, name: str, partitions: int | None, *, message_size_max: int | None, chain_width: int | None,
-        retention: RetentionChange,
-    ) -> TopicView:  # fmt: skip
-        altered = await self._admin.update_topic(
-            name,
-            partitions,
-            message_size_bytes_max=message_size_max,
-            chain_width=chain_width,
-            **asdict(retention),
-        )
-        return _topic_view(altered)
-
-    async def list_topics(self) -> list[TopicView]:
-        return [_topic_view(topic) for topic in await self._admin.list_topics()]
-
-    async def describe_topic(self, name: str) -> tuple[TopicView, list[seriatim.Chain]]:
-        described = await self._admin.describe_topic(name)
-        return _topic_view(described.topic), list(described.chains)
-
-    async def delete_topic(self, name: str) -> None:
-        await self._admin.delete_topic(name)
-
-    async def list_groups(self, topic: str) -> list[str]:
-        return await self._admin.list_groups(topic)
-
-    async def describe_group(self, topic: str, group: str) -> list[GroupRow]:
-        described = await self._admin.describe_group(topic, group)
-        return [_group_row(row) for row in described.partitions]
-
-    async def plan_move(
-        self, topic: str, group: str, to: Target, partitions: Sequence[int], operation: MoveName
-    ) -> GroupPlan:
-        plan = await self._admin.plan_move(topic, group, to, partitions=partitions or None, operation=operation)
-        return _GroupPlan(self._admin, plan)
-
-    async def hold_group(
-        self, topic: str, group: str, operation: HoldName, partitions: Sequence[int]
-    ) -> list[OperatedRow]:
-        hold = self._admin.pause_group if operation == "pause" else self._admin.resume_group
-        return list(map(_operated_row, await hold(topic, group, partitions=partitions or None)))
-
-    async def create_group(self, topic: str, group: str, start: Target, partitions: Sequence[int]) -> bool:
-        return await self._admin.create_group(topic, group, start, partitions=partitions or None)
-
-    async def delete_group(self, topic: str, group: str) -> None:
-        await self._admin.delete_group(topic, group)
-
-
-def _topic_view(topic: seriatim.Topic) -> TopicView:
-    return TopicView(
-        name=topic.name,
-        state=topic.state,
-        partitions=topic.partition_count,
-        flush=topic.settings.flush,
-        message_size_max=topic.settings.message_size_bytes_max,
-        retention=Retention(
-            ms=topic.settings.retention_ms or 0,
-            size_bytes=topic.settings.retention_bytes,
-            keeps_unread=topic.settings.retain_unread,
-            unread_ms_max=topic.settings.unread_ms_max,
-            unread_bytes_max=topic.settings.unread_bytes_max,
-            acts=topic.settings.retention_acts,
-        ),
-        chain_width=topic.settings.chain_width,
-        created_at_ms=topic.created_at_ms,
-    )
-
-
-def _group_row(row: seriatim.GroupPartition) -> GroupRow:
-    return GroupRow(
-        partition=row.partition,
-        next_offset=make_offset(row.segment, row.acked_index) if row.has_cursor else None,
-        lag=row.lag,
-        server=row.server_broker,
-        active=row.active_consumer or ("(reports)" if row.external else ""),
-        standbys=row.standby_consumers,
-        problem=row.error or "",
-        lag_is_at_least=row.end_is_at_least,
-        next_is_at_least=row.has_cursor and row.error is not None,
-        paused=row.paused,
-    )
-
-
-class _GroupPlan:
-    """The `GroupPlan`."""
-
-    def __init__(self, admin: seriatim.Admin, plan: seriatim.MovePlan) -> None:
-        self._admin = admin
-        self._plan = plan
-        self.rows = tuple(map(_move_row, plan.moves))
-
-    async def carry_out(self, request_id: bytes) -> list[OperatedRow]:
-        return list(map(_operated_row, await self._admin.move_group(self._plan, request_id=request_id)))
-
-
-def _move_row(move: seriatim.PlannedMove) -> GroupMoveRow:
-    group = move.group
-    return GroupMoveRow(
-        partition=group.partition,
-        from_offset=make_offset(group.segment, group.acked_index) if group.has_cursor else None,
-        to_offset=move.to_offset,
-        messages=move.message_count,
-        epoch=group.group_epoch,
-        active=group.active_consumer,
-        problem=move.error or "",
-        problem_number=move.error_number or 0,
-    )
-
-
-def _operated_row(row: seriatim.OperatedPartition) -> OperatedRow:
-    return OperatedRow(row.partition, row.was_done, row.group_epoch, row.offset, row.error or "")

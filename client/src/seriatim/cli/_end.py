@@ -9,10 +9,14 @@ then on, so the command also ends on a topic that grows all the time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from seriatim_api.ids import make_offset, split_offset
+from seriatim_api.ids import make_offset
 
-from seriatim.cli._ports import GroupRow
+from seriatim.cli._places import next_offset
+
+if TYPE_CHECKING:
+    from seriatim import GroupPartition
 
 
 class TopicEnd:
@@ -39,19 +43,19 @@ class TopicEnd:
         """The offsets that the consumer group had in the last answers. They change when it moves."""
         return tuple(self._next.values())
 
-    def see(self, rows: Iterable[GroupRow]) -> None:
-        """Note an answer of the brokers: the places of the consumer group. A row with a problem says nothing."""
+    def see(self, rows: Iterable[GroupPartition]) -> None:
+        """Note an answer of the brokers: the places of the consumer group. A row with an error says nothing."""
         lags: list[int | None] = []
         for row in rows:
-            exact = row.lag if not row.lag_is_at_least and not row.problem else None
+            exact = None if row.end_is_at_least else row.lag
             lags.append(exact)
-            if row.problem or row.next_offset is None or row.partition not in self._open_segments:
+            offset = next_offset(row)
+            if row.error is not None or offset is None or row.partition not in self._open_segments:
                 continue
-            self._next[row.partition] = row.next_offset
-            segment, index = split_offset(row.next_offset)
-            if segment == self._open_segments[row.partition] and exact is not None:
-                self._ends.setdefault(row.partition, make_offset(segment, index + exact))
+            self._next[row.partition] = offset
+            if row.segment == self._open_segments[row.partition] and exact is not None:
+                self._ends.setdefault(row.partition, make_offset(row.segment, row.acked_index + exact))
             end = self._ends.get(row.partition, make_offset(self._open_segments[row.partition] + 1, 0))
-            if row.next_offset >= end:
+            if offset >= end:
                 self._reached.add(row.partition)
         self.is_drained = bool(lags) and not any(lag is None or lag for lag in lags)

@@ -11,7 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
-from seriatim_api.ids import parse_offset
+from seriatim_api.ids import make_offset, parse_offset
+
+if TYPE_CHECKING:
+    from seriatim import GroupPartition
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGO: Final = re.compile(r"^(?:-\s*(?P<minus>\d+)\s*(?P<unit>[smhdw])|(?P<past>\d+)\s*(?P<word>[smhdw])\s+ago)$")
@@ -87,6 +90,11 @@ def parse(text: str, now: datetime) -> Written:
     if time.tzinfo is None:
         return Written(wanted, time.replace(tzinfo=now.tzinfo), zone_is_ours=True)
     return Written(wanted, time)
+
+
+def next_offset(row: GroupPartition) -> int | None:
+    """The first offset that a consumer group has not acknowledged; None if it has no cursor there."""
+    return make_offset(row.segment, row.acked_index) if row.has_cursor else None
 
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ The command computes these messages from places in the partitions, as of now. Th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +15,12 @@ import click
 from seriatim_api.ids import format_offset
 
 from seriatim.cli._amounts import DurationType, SizeType, format_duration, format_size
-from seriatim.cli._ports import AdminPort, GroupRow, RangePort, RetainedRow, Retention, RetentionChange, TopicView
+from seriatim.cli._places import next_offset
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from seriatim import Client, GroupPartition, RetainedRange, TopicSettings
 
 SIZE_MIN: Final = 1 << 20
 PIECES_ASKED: Final = 64
@@ -64,8 +66,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 def change_of(
     retention_hours: float | None, retention_ms: int | None, retention_bytes: int | None, retain_unread: bool | None,
     unread_ms_max: int | None, unread_bytes_max: int | None,
-) -> RetentionChange:  # fmt: skip
-    """The change of retention that the options ask for.
+) -> dict[str, Any]:  # fmt: skip
+    """The settings about retention that the options name, as `TopicSettings` calls them.
 
     Raises:
         click.UsageError: Both `--retention` and its older form `--retention-hours` were given.
@@ -74,31 +76,38 @@ def change_of(
         if retention_ms is not None:
             raise click.UsageError("--retention-hours is an older form of --retention: give only one of them")
         retention_ms = _DURATION.convert(f"{retention_hours:.6f}h" if retention_hours else "0", None, None)
-    return RetentionChange(retention_ms, retention_bytes, retain_unread, unread_ms_max, unread_bytes_max)
+    settings = {
+        "retention_ms": retention_ms,
+        "retention_bytes": retention_bytes,
+        "retain_unread": retain_unread,
+        "unread_ms_max": unread_ms_max,
+        "unread_bytes_max": unread_bytes_max,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 # ---- in words -------------------------------------------------------------------------------------------
 
 
-def kept(view: TopicView) -> str:
+def kept(settings: TopicSettings) -> str:
     """How long messages are kept, in words."""
-    policy = view.retention
-    if not policy.acts:
-        stored = f" ({format_duration(policy.ms)} is stored, and acts once retention is set anew)" if policy.ms else ""
+    ms = settings.retention_ms
+    if not settings.retention_acts:
+        stored = f" ({format_duration(ms)} is stored, and acts once retention is set anew)" if ms else ""
         return f"for ever{stored}"
-    limits = _limits(policy.ms, policy.size_bytes)
-    if policy.keeps_unread and limits != "for ever":
-        return f"{limits}, unread {_limits(policy.unread_ms_max, policy.unread_bytes_max)}"
+    limits = _limits(ms, settings.retention_bytes)
+    if settings.retain_unread and limits != "for ever":
+        return f"{limits}, unread {_limits(settings.unread_ms_max, settings.unread_bytes_max)}"
     return limits
 
 
-def _limits(ms: int, size_bytes: int) -> str:
+def _limits(ms: int | None, size_bytes: int) -> str:
     said = [f"{format_duration(ms)}"] if ms else []
     said += [f"{format_size(size_bytes)} a partition"] if size_bytes else []
     return " or ".join(said) or "for ever"
 
 
-def draw_retained(rows: Sequence[RetainedRow]) -> Table:
+def draw_retained(rows: Sequence[RetainedRange]) -> Table:
     """A table of the messages that are kept of each partition."""
     from rich.table import Table
 
@@ -141,72 +150,65 @@ class Loss:
     unread_by: tuple[str, ...]
 
 
-def after(before: Retention, change: RetentionChange) -> Retention:
-    """The retention of a topic after a change."""
-    given = {
-        "ms": change.retention_ms,
-        "size_bytes": change.retention_bytes,
-        "keeps_unread": change.retain_unread,
-        "unread_ms_max": change.unread_ms_max,
-        "unread_bytes_max": change.unread_bytes_max,
-    }
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return replace(before, acts=True, **changes)
+def after(before: TopicSettings, change: Mapping[str, Any]) -> TopicSettings:
+    """The settings of a topic after a change of its retention."""
+    return replace(before, retention_acts=True, **change)
 
 
-def is_shorter(before: Retention, wanted: Retention) -> bool:
+def is_shorter(before: TopicSettings, wanted: TopicSettings) -> bool:
     """Whether the wanted retention may drop messages that the present one keeps."""
-    if not before.acts:
-        return bool(wanted.ms or wanted.size_bytes)
-    if _is_less(before.ms, wanted.ms) or _is_less(before.size_bytes, wanted.size_bytes):
+    if not before.retention_acts:
+        return bool(wanted.retention_ms or wanted.retention_bytes)
+    limits = ((before.retention_ms, wanted.retention_ms), (before.retention_bytes, wanted.retention_bytes))
+    if any(_is_less(*pair) for pair in limits):
         return True
-    if not before.keeps_unread:
+    if not before.retain_unread:
         return False
     caps = ((before.unread_ms_max, wanted.unread_ms_max), (before.unread_bytes_max, wanted.unread_bytes_max))
-    return not wanted.keeps_unread or any(_is_less(*pair) for pair in caps)
+    return not wanted.retain_unread or any(_is_less(*pair) for pair in caps)
 
 
-def _is_less(before: int, wanted: int) -> bool:
-    return bool(wanted) and (not before or wanted < before)
+def _is_less(before: int | None, wanted: int | None) -> bool:
+    return bool(wanted and (not before or wanted < before))
 
 
-async def losses(
-    admin: AdminPort, ranges: RangePort, topic: str, wanted: Retention, now: datetime
-) -> list[Loss]:  # fmt: skip
+async def losses(client: Client, topic: str, wanted: TopicSettings, now: datetime) -> list[Loss]:
     """The messages that would be dropped if the topic had the wanted retention now, without partitions that lose none.
 
     Raises:
         SeriatimError: The brokers could not tell.
     """
-    kept_rows = await ranges.retained(topic)
-    groups = {name: await admin.describe_group(topic, name) for name in await admin.list_groups(topic)}
-    aged = await _at_age(ranges, topic, wanted.ms, now)
-    capped = await _at_age(ranges, topic, wanted.unread_ms_max, now) if wanted.keeps_unread else {}
+    kept_rows = await client.retained(topic)
+    admin = client.admin()
+    groups = {name: (await admin.describe_group(topic, name)).partitions for name in await admin.list_groups(topic)}
+    aged = await _at_age(client, topic, wanted.retention_ms, now)
+    capped = await _at_age(client, topic, wanted.unread_ms_max, now) if wanted.retain_unread else {}
     turns = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
-    async def look(row: RetainedRow) -> Loss | None:
+    async def look(row: RetainedRange) -> Loss | None:
         rows = [(name, one) for name, of in groups.items() for one in of if one.partition == row.partition]
         async with turns:
-            end = await _cut(ranges, topic, row, aged.get(row.partition, 0), wanted.size_bytes)
-            unread = min((one.next_offset for _, one in rows if one.next_offset is not None), default=end)
-            if wanted.keeps_unread and unread < end:
-                cap = await _cut(ranges, topic, row, capped.get(row.partition, 0), wanted.unread_bytes_max)
+            end = await _cut(client, topic, row, aged.get(row.partition, 0), wanted.retention_bytes)
+            unread = min((place for _, one in rows if (place := next_offset(one)) is not None), default=end)
+            if wanted.retain_unread and unread < end:
+                cap = await _cut(client, topic, row, capped.get(row.partition, 0), wanted.unread_bytes_max)
                 end = max(unread, cap)
             if end <= row.offset:
                 return None
-            pieces = await ranges.pieces(topic, row.partition, row.offset, end)
+            plan = await client.plan_range(topic, row.partition, row.offset, end)
         names = tuple(name for name, one in rows if _has_not_read(one, end))
-        return Loss(row.partition, row.offset, end, sum(piece.rows for piece in pieces), row.since_ms, names)
+        return Loss(row.partition, row.offset, end, sum(piece.rows for piece in plan.pieces), row.since_ms, names)
 
     found = await asyncio.gather(*map(look, kept_rows))
     return [loss for loss in found if loss is not None and loss.messages]
 
 
-def _has_not_read(row: GroupRow, end: int) -> bool:
-    return row.next_offset is not None and row.next_offset < end
+def _has_not_read(row: GroupPartition, end: int) -> bool:
+    offset = next_offset(row)
+    return offset is not None and offset < end
 
 
-async def _at_age(ranges: RangePort, topic: str, age_ms: int, now: datetime) -> dict[int, int]:
+async def _at_age(client: Client, topic: str, age_ms: int | None, now: datetime) -> dict[int, int]:
     """For each partition, the offset of the first message that is not older than `age_ms`."""
     if not age_ms:
         return {}
@@ -216,18 +218,19 @@ async def _at_age(ranges: RangePort, topic: str, age_ms: int, now: datetime) -> 
         return {}
     if oldest.timestamp() <= 0:
         return {}
-    return {row.partition: row.offset for row in await ranges.offsets(topic, oldest)}
+    return {row.partition: row.offset for row in await client.offsets(topic, oldest)}
 
 
-async def _cut(ranges: RangePort, topic: str, row: RetainedRow, aged: int, size_bytes: int) -> int:
+async def _cut(client: Client, topic: str, row: RetainedRange, aged: int, size_bytes: int) -> int:
     """The first offset of a partition that stays, by age and by size."""
     cut = max(row.offset, aged)
     if not size_bytes or row.size_bytes is None or row.size_bytes <= size_bytes:
         return cut
-    (end,) = await ranges.offsets(topic, "end", [row.partition])
+    (end,) = await client.offsets(topic, "end", partitions=[row.partition])
     excess = row.size_bytes - size_bytes
     at_once = max(excess // PIECES_ASKED, PIECE_BYTES_MIN)
-    for piece in await ranges.pieces(topic, row.partition, row.offset, end.offset, at_once):
+    plan = await client.plan_range(topic, row.partition, row.offset, end.offset, cut_bytes=at_once)
+    for piece in plan.pieces:
         if piece.size_bytes is None or piece.size_bytes > excess:
             break
         excess -= piece.size_bytes

@@ -21,7 +21,7 @@ from seriatim_api.ids import format_offset
 from seriatim.cli import _connect
 from seriatim.cli._end import TopicEnd
 from seriatim.cli._places import HELP, PlaceType, Written
-from seriatim.cli._ports import AdminPort, ConsumerPort, Delivered, Note
+from seriatim.cli._ports import ConsumerPort, Delivered, Note
 from seriatim.cli._printing import Format, print_note, render
 from seriatim.cli._range import RangeOptions, print_range
 from seriatim.cli._running import first_of, interruptible, run
@@ -29,6 +29,7 @@ from seriatim.cli._settings import Settings
 from seriatim.history import HistoryWriter
 
 if TYPE_CHECKING:
+    from seriatim import Admin
     from seriatim._settings import Target
 
 IDLE_S: Final = 1.0
@@ -160,7 +161,7 @@ async def _consume(settings: Settings, options: ConsumeOptions, history: History
     async with AsyncExitStack() as stack:
         admin = None
         if not options.follow:
-            admin = await stack.enter_async_context(_connect.admin(settings))
+            admin = (await stack.enter_async_context(_connect.client(settings))).admin()
         port = await stack.enter_async_context(port_of)
         stop = await stack.enter_async_context(interruptible())
         consumption = Consumption(options, port, history, sys.stdout.buffer.write, sys.stdout.buffer.flush, admin)
@@ -188,7 +189,7 @@ class Consumption:
         history: HistoryWriter | None,
         write: Callable[[bytes], Any],
         flush: Callable[[], Any],
-        admin: AdminPort | None = None,
+        admin: Admin | None = None,
     ) -> None:
         assert options.follow or admin is not None
         self._options = options
@@ -228,7 +229,7 @@ class Consumption:
                 watching.cancel()
                 await asyncio.wait((watching,))
 
-    async def _watch_end(self, admin: AdminPort) -> None:
+    async def _watch_end(self, admin: Admin) -> None:
         """Wait until the group has reached the end that each partition had at the start of the command.
 
         Raises:
@@ -240,9 +241,9 @@ class Consumption:
         while True:
             try:
                 if self._end is None:
-                    _, chains = await admin.describe_topic(topic)
+                    chains = (await admin.describe_topic(topic)).chains
                     self._end = TopicEnd({chain.partition: chain.segments[-1].no for chain in chains})
-                self._end.see(await admin.describe_group(topic, group))
+                self._end.see((await admin.describe_group(topic, group)).partitions)
                 failure = ""
             except UnknownGroupError:
                 pass  # this is its first consumer, and it is still joining

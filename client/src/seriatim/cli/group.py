@@ -6,21 +6,23 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from seriatim_api.errors import PositionUnknownError, StaleGroupEpochError, make_error
 from seriatim_api.ids import format_offset
 
-from seriatim.cli import _connect
-from seriatim.cli._places import HELP, PlaceType, Written
-from seriatim.cli._ports import GroupMoveRow, GroupRow, HoldName, MoveName, OperatedRow
-from seriatim.cli._running import run
+from seriatim.cli._connect import call_admin
+from seriatim.cli._places import HELP, PlaceType, Written, next_offset
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from seriatim import Admin, GroupPartition, OperatedPartition, PlannedMove
+
+MoveName = Literal["rewind", "skip"]
 
 
 @click.group()
@@ -38,16 +40,35 @@ def describe(settings: Settings, topic: str, name: str) -> None:
     A `+` after a number means that the true number may be higher. A `?` means that no broker knows the number; the
     reason is in brackets.
     """
-
-    async def work() -> list[GroupRow]:
-        async with _connect.admin(settings) as admin:
-            return await admin.describe_group(topic, name)
-
-    rows = run(work())
+    rows = call_admin(settings, lambda admin: admin.describe_group(topic, name)).partitions
     if settings.as_json:
-        settings.emit([asdict(row) for row in rows])
+        settings.emit(list(map(_fields, rows)))
     else:
         settings.console.print(render(rows))
+
+
+def _fields(row: GroupPartition) -> dict[str, Any]:
+    return {
+        "partition": row.partition,
+        "next_offset": next_offset(row),
+        "lag": row.lag,
+        "server": row.server_broker,
+        "active": _active(row),
+        "standbys": row.standby_consumers,
+        "problem": row.error or "",
+        "lag_is_at_least": row.end_is_at_least,
+        "next_is_at_least": _next_is_at_least(row),
+        "paused": row.paused,
+    }
+
+
+def _active(row: GroupPartition) -> str:
+    return row.active_consumer or "(reports)" * row.external
+
+
+def _next_is_at_least(row: GroupPartition) -> bool:
+    """Whether no broker knows the group's place: it is at `next_offset` or behind it."""
+    return row.has_cursor and row.error is not None
 
 
 @group.command("list")
@@ -55,12 +76,7 @@ def describe(settings: Settings, topic: str, name: str) -> None:
 @click.pass_obj
 def list_(settings: Settings, topic: str) -> None:
     """List the consumer groups that have a cursor on TOPIC."""
-
-    async def work() -> list[str]:
-        async with _connect.admin(settings) as admin:
-            return await admin.list_groups(topic)
-
-    found = run(work())
+    found = call_admin(settings, lambda admin: admin.list_groups(topic))
     if settings.as_json:
         settings.emit(found)
     elif found:
@@ -91,12 +107,9 @@ def create(settings: Settings, topic: str, name: str, start: Written, partitions
     exists already, nothing changes.
     """
     _check_target(start, partitions)
-
-    async def work() -> bool:
-        async with _connect.admin(settings) as admin:
-            return await admin.create_group(topic, name, start.target, partitions)
-
-    created = run(work())
+    created = call_admin(
+        settings, lambda admin: admin.create_group(topic, name, start.target, partitions=partitions or None)
+    )
     if settings.as_json:
         settings.emit({"topic": topic, "group": name, "created": created})
     else:
@@ -112,12 +125,7 @@ def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
     """Delete GROUP on TOPIC. A consumer that joins it later begins anew. Stop its consumers first."""
     if not yes:
         click.confirm(f"Forget what {name} has acknowledged on {topic}?", abort=True)
-
-    async def work() -> None:
-        async with _connect.admin(settings) as admin:
-            await admin.delete_group(topic, name)
-
-    run(work())
+    call_admin(settings, lambda admin: admin.delete_group(topic, name))
     if settings.as_json:
         settings.emit({"topic": topic, "deleted": name})
     else:
@@ -225,29 +233,43 @@ def _move(settings: Settings, topic: str, name: str, operation: MoveName, option
     _check_target(options.to, options.partitions)
     request_id = _request_id(options.request_id)
 
-    async def work() -> list[OperatedRow]:
-        async with _connect.admin(settings) as admin:
-            plan = await admin.plan_move(topic, name, options.to.target, options.partitions, operation)
-            if options.dry_run and settings.as_json:
-                settings.emit([asdict(row) for row in plan.rows])
-            elif not settings.as_json:
-                if (meaning := options.to.explain()) is not None:
-                    click.echo(f"# {meaning}", err=True)
-                settings.console.print(render_plan(plan.rows, operation))
-            _check(plan.rows, options.expected_epoch)
-            if not settings.as_json:
-                click.echo(_summary(plan.rows, operation))
-            if options.dry_run:
-                return []
-            if not options.yes:
-                if not sys.stdin.isatty():
-                    raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
-                await asyncio.to_thread(click.confirm, f"{operation.capitalize()} {name} on {topic}?", abort=True)
-            return await plan.carry_out(request_id)
+    async def work(admin: Admin) -> list[OperatedPartition]:
+        plan = await admin.plan_move(
+            topic, name, options.to.target, partitions=options.partitions or None, operation=operation
+        )
+        if options.dry_run and settings.as_json:
+            settings.emit(list(map(_move_fields, plan.moves)))
+        elif not settings.as_json:
+            if (meaning := options.to.explain()) is not None:
+                click.echo(f"# {meaning}", err=True)
+            settings.console.print(render_plan(plan.moves, operation))
+        _check(plan.moves, options.expected_epoch)
+        if not settings.as_json:
+            click.echo(_summary(plan.moves, operation))
+        if options.dry_run:
+            return []
+        if not options.yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
+            await asyncio.to_thread(click.confirm, f"{operation.capitalize()} {name} on {topic}?", abort=True)
+        return await admin.move_group(plan, request_id=request_id)
 
-    done = run(work())
+    done = call_admin(settings, work)
     if not options.dry_run:
         _report(settings, topic, name, operation, done, request_id.hex())
+
+
+def _move_fields(move: PlannedMove) -> dict[str, Any]:
+    return {
+        "partition": move.group.partition,
+        "from_offset": next_offset(move.group),
+        "to_offset": move.to_offset,
+        "messages": move.message_count,
+        "epoch": move.group.group_epoch,
+        "active": move.group.active_consumer,
+        "problem": move.error or "",
+        "problem_number": move.error_number or 0,
+    }
 
 
 def _check_target(to: Written, partitions: tuple[int, ...]) -> None:
@@ -267,43 +289,57 @@ def _request_id(text: str | None) -> bytes:
     return found
 
 
-def _check(rows: Sequence[GroupMoveRow], expected_epoch: int | None) -> None:
+def _check(moves: Sequence[PlannedMove], expected_epoch: int | None) -> None:
     """Refuse a plan that cannot be carried out.
 
     Raises:
         SeriatimError: On at least one partition the group cannot go there.
         StaleGroupEpochError: The group has another group epoch than the expected one.
     """
-    for row in rows:
-        if row.problem:
-            raise make_error(row.problem_number, f"nothing was changed: partition {row.partition}: {row.problem}")
-        if expected_epoch is not None and row.epoch != expected_epoch:
-            text = f"the group is in epoch {row.epoch} on partition {row.partition}, not {expected_epoch}"
+    for move in moves:
+        partition, epoch = move.group.partition, move.group.group_epoch
+        if move.error:
+            raise make_error(move.error_number or 0, f"nothing was changed: partition {partition}: {move.error}")
+        if expected_epoch is not None and epoch != expected_epoch:
+            text = f"the group is in epoch {epoch} on partition {partition}, not {expected_epoch}"
             raise StaleGroupEpochError(f"nothing was changed: {text}: it was moved since you looked")
 
 
-def _hold(settings: Settings, topic: str, name: str, operation: HoldName, partitions: tuple[int, ...]) -> None:
-    async def work() -> list[OperatedRow]:
-        async with _connect.admin(settings) as admin:
-            return await admin.hold_group(topic, name, operation, partitions)
+def _hold(
+    settings: Settings, topic: str, name: str, operation: Literal["pause", "resume"], partitions: tuple[int, ...]
+) -> None:
+    async def work(admin: Admin) -> list[OperatedPartition]:
+        hold = admin.pause_group if operation == "pause" else admin.resume_group
+        return await hold(topic, name, partitions=partitions or None)
 
-    _report(settings, topic, name, operation, run(work()), None)
+    _report(settings, topic, name, operation, call_admin(settings, work), None)
 
 
 _DONE: Final = {"rewind": "rewound", "skip": "skipped", "pause": "paused", "resume": "resumed"}
 
 
 def _report(
-    settings: Settings, topic: str, name: str, operation: str, rows: Sequence[OperatedRow], request_id: str | None
+    settings: Settings, topic: str, name: str, operation: str, rows: Sequence[OperatedPartition], request_id: str | None
 ) -> None:
     """Print the results.
 
     Raises:
         PositionUnknownError: On at least one partition the operation was not carried out, or the outcome is not known.
     """
-    failed = [row for row in rows if row.problem]
+    failed = [row for row in rows if row.error]
     if settings.as_json:
-        settings.emit([asdict(row) for row in rows])
+        settings.emit(
+            [
+                {
+                    "partition": row.partition,
+                    "was_done": row.was_done,
+                    "epoch": row.group_epoch,
+                    "offset": row.offset,
+                    "problem": row.error or "",
+                }
+                for row in rows
+            ]
+        )
     else:
         count = len(rows) - len(failed)
         before = sum(row.was_done for row in rows)
@@ -312,14 +348,14 @@ def _report(
         note = f" ({before} were not paused)" if before and operation == "resume" else note
         click.echo(f"{_DONE[operation]} {name} on {topic}: {count} partition{'s' * (count != 1)}{note}")
     if failed:
-        texts = "; ".join(f"partition {row.partition}: {row.problem}" for row in failed[:5])
+        texts = "; ".join(f"partition {row.partition}: {row.error}" for row in failed[:5])
         again = "" if request_id is None else f". To repeat it safely, add --request-id {request_id}"
         raise PositionUnknownError(
             f"the group may not be {_DONE[operation]} on {len(failed)} of {len(rows)} partitions: {texts}{again}"
         )
 
 
-def render_plan(rows: Sequence[GroupMoveRow], operation: MoveName) -> Table:
+def render_plan(moves: Sequence[PlannedMove], operation: MoveName) -> Table:
     """A table of what would happen on each partition."""
     from rich.table import Table
 
@@ -330,35 +366,36 @@ def render_plan(rows: Sequence[GroupMoveRow], operation: MoveName) -> Table:
     table.add_column("come again" if operation == "rewind" else "passed over", justify="right")
     table.add_column("epoch", justify="right")
     table.add_column("active", overflow="fold")
-    for row in rows:
+    for move in moves:
+        group, offset = move.group, next_offset(move.group)
         table.add_row(
-            str(row.partition),
-            "-" if row.from_offset is None else format_offset(row.from_offset),
-            "-" if row.to_offset is None else format_offset(row.to_offset),
-            "?" if row.messages is None else f"{row.messages:,}",
-            str(row.epoch) if row.epoch else "-",
-            f"({row.problem})" if row.problem else row.active or "-",
+            str(group.partition),
+            "-" if offset is None else format_offset(offset),
+            "-" if move.to_offset is None else format_offset(move.to_offset),
+            "?" if move.message_count is None else f"{move.message_count:,}",
+            str(group.group_epoch) if group.group_epoch else "-",
+            f"({move.error})" if move.error else group.active_consumer or "-",
         )
     return table
 
 
-def _summary(rows: Sequence[GroupMoveRow], operation: MoveName) -> str:
+def _summary(moves: Sequence[PlannedMove], operation: MoveName) -> str:
     """The plan in one sentence."""
-    known = sum(row.messages or 0 for row in rows)
-    more = " or more" * any(row.messages is None for row in rows)
+    known = sum(move.message_count or 0 for move in moves)
+    more = " or more" * any(move.message_count is None for move in moves)
     what = "are delivered again" if operation == "rewind" else "are never delivered to this group"
-    active = sum(bool(row.active) for row in rows)
+    active = sum(bool(move.group.active_consumer) for move in moves)
     reads = f"; consumers read {active} of the partitions now, and go on from there" if active else ""
     return f"{known:,}{more} message{'s' * (known != 1)} {what}{reads}"
 
 
-def render(rows: list[GroupRow]) -> Table:
+def render(rows: Sequence[GroupPartition]) -> Table:
     """A table of the group's places. The last line has the sum of the lags."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_footer=True)
     lags = [row.lag for row in rows if row.lag is not None]
-    is_at_least = len(lags) < len(rows) or any(row.lag_is_at_least for row in rows)
+    is_at_least = len(lags) < len(rows) or any(row.end_is_at_least for row in rows)
     footer = f"{sum(lags):,}{'+' * is_at_least}"
     table.add_column("partition", justify="right", footer="all")
     table.add_column("next", justify="right")
@@ -367,12 +404,13 @@ def render(rows: list[GroupRow]) -> Table:
     table.add_column("active", overflow="fold")
     table.add_column("standing by", overflow="fold")
     for row in rows:
+        offset = next_offset(row)
         table.add_row(
             str(row.partition),
-            "-" if row.next_offset is None else f"{format_offset(row.next_offset)}{'+' * row.next_is_at_least}",
-            "?" if row.lag is None else f"{row.lag:,}{'+' * row.lag_is_at_least}",
-            row.server or "-",
-            (row.active or (f"({row.problem})" if row.problem else "-")) + " (paused)" * row.paused,
-            ", ".join(row.standbys) or "-",
+            "-" if offset is None else f"{format_offset(offset)}{'+' * _next_is_at_least(row)}",
+            "?" if row.lag is None else f"{row.lag:,}{'+' * row.end_is_at_least}",
+            row.server_broker or "-",
+            (_active(row) or (f"({row.error})" if row.error else "-")) + " (paused)" * row.paused,
+            ", ".join(row.standby_consumers) or "-",
         )
     return table

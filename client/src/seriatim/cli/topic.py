@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import format_offset
 
+import seriatim
 from seriatim.cli import _connect, _retention
+from seriatim.cli._connect import call_admin
 from seriatim.cli._places import PlaceType, Written
-from seriatim.cli._ports import AdminPort, OffsetRow, RetainedRow, RetentionChange, TopicView
-from seriatim.cli._printing import chain_fields
+from seriatim.cli._printing import chain_fields, pick
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from seriatim import Client, PartitionOffset, RetainedRange, Topic, TopicDescription
 
 LOOK_DEADLINE_S = 3.0
 """`describe` waits this many seconds for the brokers to say which messages are kept. Then it shows the rest."""
@@ -65,25 +70,35 @@ def create(
     told.
     """
     change = _retention.change_of(**retention)
-    if (change.unread_ms_max or change.unread_bytes_max) and not change.retain_unread:
+    if (change.get("unread_ms_max") or change.get("unread_bytes_max")) and not change.get("retain_unread"):
         raise click.UsageError("--unread-max and --unread-size-max limit what --retain-unread keeps: give it too")
-
-    async def work() -> TopicView:
-        async with _connect.admin(settings) as admin:
-            return await admin.create_topic(
-                name,
-                partitions,
-                flush=flush,
-                message_size_max=message_size_max,
-                chain_width=chain_width,
-                retention=change,
-            )
-
-    made = run(work())
+    wanted = seriatim.TopicSettings(
+        flush=flush, message_size_bytes_max=message_size_max or 0, chain_width=chain_width or 0, **change
+    )
+    made = call_admin(settings, lambda admin: admin.create_topic(name, partitions, wanted))
     if settings.as_json:
-        settings.emit(asdict(made))
+        settings.emit(_fields(made))
     else:
-        click.echo(f"created {made.name} with {_count(made.partitions, 'partition')}")
+        click.echo(f"created {made.name} with {_count(made.partition_count, 'partition')}")
+
+
+def _fields(topic: Topic) -> dict[str, Any]:
+    settings = topic.settings
+    return {
+        **pick(topic, "name", "state"),
+        "partitions": topic.partition_count,
+        "flush": settings.flush,
+        "message_size_max": settings.message_size_bytes_max,
+        "retention": {
+            "ms": settings.retention_ms or 0,
+            "size_bytes": settings.retention_bytes,
+            "keeps_unread": settings.retain_unread,
+            **pick(settings, "unread_ms_max", "unread_bytes_max"),
+            "acts": settings.retention_acts,
+        },
+        "chain_width": settings.chain_width,
+        "created_at_ms": topic.created_at_ms,
+    }
 
 
 @topic.command()
@@ -101,10 +116,10 @@ def offsets(settings: Settings, name: str, at: Written | None) -> None:
     if at is not None and not settings.as_json:
         click.echo(f"# {at.explain()}", err=True)
 
-    async def work() -> tuple[list[OffsetRow], list[OffsetRow], list[OffsetRow]]:
-        async with _connect.ranges(settings) as port:
-            found = [] if at is None else await port.offsets(name, cast(datetime, at.at))
-            return await port.offsets(name, "earliest"), await port.offsets(name, "end"), found
+    async def work() -> tuple[tuple[PartitionOffset, ...], ...]:
+        async with _connect.client(settings) as client:
+            found = () if at is None else await client.offsets(name, cast(datetime, at.at))
+            return await client.offsets(name, "earliest"), await client.offsets(name, "end"), found
 
     firsts, ends, found = run(work())
     if settings.as_json:
@@ -128,7 +143,7 @@ def offsets(settings: Settings, name: str, at: Written | None) -> None:
     settings.console.print(table)
 
 
-def _offsets(first: OffsetRow, end: OffsetRow, at: OffsetRow | None) -> dict[str, object]:
+def _offsets(first: PartitionOffset, end: PartitionOffset, at: PartitionOffset | None) -> dict[str, object]:
     told: dict[str, object] = {
         "partition": end.partition,
         "earliest": format_offset(first.offset),
@@ -145,14 +160,9 @@ def _offsets(first: OffsetRow, end: OffsetRow, at: OffsetRow | None) -> dict[str
 @click.pass_obj
 def list_(settings: Settings) -> None:
     """List all topics."""
-
-    async def work() -> list[TopicView]:
-        async with _connect.admin(settings) as admin:
-            return await admin.list_topics()
-
-    found = run(work())
+    found = call_admin(settings, lambda admin: admin.list_topics())
     if settings.as_json:
-        settings.emit([asdict(topic) for topic in found])
+        settings.emit(list(map(_fields, found)))
         return
     if not found:
         click.echo("there are no topics: `seriatim topic create NAME --partitions N` makes one", err=True)
@@ -162,8 +172,9 @@ def list_(settings: Settings) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("topic", "partitions", "state", "flush", "kept", "created"):
         table.add_column(column, justify="right" if column == "partitions" else "left", overflow="fold")
-    for view in found:
-        table.add_row(view.name, str(view.partitions), view.state, _flush(view), _retention.kept(view), _created(view))
+    for row in found:
+        kept = _retention.kept(row.settings)
+        table.add_row(row.name, str(row.partition_count), row.state, _flush(row), kept, _created(row))
     settings.console.print(table)
 
 
@@ -173,32 +184,34 @@ def list_(settings: Settings) -> None:
 def describe(settings: Settings, name: str) -> None:
     """Show the settings of the topic NAME, and for each partition the messages that are kept and the chain."""
 
-    async def work() -> None:
-        async with _connect.admin(settings) as admin:
-            view, chains = await admin.describe_topic(name)
-        retained, reason = await _retained(settings, name)
-        if settings.as_json:
-            rows = None if retained is None else [{**asdict(r), "offset": format_offset(r.offset)} for r in retained]
-            settings.emit({**asdict(view), "chains": list(map(chain_fields, chains)), "retained": rows})
-            return
-        click.echo(
-            f"{view.name}: {_count(view.partitions, 'partition')}, {view.state}, flush: {_flush(view)}, "
-            f"kept: {_retention.kept(view)}, created {_created(view)}"
-        )
-        sizes = f"message size at most: {view.message_size_max:,} bytes" if view.message_size_max else ""
-        width = f"broker groups in a chain: {view.chain_width}" if view.chain_width else ""
-        if sizes or width:
-            click.echo("; ".join(part for part in (sizes, width) if part))
-        from seriatim.cli._chain_view import draw_ribbons
+    async def work() -> tuple[TopicDescription, tuple[RetainedRange, ...] | None, str]:
+        async with _connect.client(settings) as client:
+            return await client.admin().describe_topic(name), *await _retained(client, name)
 
-        console = settings.console
-        if retained is None:
-            click.echo(f"# which messages are kept is not known now: {reason}", err=True)
-        else:
-            console.print(_retention.draw_retained(retained))
-        console.print(draw_ribbons(chains, width=console.width))
+    described, retained, reason = run(work())
+    found, chains = described.topic, described.chains
+    if settings.as_json:
+        names = ("partition", "offset", "messages", "size_bytes", "since_ms")
+        rows = retained and [{**pick(row, *names), "offset": format_offset(row.offset)} for row in retained]
+        settings.emit({**_fields(found), "chains": list(map(chain_fields, chains)), "retained": rows})
+        return
+    click.echo(
+        f"{found.name}: {_count(found.partition_count, 'partition')}, {found.state}, flush: {_flush(found)}, "
+        f"kept: {_retention.kept(found.settings)}, created {_created(found)}"
+    )
+    size, width = found.settings.message_size_bytes_max, found.settings.chain_width
+    sizes = f"message size at most: {size:,} bytes" if size else ""
+    widths = f"broker groups in a chain: {width}" if width else ""
+    if sizes or widths:
+        click.echo("; ".join(part for part in (sizes, widths) if part))
+    from seriatim.cli._chain_view import draw_ribbons
 
-    run(work())
+    console = settings.console
+    if retained is None:
+        click.echo(f"# which messages are kept is not known now: {reason}", err=True)
+    else:
+        console.print(_retention.draw_retained(retained))
+    console.print(draw_ribbons(chains, width=console.width))
 
 
 @topic.command()
@@ -230,35 +243,35 @@ def alter(
     have not read them. Then it asks.
     """
     change = _retention.change_of(**retention)
-    if partitions is message_size_max is chain_width is None and change == RetentionChange():
+    if partitions is message_size_max is chain_width is None and not change:
         raise click.UsageError("name a change: --partitions N, --retention 7d, ...")
 
-    async def work() -> TopicView:
-        async with _connect.admin(settings) as admin:
-            if change != RetentionChange():
-                await _tell_losses(settings, admin, name, change, yes=yes)
-            return await admin.alter_topic(
-                name, partitions, message_size_max=message_size_max, chain_width=chain_width, retention=change
+    async def work() -> Topic:
+        async with _connect.client(settings) as client:
+            if change:
+                await _tell_losses(settings, client, name, change, yes=yes)
+            return await client.admin().update_topic(
+                name, partitions, message_size_bytes_max=message_size_max, chain_width=chain_width, **change
             )
 
     altered = run(work())
     if settings.as_json:
-        settings.emit(asdict(altered))
+        settings.emit(_fields(altered))
     else:
-        click.echo(f"{altered.name} has {_count(altered.partitions, 'partition')}, kept: {_retention.kept(altered)}")
+        kept = _retention.kept(altered.settings)
+        click.echo(f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}")
 
 
-async def _retained(settings: Settings, name: str) -> tuple[list[RetainedRow] | None, str]:
+async def _retained(client: Client, name: str) -> tuple[tuple[RetainedRange, ...] | None, str]:
     """The messages that are kept of each partition. None and the reason if no broker could tell in time."""
     try:
-        async with _connect.ranges(settings) as port:
-            return await port.retained(name, LOOK_DEADLINE_S), ""
+        return await client.retained(name, timeout_s=LOOK_DEADLINE_S), ""
     except SeriatimError as error:
         return None, error.message
 
 
 async def _tell_losses(
-    settings: Settings, admin: AdminPort, name: str, change: RetentionChange, *, yes: bool
+    settings: Settings, client: Client, name: str, change: Mapping[str, Any], *, yes: bool
 ) -> None:  # fmt: skip
     """Show the messages that a shorter retention drops, and ask whether to go on.
 
@@ -266,13 +279,12 @@ async def _tell_losses(
         click.Abort: The answer is no.
         click.UsageError: stdin is not a terminal, so the command cannot ask, and `--yes` was not given.
     """
-    view, _ = await admin.describe_topic(name)
-    wanted = _retention.after(view.retention, change)
-    if not _retention.is_shorter(view.retention, wanted):
+    before = (await client.admin().describe_topic(name)).topic.settings
+    wanted = _retention.after(before, change)
+    if not _retention.is_shorter(before, wanted):
         return
     try:
-        async with _connect.ranges(settings) as port:
-            found = await _retention.losses(admin, port, name, wanted, datetime.now(UTC))
+        found = await _retention.losses(client, name, wanted, datetime.now(UTC))
     except SeriatimError as error:
         click.echo(f"# which messages are dropped is not known now: {error.message}", err=True)
     else:
@@ -299,12 +311,7 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     """Delete the topic NAME with all its messages."""
     if not yes:
         click.confirm(f"Delete the topic {name} and all its messages?", abort=True)
-
-    async def work() -> None:
-        async with _connect.admin(settings) as admin:
-            await admin.delete_topic(name)
-
-    run(work())
+    call_admin(settings, lambda admin: admin.delete_topic(name))
     if settings.as_json:
         settings.emit({"deleted": name})
     else:
@@ -315,9 +322,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _flush(view: TopicView) -> str:
-    return "yes" if view.flush else "no"
+def _flush(topic: Topic) -> str:
+    return "yes" if topic.settings.flush else "no"
 
 
-def _created(view: TopicView) -> str:
-    return datetime.fromtimestamp(view.created_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _created(topic: Topic) -> str:
+    return datetime.fromtimestamp(topic.created_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
