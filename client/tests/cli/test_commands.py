@@ -27,8 +27,7 @@ from seriatim import (
     history,
 )
 from seriatim.cli import _connect, main
-from seriatim.cli._ports import Note
-from seriatim.cli._printing import describe_note
+from seriatim.cli._notes import Note, describe_note
 from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from seriatim import GroupDescription, GroupPartition, Topic, TopicDescription, TopicSettings
+from seriatim import GroupDescription, GroupPartition, Message, Topic, TopicDescription, TopicSettings
 from seriatim.cli import consume as module
 from seriatim.cli._end import TopicEnd
-from seriatim.cli._ports import Delivered
 from seriatim.cli.consume import ConsumeOptions, Consumption
 from seriatim_api.errors import DeadlineExceededError, UnavailableError, UnknownGroupError, UnknownTopicError
 from seriatim_api.ids import make_offset
 
-from .memory import chain_of, place_of, segment_of
+from .memory import chain_of, message_at, place_of, segment_of
 
 OPTIONS = ConsumeOptions("t", "g", "earliest", None, follow=False, output="raw")
 
@@ -65,7 +63,7 @@ class Cluster:
         self.segment = 1
         self.acked = 0
         self.stands = False
-        self._arrived = asyncio.Event()
+        self.has_arrived = False
 
     async def describe_topic(self, name: str) -> TopicDescription:
         segments = tuple(segment_of(no, "g0", ("g0-0",), "SEALED", 0) for no in range(1, 5))
@@ -79,23 +77,22 @@ class Cluster:
         if self.segment < 5:
             self.segment += not self.stands
             return GroupDescription(topic, group, (place_of(0, self.segment, 0, 0, end_is_at_least=True),))
-        self._arrived.set()
+        self.has_arrived = True
         return GroupDescription(topic, group, (place_of(0, 5, self.acked, 1 - self.acked),))
 
-    async def batches(self) -> AsyncIterator[list[Delivered]]:
-        await self._arrived.wait()
-        yield [Delivered(0, make_offset(5, 0), None, b"late", 0)]
-        await asyncio.Event().wait()
+    async def fetch(self, _max_messages: int, timeout_s: float) -> list[Message]:
+        await asyncio.sleep(timeout_s)
+        late = message_at("t", 0, 0, b"late")._replace(offset=make_offset(5, 0))
+        return [late] if self.has_arrived and not self.acked else []
 
-    async def ack(self, _last: Delivered) -> bool:
+    async def ack(self, _message: Message) -> bool:
         self.acked = 1
         return True
 
 
-async def consume(topic: Cluster) -> bytes:
+async def consume(cluster: Any) -> bytes:
     printed: list[bytes] = []
-    admin: Any = topic
-    await Consumption(OPTIONS, topic, None, printed.append, lambda: None, admin).run()
+    await Consumption(OPTIONS, cluster, None, printed.append, lambda: None, cluster).run()
     return b"".join(printed)
 
 
@@ -106,21 +103,21 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_empty_segments_are_not_the_end() -> None:
-    topic = Cluster()
-    topic.errors = [UnavailableError("gone"), UnknownGroupError("not yet")]
-    assert await consume(topic) == b"late\n"
+    cluster = Cluster()
+    cluster.errors = [UnavailableError("gone"), UnknownGroupError("not yet")]
+    assert await consume(cluster) == b"late\n"
 
 
 async def test_a_group_that_stands_still_is_an_error_and_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STALLED_S", 0.01)
-    topic = Cluster()
-    topic.stands = True
+    cluster = Cluster()
+    cluster.stands = True
     with pytest.raises(DeadlineExceededError, match="partition 0 has messages that this group has not read"):
-        await consume(topic)
+        await consume(cluster)
 
 
 async def test_a_topic_that_is_gone_is_said() -> None:
-    topic = Cluster()
-    topic.errors = [UnknownTopicError("gone")]
+    cluster = Cluster()
+    cluster.errors = [UnknownTopicError("gone")]
     with pytest.raises(UnknownTopicError):
-        await consume(topic)
+        await consume(cluster)

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 from seriatim import Client, Gap, history, sync
-from seriatim.cli import _connect
-from seriatim.cli._ports import Note
+from seriatim.cli._notes import Note, Notes
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 
@@ -83,7 +82,7 @@ async def test_a_broker_that_jumps_and_says_nothing_is_found_out() -> None:
 
 def test_the_command_notes_from_where_to_where_and_how_many() -> None:
     notes: list[Note] = []
-    _connect._Notes(notes.append).gap(GAP)
+    Notes(notes.append).gap(GAP)
     assert notes == [
         Note("gap", 0, make_offset(1, 0), make_offset(1, 2), "dropped by retention, 2 messages at most"),
     ]

@@ -1,18 +1,14 @@
-"""Prints messages, and notes about them."""
+"""Messages as lines of output, and values of the client in the form that JSON output has."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import click
 from seriatim_api.ids import format_offset
 
-from seriatim.cli._ports import Delivered, Note
-from seriatim.cli._settings import Settings
-
 if TYPE_CHECKING:
-    from seriatim import Chain
+    from seriatim import Chain, Message
 
 PAGE_SEGMENT_COUNT: Final = 256
 """Segments on each page of a chain's older segments."""
@@ -20,7 +16,7 @@ PAGE_SEGMENT_COUNT: Final = 256
 Format = Literal["raw", "json", "pretty"]
 
 
-def render(message: Delivered, output: Format) -> bytes:
+def render(message: Message, output: Format) -> bytes:
     """The line that is printed for a message, with a newline at its end."""
     if output == "raw":
         return message.value + b"\n"
@@ -68,33 +64,3 @@ def chain_fields(chain: Chain) -> dict[str, Any]:
         ],
         "older_segment_count": older_segment_count(chain),
     }
-
-
-def print_note(settings: Settings, note: Note) -> None:
-    """Print a note on stderr: a line for people, or a JSON object with `--output json`."""
-    if settings.as_json:
-        offset = None if note.offset is None else format_offset(note.offset)
-        fields = {"note": note.kind, "partition": note.partition, "offset": offset, "text": note.text}
-        click.echo(json.dumps(fields), err=True)
-    else:
-        click.echo(f"# {describe_note(note)}", err=True)
-
-
-def describe_note(note: Note) -> str:
-    """A note as a line for people."""
-    where = "" if note.offset is None else f" at {format_offset(note.offset)}"
-    more = f": {note.text}" if note.text else ""
-    until = "" if note.end_offset is None else f" to {format_offset(note.end_offset)}"
-    words = {
-        "active": f"active{where}{more}",
-        "standby": f"standing by{more}",
-        "crossed": f"crossed into the segment{where}{more}",
-        "gap": f"gap{where.replace(' at', ' from')}{until}{more}",
-        "revoked": f"not active any more{more}",
-        "rewind": f"the group was rewound, and goes on{where}",
-        "skip": f"the group skipped messages, and goes on{where}",
-        "pause": "the group is paused",
-        "resume": "the group is resumed",
-        "moved": f"the group begins anew{where}",
-    }
-    return f"partition {note.partition}: {words[note.kind]}"

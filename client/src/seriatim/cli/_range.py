@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import format_offset, make_offset, split_offset
 
+import seriatim
 from seriatim.cli import _connect
+from seriatim.cli._notes import Note, print_note
 from seriatim.cli._places import Written
-from seriatim.cli._ports import At, OffsetRow, RangePort
-from seriatim.cli._printing import Format, print_note, render
+from seriatim.cli._printing import Format, render
 from seriatim.cli._running import first_of, interruptible
 from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from seriatim import Client, LostRange, PartitionOffset
 
 SEGMENTS_BACK: Final = 8
 """With --last: the command first looks at this many segments, then at four times as many, and so on."""
@@ -74,10 +76,8 @@ async def print_range(settings: Settings, options: RangeOptions) -> int:
         text = place.explain() if place is not None else None
         if text is not None and not settings.as_json:
             click.echo(f"# {text}", err=True)
-    async with AsyncExitStack() as stack:
-        port = await stack.enter_async_context(_connect.ranges(settings))
-        stop = await stack.enter_async_context(interruptible())
-        printing = RangePrinter(settings, options, port, sys.stdout.buffer.write, sys.stdout.buffer.flush)
+    async with _connect.client(settings) as client, interruptible() as stop:
+        printing = RangePrinter(settings, options, client, sys.stdout.buffer.write, sys.stdout.buffer.flush)
         await first_of(stop, printing.run())
         return printing.count
 
@@ -88,7 +88,7 @@ class RangePrinter:
     Args:
         settings: The form in which notes are printed.
         options: What to print.
-        port: Reads from the cluster.
+        client: Reads from the cluster.
         write: Takes the output.
         flush: Flushes the output.
     """
@@ -97,13 +97,13 @@ class RangePrinter:
         self,
         settings: Settings,
         options: RangeOptions,
-        port: RangePort,
+        client: Client,
         write: Callable[[bytes], Any],
         flush: Callable[[], Any],
     ) -> None:
         self._settings = settings
         self._options = options
-        self._port = port
+        self._client = client
         self._write = write
         self._flush = flush
         self.count = 0
@@ -130,7 +130,7 @@ class RangePrinter:
         places = {row.partition: max(starts[row.partition], row.offset) for row in ends}
         while options.follow:
             await asyncio.sleep(LOOK_S)
-            for row in await self._port.offsets(options.topic, "end", partitions):
+            for row in await self._client.offsets(options.topic, "end", partitions=partitions):
                 begun = places[row.partition]
                 if row.offset > begun:
                     places[row.partition] = row.offset
@@ -138,17 +138,17 @@ class RangePrinter:
                         return True
         return True
 
-    async def _starts(self, partitions: Sequence[int] | None, ends: Sequence[OffsetRow]) -> dict[int, int]:
+    async def _starts(self, partitions: Sequence[int] | None, ends: Sequence[PartitionOffset]) -> dict[int, int]:
         if self._options.last is None:
             starts = await self._resolve(self._options.start, partitions)
             return {row.partition: row.offset for row in starts}
-        firsts = await self._port.offsets(self._options.topic, "earliest", partitions)
+        firsts = await self._client.offsets(self._options.topic, "earliest", partitions=partitions)
         return {
             first.partition: await self._back(first, end.offset, self._options.last)
             for first, end in zip(firsts, ends, strict=True)
         }
 
-    async def _back(self, first: OffsetRow, end: int, count: int) -> int:
+    async def _back(self, first: PartitionOffset, end: int, count: int) -> int:
         """The offset `count` messages before the end. If there are fewer, the first offset that is kept."""
         if end <= first.offset:
             return end
@@ -157,7 +157,8 @@ class RangePrinter:
         while True:  # a chain may be long, so look only at its newest segments if they have enough messages
             begin = max(first.offset, make_offset(max(last_segment - window, 0), 0))
             left = count
-            for piece in reversed(await self._port.pieces(self._options.topic, first.partition, begin, end)):
+            plan = await self._client.plan_range(self._options.topic, first.partition, begin, end)
+            for piece in reversed(plan.pieces):
                 if piece.rows >= left:
                     return piece.end - left
                 left -= piece.rows
@@ -168,15 +169,14 @@ class RangePrinter:
             click.echo(f"# partition {first.partition} has only {count - left:,} messages", err=True)
         return first.offset
 
-    async def _resolve(self, place: Written, partitions: Sequence[int] | None) -> list[OffsetRow]:
-        at = place.at
+    async def _resolve(self, place: Written, partitions: Sequence[int] | None) -> Sequence[PartitionOffset]:
+        topic, at = self._options.topic, place.at
         if isinstance(at, int):
             assert partitions is not None
-            return [OffsetRow(partitions[0], at, 0)]
-        asked: At = at
-        return await self._port.offsets(self._options.topic, asked, partitions)
+            return [seriatim.PartitionOffset(topic, "", partitions[0], 0, at, 0, None, blocked=False, found=True)]
+        return await self._client.offsets(topic, at, partitions=partitions)
 
-    def _tell_blocked(self, ends: Sequence[OffsetRow]) -> None:
+    def _tell_blocked(self, ends: Sequence[PartitionOffset]) -> None:
         for row in ends:
             if row.blocked and not self._settings.as_json:
                 click.echo(
@@ -190,13 +190,17 @@ class RangePrinter:
         options = self._options
         if start == end:
             return False
-        note = partial(print_note, self._settings)
-        async for messages in self._port.read(options.topic, partition, start, end, note):
-            wanted = messages if options.count is None else messages[: options.count - self.count]
-            for message in wanted:
-                self._write(render(message, options.output))
-            self._flush()
-            self.count += len(wanted)
-            if options.count is not None and self.count >= options.count:
-                return True
+        async with self._client.read_range(options.topic, partition, start, end, on_loss=self._lose) as reader:
+            while messages := await reader.fetch():
+                wanted = messages if options.count is None else messages[: options.count - self.count]
+                for message in wanted:
+                    self._write(render(message, options.output))
+                self._flush()
+                self.count += len(wanted)
+                if options.count is not None and self.count >= options.count:
+                    return True
         return False
+
+    def _lose(self, loss: LostRange) -> None:
+        reason = "declared lost" if loss.reason == "lost" else "dropped by retention"
+        print_note(self._settings, Note("gap", loss.partition, loss.start, loss.end, reason))

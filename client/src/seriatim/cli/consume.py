@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,24 +20,27 @@ from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
 from seriatim.cli._end import TopicEnd
+from seriatim.cli._notes import Note, Notes, print_note
 from seriatim.cli._places import HELP, PlaceType, Written
-from seriatim.cli._ports import ConsumerPort, Delivered, Note
-from seriatim.cli._printing import Format, print_note, render
+from seriatim.cli._printing import Format, render
 from seriatim.cli._range import RangeOptions, print_range
 from seriatim.cli._running import first_of, interruptible, run
 from seriatim.cli._settings import Settings
 from seriatim.history import HistoryWriter
 
 if TYPE_CHECKING:
-    from seriatim import Admin
+    from seriatim import Admin, Consumer, Message
     from seriatim._settings import Target
 
 IDLE_S: Final = 1.0
 """If no message came in this many seconds before the user ends the command, the history says that the group had read
 everything."""
 
+FETCH_MESSAGE_COUNT: Final = 500
+
 LOOK_S: Final = 0.25
-"""With --no-follow: seconds between two questions to the brokers whether the group has reached the end."""
+"""Seconds that a fetch waits for messages. With --no-follow also: seconds between two questions to the brokers whether
+the group has reached the end."""
 
 STALLED_S: Final = 60.0
 """With --no-follow: if the group makes no progress for this many seconds, the command fails. Failovers take seconds."""
@@ -156,17 +159,26 @@ def _group_start(start: Written, until: Written | None, last: int | None, partit
 
 
 async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> int:
-    notes = _note_printer(settings, options, history)
-    port_of = _connect.consumer(settings, options.topic, options.group, start=options.start, on_note=notes)
-    async with AsyncExitStack() as stack:
-        admin = None
-        if not options.follow:
-            admin = (await stack.enter_async_context(_connect.client(settings))).admin()
-        port = await stack.enter_async_context(port_of)
-        stop = await stack.enter_async_context(interruptible())
-        consumption = Consumption(options, port, history, sys.stdout.buffer.write, sys.stdout.buffer.flush, admin)
-        if await first_of(stop, consumption.run()) is None:
-            consumption.interrupted()
+    notes = Notes(_note_printer(settings, options, history))
+    async with (
+        _connect.client(settings) as client,
+        client.consumer(
+            options.topic,
+            options.group,
+            start=options.start,
+            on_gap=notes.gap,
+            on_assignment=notes.assignment,
+            on_group_change=notes.group_change,
+        ) as consumer,
+        interruptible() as stop,
+    ):
+        admin = None if options.follow else client.admin()
+        consumption = Consumption(options, consumer, history, sys.stdout.buffer.write, sys.stdout.buffer.flush, admin)
+        try:
+            if await first_of(stop, consumption.run()) is None:
+                consumption.interrupted()
+        finally:
+            notes.close()
         return consumption.count
 
 
@@ -175,7 +187,7 @@ class Consumption:
 
     Args:
         options: The command's options.
-        port: The consumer.
+        consumer: The consumer.
         history: Where deliveries are recorded; None: nowhere.
         write: Takes the output.
         flush: Flushes the output. Called before the messages are acknowledged.
@@ -185,7 +197,7 @@ class Consumption:
     def __init__(
         self,
         options: ConsumeOptions,
-        port: ConsumerPort,
+        consumer: Consumer,
         history: HistoryWriter | None,
         write: Callable[[bytes], Any],
         flush: Callable[[], Any],
@@ -195,7 +207,7 @@ class Consumption:
         self._options = options
         self._admin = admin
         self._end: TopicEnd | None = None  # only without --follow, and when it is known
-        self._port = port
+        self._consumer = consumer
         self._history = history
         self._write = write
         self._flush = flush
@@ -212,7 +224,8 @@ class Consumption:
         if self._admin is not None:
             watching = asyncio.create_task(self._watch_end(self._admin), name="end-of-topic")
         try:
-            async for batch in _steadily(self._port.batches(), LOOK_S):
+            while True:
+                batch = await self._consumer.fetch(FETCH_MESSAGE_COUNT, LOOK_S)
                 if batch:
                     await self._take(batch)
                     self._last_at = time.monotonic()
@@ -223,7 +236,6 @@ class Consumption:
                     assert self._end is not None
                     self._record_end(drained=self._end.is_drained)
                     return True
-            return True
         finally:
             if watching is not None:
                 watching.cancel()
@@ -269,7 +281,7 @@ class Consumption:
             f"`seriatim group describe {self._options.topic} {self._options.group}`"
         )
 
-    async def _take(self, batch: list[Delivered]) -> None:
+    async def _take(self, batch: list[Message]) -> None:
         if self._options.count is not None:
             batch = batch[: self._options.count - self.count]
         for message in batch:
@@ -281,7 +293,7 @@ class Consumption:
         for message in last.values():
             if self._history is not None:
                 self._history.flush()  # if the process is killed, the history has each acknowledged delivery
-            acked = await self._port.ack(message)
+            acked = await self._consumer.ack(message)
             if acked and self._history is not None:
                 self._history.ack(
                     group=self._options.group,
@@ -290,14 +302,15 @@ class Consumption:
                     offset=message.offset,
                 )
 
-    def _record(self, batch: list[Delivered]) -> None:
+    def _record(self, batch: list[Message]) -> None:
         if self._history is None:
             return
         for message in batch:
+            message_id = message.headers.get(_connect.MESSAGE_ID_HEADER, b"").decode(errors="replace")
             self._history.deliver(
-                message.message_id or f"{message.partition}/{format_offset(message.offset)}",
+                message_id or f"{message.partition}/{format_offset(message.offset)}",
                 group=self._options.group,
-                consumer=self._port.name,
+                consumer=self._consumer.name,
                 topic=self._options.topic,
                 partition=message.partition,
                 offset=message.offset,
@@ -316,40 +329,6 @@ class Consumption:
         if self._history is not None:
             waiting = "" if drained else "interrupted by its user"
             self._history.end(self._options.group, topic=self._options.topic, drained=drained, waiting=waiting)
-
-
-async def _steadily(batches: AsyncIterator[list[Delivered]], pause_s: float) -> AsyncIterator[list[Delivered]]:
-    """The batches, and an empty one each time that none came for `pause_s` seconds."""
-    coming: asyncio.Task[list[Delivered]] | None = None
-    try:
-        while True:
-            if coming is None:
-                coming = asyncio.create_task(_next(batches), name="next-batch")
-            done, _ = await asyncio.wait((coming,), timeout=pause_s)
-            if not done:
-                yield []
-                continue
-            finished, coming = coming, None
-            try:
-                batch = finished.result()
-            except _ExhaustedError:
-                return
-            yield batch
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.wait((coming,))
-
-
-async def _next(batches: AsyncIterator[list[Delivered]]) -> list[Delivered]:
-    try:
-        return await anext(batches)
-    except StopAsyncIteration:
-        raise _ExhaustedError from None  # a task cannot raise StopAsyncIteration
-
-
-class _ExhaustedError(Exception):
-    """The consumer has ended."""
 
 
 def _note_printer(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> Callable[[Note], None]:
