@@ -40,7 +40,7 @@ Run = Callable[..., tuple[int, str, str]]
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     found = MemoryCluster()
     monkeypatch.setattr(_connect, "client", found.client)
-    monkeypatch.setattr(_connect, "STICKY_COUNT", 1)
+    monkeypatch.setattr("seriatim.cli.produce.STICKY_COUNT", 1)
     monkeypatch.setattr("seriatim.cli.chain.WATCH_PAUSE_S", 0.001)
     return found
 

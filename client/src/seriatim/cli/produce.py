@@ -8,24 +8,29 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import click
 from seriatim_api.errors import MessageTooLargeError
 from seriatim_api.ids import format_offset
 
+import seriatim
 from seriatim.cli import _connect
-from seriatim.cli._meter import SendMeter, describe
-from seriatim.cli._ports import ProducerPort, SendResult
+from seriatim.cli._meter import OutcomeName, SendMeter, describe
 from seriatim.cli._running import first_of, interruptible, live_line, run
 from seriatim.cli._settings import Settings
 from seriatim.cli._sources import LineTooLongError, Message, Pace, generate, parse_rate, read_lines, split_key
 from seriatim.history import HistoryWriter
+
+STICKY_COUNT: Final = 100
+"""How many messages without a key go to one partition before the next partition gets its turn: large batches, spread
+evenly."""
 
 GENERATED_AT_A_TIME: Final = 100
 ERRORS_SHOWN_MAX: Final = 5
@@ -127,11 +132,18 @@ def _history(path: Path, topic: str) -> HistoryWriter:
 
 
 async def _produce(settings: Settings, options: ProduceOptions, source: int, history: HistoryWriter | None) -> bool:
-    async with _connect.producer(settings, options.topic) as port, interruptible() as stop:
-        production = Production(settings, options, port, history)
-        async with live_line(settings, production.line):
-            await first_of(stop, production.send_all(messages(options, source), stop))
-            await port.flush()
+    async with (
+        _connect.client(settings) as client,
+        client.producer(options.topic) as producer,
+        interruptible() as stop,
+    ):
+        production = Production(settings, options, producer, history)
+        try:
+            async with live_line(settings, production.line):
+                await first_of(stop, production.send_all(messages(options, source), stop))
+                await production.flush()
+        finally:
+            await production.close()
     return production.finish()
 
 
@@ -165,19 +177,38 @@ async def messages(options: ProduceOptions, descriptor: int) -> AsyncIterator[It
         raise MessageTooLargeError(str(error)) from error
 
 
+class _Sent(NamedTuple):
+    """A message that waits for its outcome."""
+
+    delivery: seriatim.Delivery
+    message_id: str | None
+    at: float
+
+
 class Production:
-    """One use of the command: it sends in order, counts, records and prints."""
+    """One use of the command: it sends in order, counts, records and prints.
+
+    One task for each partition in use waits for the outcomes, in their order.
+    """
 
     def __init__(
-        self, settings: Settings, options: ProduceOptions, port: ProducerPort, history: HistoryWriter | None
+        self,
+        settings: Settings,
+        options: ProduceOptions,
+        producer: seriatim.Producer,
+        history: HistoryWriter | None,
     ) -> None:
         self._settings = settings
         self._options = options
-        self._port = port
+        self._producer = producer
+        self._name = producer.producer_id.hex()
         self._history = history
         self._meter = SendMeter(time.monotonic())
         self._sequences: dict[int, int] = {}
         self._errors: dict[str, int] = {}
+        self._turn = 0
+        self._waiting: dict[int, deque[_Sent]] = {}
+        self._settling: dict[int, asyncio.Task[None]] = {}
 
     def line(self) -> str:
         """The line on a terminal that shows the figures while the command runs."""
@@ -203,35 +234,67 @@ class Production:
             await asyncio.sleep(0)  # without it, a source that is always ready leaves no time for acknowledgements
         return True
 
+    async def flush(self) -> None:
+        """Wait until every message has its outcome, at most for the producer's delivery time-out."""
+        await self._producer.flush()
+        await asyncio.gather(*self._settling.values())
+
+    async def close(self) -> None:
+        """Wait for no more outcomes."""
+        for settling in tuple(self._settling.values()):
+            settling.cancel()
+        await asyncio.gather(*self._settling.values(), return_exceptions=True)
+
+    def _partition_of(self, message: Message) -> int:
+        if self._options.partition is not None:
+            return self._options.partition
+        if message.key is not None:
+            return self._producer.settings.partitioner(message.key, self._producer.partition_count)
+        self._turn += 1
+        return (self._turn - 1) // STICKY_COUNT % self._producer.partition_count
+
     async def _send(self, message: Message) -> None:
-        partition = self._options.partition
-        if partition is None:
-            partition = self._port.partition_of(message)
+        partition = self._partition_of(message)
         message_id = self._record_send(message, partition)
         sent_at = time.monotonic()
         self._meter.send(sent_at)
+        headers = None if message_id is None else {_connect.MESSAGE_ID_HEADER: message_id.encode()}
+        delivery = await self._producer.send(message.value, message.key, partition, headers=headers)
+        self._waiting.setdefault(partition, deque()).append(_Sent(delivery, message_id, sent_at))
+        if partition not in self._settling:
+            settling = asyncio.create_task(self._settle(partition), name=f"outcomes-{partition}")
+            self._settling[partition] = settling
 
-        def done(result: SendResult) -> None:
+    async def _settle(self, partition: int) -> None:
+        waiting = self._waiting[partition]
+        while waiting:
+            sent = waiting[0]
+            outcome: OutcomeName = "ok"
+            offset, error = None, ""
+            try:
+                offset = (await sent.delivery).offset
+            except seriatim.SendError as failure:
+                outcome, error = "failed" if failure.outcome == "failed" else "unknown", str(failure)
+            waiting.popleft()
             now = time.monotonic()
-            self._meter.outcome(result.outcome, sent_at, now)
-            if self._history is not None and message_id is not None:
-                self._history.outcome(message_id, result.outcome, offset=result.offset)
-            if result.error:
-                self._errors[result.error] = self._errors.get(result.error, 0) + 1
+            self._meter.outcome(outcome, sent.at, now)
+            if self._history is not None and sent.message_id is not None:
+                self._history.outcome(sent.message_id, outcome, offset=offset)
+            if error:
+                self._errors[error] = self._errors.get(error, 0) + 1
             if self._options.verbose:
-                self._print_receipt(result, (now - sent_at) * 1000)
-
-        await self._port.send(message, partition, message_id, done)
+                self._print_outcome(outcome, partition, offset, (now - sent.at) * 1000, error)
+        del self._settling[partition]
 
     def _record_send(self, message: Message, partition: int) -> str | None:
         if self._history is None:
             return None
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + 1
-        message_id = f"{self._port.name}/{partition}/{sequence}"
+        message_id = f"{self._name}/{partition}/{sequence}"
         self._history.send(
             message_id,
-            producer=self._port.name,
+            producer=self._name,
             topic=self._options.topic,
             partition=partition,
             sequence=sequence,
@@ -239,21 +302,18 @@ class Production:
         )
         return message_id
 
-    def _print_receipt(self, result: SendResult, latency_ms: float) -> None:
-        offset = None if result.offset is None else format_offset(result.offset)
+    def _print_outcome(
+        self, outcome: OutcomeName, partition: int, offset: int | None, latency_ms: float, error: str
+    ) -> None:
+        place = None if offset is None else format_offset(offset)
         if self._settings.as_json:
+            latency_ms = round(latency_ms, 2)
             self._settings.emit(
-                {
-                    "outcome": result.outcome,
-                    "partition": result.partition,
-                    "offset": offset,
-                    "ms": round(latency_ms, 2),
-                    "error": result.error,
-                }
+                {"outcome": outcome, "partition": partition, "offset": place, "ms": latency_ms, "error": error}
             )
         else:
-            where = f"{result.partition}  {offset or '-':<12}"
-            click.echo(f"{result.outcome:<7} {where} {latency_ms:8.2f} ms  {result.error}".rstrip())
+            where = f"{partition}  {place or '-':<12}"
+            click.echo(f"{outcome:<7} {where} {latency_ms:8.2f} ms  {error}".rstrip())
 
     def finish(self) -> bool:
         """Print the summary. Returns whether every message is ok."""
