@@ -303,6 +303,7 @@ class MemoryAdmin:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self._watched: set[int] = set()
+        self._is_interrupted = False
 
     async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> Topic:
         if name in self._cluster.topics:
@@ -335,12 +336,14 @@ class MemoryAdmin:
         return chain_of(topic, partition, 7, ("g0", "g1"), (*older, segment), pages=int(bool(older)))
 
     async def watch_chain(self, topic: str, partition: int) -> AsyncIterator[Chain]:
-        """The stream breaks once; when it is watched again, the user presses Ctrl-C."""
+        """The stream breaks once; when one is watched again, the user presses Ctrl-C once."""
         yield await self.describe_chain(topic, partition)
         if partition not in self._watched:
             self._watched.add(partition)
             raise UnavailableError("the stream broke")
-        os.kill(os.getpid(), signal.SIGINT)
+        if not self._is_interrupted:  # a second one would end the process, as it should
+            self._is_interrupted = True
+            os.kill(os.getpid(), signal.SIGINT)
         await asyncio.Event().wait()
 
     async def list_groups(self, topic: str) -> list[str]:
