@@ -63,9 +63,9 @@ class Brokers:
         files = self._cluster.tls.client
         return {"tlsCa": str(files.ca), "tlsCert": str(files.cert), "tlsKey": str(files.key)}
 
-    def kill(self, broker: str) -> None:
-        """SIGKILL."""
-        self.run(self._cluster.kill(broker))
+    def kill(self, *victims: str) -> None:
+        """Kill brokers at the same moment."""
+        self.run(self._cluster.kill(*victims))
 
     def whole(self) -> None:
         """All brokers run and are ready."""
