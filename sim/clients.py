@@ -23,7 +23,7 @@ from .schedule import Schedule
 
 if TYPE_CHECKING:
     from .brokers import Broker
-    from .checkers import Judge
+    from .judge import Judge
     from .network import Network
 
 RESOLVE_DEADLINE_US = 300_000

@@ -20,8 +20,8 @@ from seriatim_broker.core.values.events import (
 )
 from seriatim_broker.core.values.log import Batch
 
-from .checkers import Judge, messages_of
 from .clients import LOOK_US, RESOLVE_DEADLINE_US, SILENCE_US, Clients, Stream, ask_consumer_route
+from .judge import Judge, messages_of
 
 PING_US = 200_000
 CONFIG = ct.ConsumerConfig(join_timeout_ms=250, ack_interval_ms=5, session_ms=1000, backoff_ms_min=2, backoff_ms_max=60)
@@ -81,7 +81,7 @@ class SimConsumer:
         """The application is told that the topic was deleted, and reads no more."""
         if self.alive:
             self._tell("the topic was deleted")
-            self._judge.seen_states.add("consumer told of a deleted topic")
+            self._judge.seen.states.add("consumer told of a deleted topic")
             self.crash()
 
     def _ping(self) -> None:
@@ -180,7 +180,7 @@ class SimConsumer:
             )
             self._pass(effect.segment, effect.to_index)
         elif isinstance(effect, ct.GroupChanged):
-            self._judge.seen_states.add(f"consumer told of {effect.what}")
+            self._judge.seen.states.add(f"consumer told of {effect.what}")
         elif isinstance(effect, ct.GapFound) and effect.end_offset:
             first = make_offset(effect.segment, effect.from_index)
             self._judge.dropped_told(self.group, self.partition, first, effect.end_offset)
@@ -192,7 +192,7 @@ class SimConsumer:
         elif (
             isinstance(effect, ct.Ended)
             and isinstance(effect.error, core.ReplyError)
-            and (effect.error.number == UnknownTopicError.number and self.partition in self._judge.gone)
+            and (effect.error.number == UnknownTopicError.number and self.partition in self._judge.seen.gone)
         ):
             self._topic_gone()
         elif isinstance(effect, ct.Ended):
@@ -247,7 +247,7 @@ class SimConsumer:
                 self._clients.send(stream, event)
 
     def _join(self, effect: ct.SendJoin) -> None:
-        self._judge.subscribed[effect.stream, effect.subscription] = (self.group, self.partition)
+        self._judge.subscribed(effect.stream, effect.subscription, self.group, self.partition)
         self._send(
             effect.stream,
             ConsumerJoin(

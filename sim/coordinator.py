@@ -31,7 +31,7 @@ from .schedule import Schedule
 
 if TYPE_CHECKING:
     from .brokers import Broker, Process
-    from .checkers import Judge
+    from .judge import Judge
 
 LATE_HINT_US = 1_500_000
 """When a broker hears of a certificate whose first notice was lost: its watch goes on from its last place."""
@@ -175,7 +175,7 @@ class SimCoordinator:
             return
         self._schedule.tell("coord", f"certificate of {run}")
         if self.tidies and self.records.remove_older_certificates(run):
-            self._judge.seen_states.add("certificates removed")
+            self._judge.seen.states.add("certificates removed")
         for name in sorted(self._brokers):
             if self._schedule.rng.random() < 0.8:
                 self._schedule.after(self._schedule.rng.randint(500, 50_000), self._hint, name, run)
@@ -188,7 +188,7 @@ class SimCoordinator:
         The world makes the others read it at once; the product does not. ADR 0024 says what may happen if they do not.
         """
         self.records.write_certificate(run)
-        self._judge.seen_states.add("certified falsely")
+        self._judge.seen.states.add("certified falsely")
         self._schedule.tell("coord", f"false certificate of {run}")
         for name in sorted(self._brokers):
             if name != run.member.broker:

@@ -16,7 +16,7 @@ from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
 
 from .brokers import checksum
-from .checkers import Judge
+from .judge import Judge
 from .runtime_brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
 from .runtime_injector import RuntimeInjector
 from .runtime_world import RuntimeWorld
@@ -90,7 +90,7 @@ class DisksWorld(RuntimeWorld):
         broker = process.broker
         if broker.process is not process:
             return
-        self.judge.seen_states.add("disk failed")
+        self.judge.seen.states.add("disk failed")
         self.schedule.tell("FAULT", f"{broker.name} ends, for its disk failed")
         self.network.process_ended(process, silent=False)
         process.end()

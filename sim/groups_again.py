@@ -60,7 +60,7 @@ class GroupMaker:
         if self._is_deleted:
             self._count += 1
             self._label = f"{name}#{self._count}"
-            world.judge.seen_states.add("group made again")
+            world.judge.seen.states.add("group made again")
             world.schedule.after(world.schedule.rng.choice(PAUSES_US), self._begin, self._label)
             return
         running = [broker.process for broker in world.brokers.values() if broker.process is not None]

@@ -167,7 +167,7 @@ class GroupsWorld(RuntimeWorld):
                 try:
                     await groups.set(group, INTENTS[what], None, guard)
                 except StaleOperatorError:
-                    self.judge.seen_states.add("older operator")
+                    self.judge.seen.states.add("older operator")
                     return
                 except SeriatimError:
                     await asyncio.sleep(ATTEMPT_PAUSE_S)
@@ -199,7 +199,7 @@ class GroupsWorld(RuntimeWorld):
         for broker in self.brokers.values():
             if broker.is_awaited:
                 self.schedule.tell("FAULT", f"{broker.name} is added")
-                self.judge.seen_states.add("group added")
+                self.judge.seen.states.add("group added")
                 broker.is_awaited = False
                 self._start_again(broker)
 
@@ -211,7 +211,9 @@ class GroupsWorld(RuntimeWorld):
                 if segment.state is SegmentState.UNSETTLED:
                     members += segment.members
                 elif segment.state is SegmentState.SEALED:
-                    whole = [member for member in segment.members if self.judge.is_whole(partition, segment, member)]
+                    whole = [
+                        member for member in segment.members if self.judge.seen.is_whole(partition, segment, member)
+                    ]
                     members += whole if len(whole) == 1 else []
         brokers = dict.fromkeys(member.broker for member in members if self.brokers[member.broker].member == member)
         return [self.brokers[name] for name in brokers if _serves(self.brokers[name].process)]
@@ -238,7 +240,7 @@ class GroupsWorld(RuntimeWorld):
             self.judge.said_safe(self.brokers[broker].member, map(self._chain, self.partitions))
             go_on()
         else:
-            self.judge.seen_states.add(f"not safe: {answer.verdict.name}")
+            self.judge.seen.states.add(f"not safe: {answer.verdict.name}")
 
     def _do(self, loop: ProcessLoop, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         loop.call_soon(lambda: loop.create_task(work(), name=name))

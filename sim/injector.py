@@ -329,7 +329,7 @@ class Injector(ServingFaults):
 
     def _certify_falsely(self, broker: Broker, run: int, own_us: int) -> None:
         if broker.process is not None and broker.run == run:
-            self._world.judge.certified_falsely[RunId(broker.member, run)] = None
+            self._world.judge.seen.certified_falsely[RunId(broker.member, run)] = None
             self._world.coordinator.certify_falsely(RunId(broker.member, run), own_us)
 
     def _give_up(self, broker: Broker, process: Any, run: int, is_known: bool) -> None:
@@ -443,7 +443,7 @@ class Injector(ServingFaults):
 
     def _older_disk(self, back_us: Callable[[bool], int]) -> None:
         chain, _ = self._world.coordinator.records.chain(self._partition())
-        if chain is None or self._world.judge.graveyard:
+        if chain is None or self._world.judge.seen.graveyard:
             return
         segment = chain.open_segment
         brokers = [self._world.brokers[member.broker] for member in segment.members]
@@ -459,13 +459,13 @@ class Injector(ServingFaults):
             self._tell(f"{[broker.name for broker in brokers]} end, and {older.name} gets its older copy")
             for broker in brokers:
                 self._end_at_once(broker)
-            self._world.judge.graveyard.append((older.member, older.disk.durable.twin()))
-            self._world.judge.seen_states.add("older disk")
+            self._world.judge.seen.graveyard.append((older.member, older.disk.durable.twin()))
+            self._world.judge.seen.states.add("older disk")
             copy.crash(0)
             older.disk = copy
             waits = [back_us(broker is older) for broker in brokers]
             if max(waits) > self._world.config.second_member_us:
-                self._world.judge.contradicted[chain.partition, segment.no] = 0
+                self._world.judge.seen.contradicted[chain.partition, segment.no] = 0
             for broker, wait_us in zip(brokers, waits, strict=True):
                 self._schedule.after(wait_us, self._restart, broker)
 
@@ -713,7 +713,7 @@ class Injector(ServingFaults):
             self._schedule.after(20_000, self._rebuild)
             return
         if any(process.core.state.coordinator.behind for process in processes if process is not None):
-            self._world.judge.seen_states.add("coordinator behind")
+            self._world.judge.seen.states.add("coordinator behind")
         self._world.coordinator.rebuild(processes)
         self._snapshots.clear()
         self._is_restoring = self._world.waits_for_rebuild = False
@@ -826,7 +826,7 @@ class Injector(ServingFaults):
 
         def answered(answer: Any) -> None:
             if kind and answer.error is None:
-                self._world.judge.seen_states.add(kind)
+                self._world.judge.seen.states.add(kind)
 
         request = self._world.clients.ask(None, answered)
         until = process.to_mono(self._schedule.now_us + self._rng.randint(50_000, 400_000))

@@ -184,4 +184,4 @@ class People:
         if error is None:
             world.judge.operated(wish.group, wish.operation, wish.id, was_done=effect.was_done)
         else:
-            world.judge.seen_states.add(f"operation refused: {type(error).__name__}")
+            world.judge.seen.states.add(f"operation refused: {type(error).__name__}")

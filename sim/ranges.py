@@ -22,8 +22,8 @@ from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.segment import SegmentState
 
 from .brokers import checksum
-from .checkers import Judge, messages_of
 from .clients import Clients
+from .judge import Judge, messages_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -79,7 +79,7 @@ class SimRangeReader:
             return
         self._acknowledged = {
             message
-            for message, fate in self.judge.fates.items()
+            for message, fate in self.judge.seen.fates.items()
             if fate.partition == self.partition and fate.outcome == "ok" and fate.level >= 4
         }
         master = chain.open_segment.master.broker
@@ -96,7 +96,7 @@ class SimRangeReader:
         chain = answer.chain
         if chain.open_segment.base is None:
             unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
-            self.judge.seen_states.add("range blocked")
+            self.judge.seen.states.add("range blocked")
             self._acknowledged = set()
             end = make_offset(unsettled.no, 0)
         elif answer.is_master and answer.readable_below is not None:
@@ -126,7 +126,7 @@ class SimRangeReader:
         if missing and not self.judge.is_gone(self.partition, missing):
             text = f"{self.label} reads to the end, {format_offset(end)}, and {missing} was acknowledged before"
             self.judge.fail("RANGE", text)
-        self.judge.seen_states.add("range read")
+        self.judge.seen.states.add("range read")
         offsets = sorted(offset for offset in view.first_at.values() if offset < end)
         if offsets and self.rng.random() < AGAIN_SHARE:
             start = self.rng.choice(offsets)
@@ -139,10 +139,10 @@ class SimRangeReader:
         """Read again, raw: each message is the one that stood there, or a repeat that was skipped."""
         known = self._found.get(offset)
         place = split_offset(offset)[0]
-        if known is not None and known != message and (self.partition, place) not in self.judge.losses.cut:
+        if known is not None and known != message and (self.partition, place) not in self.judge.seen.losses.cut:
             text = f"{self.label} finds {message} at {format_offset(offset)}, where it read {known} before"
             self.judge.fail("RANGE", text)
-        self.judge.seen_states.add("range read again")
+        self.judge.seen.states.add("range read again")
 
 
 class _Reading:
@@ -211,7 +211,7 @@ class _Reading:
         reader = self._reader
         end = int(error.details["end"])
         no = split_offset(end)[0]
-        if (reader.partition, no) not in reader.judge.losses.cut:
+        if (reader.partition, no) not in reader.judge.seen.losses.cut:
             reader.judge.fail("RANGE", f"{reader.label} is told: {error}")
         reader.begin_at(end)
 
@@ -229,7 +229,7 @@ class _Reading:
                 judge, partition = reader.judge, reader.partition
                 judge.skipped(reader.label, partition, event.segment_no, event.from_index, event.to_index)
                 judge.acknowledged(reader.label, partition, make_offset(event.segment_no, event.to_index - 1))
-                judge.seen_states.add("range skipped a repeat")
+                judge.seen.states.add("range skipped a repeat")
             case fx.RangeSegmentEnd():
                 cursor.end_segment(event.segment_no, event.sealed_len, event.sealed_checksum)
             case fx.RangeGap():

@@ -21,7 +21,7 @@ from seriatim_broker.runtime.looking_back import LOOK_DEADLINE_S, LOOK_S
 from seriatim_broker.runtime.rebuilding import Answers, Told, carry_out, make_plan
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from .checkers import PERSON
+from .judge import PERSON
 from .runtime_coordinator import CLUSTER
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Person:
         revision = self._world.coordinator.store.revision
         for process, _ in self._running():
             if _says(process):
-                self._world.judge.seen_states.add("coordinator behind")
+                self._world.judge.seen.states.add("coordinator behind")
             elif self._seen.get(process, 0) > revision and not process.frozen:
                 what = f"{process.name} has seen revision {self._seen[process]} of the coordinator"
                 self._world.judge.fail("ALARM", f"{what}, which is back at {revision}, and raises no alarm")
@@ -116,7 +116,7 @@ class Person:
             world.judge.fail("I13", f"all brokers told, and nothing may be written: {plan.refusals}")
         for step in plan.steps:
             world.schedule.tell(PERSON, step.text)
-            world.judge.seen_states.add("coordinator rebuilt")
+            world.judge.seen.states.add("coordinator rebuilt")
         return not await carry_out(client, plan)
 
     async def _ask_all(self) -> list[Told]:

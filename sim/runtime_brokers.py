@@ -268,7 +268,7 @@ class RuntimeProcess:
         """The broker's own code ended the process. It must if its run is certified falsely, and never otherwise."""
         if not self.alive:
             return
-        if isinstance(error, RunOverError) and RunId(self.member, self.run) in self._world.judge.certified_falsely:
+        if isinstance(error, RunOverError) and RunId(self.member, self.run) in self._world.judge.seen.certified_falsely:
             self._schedule.after(0, self._run_over)
             return
         if isinstance(error, RunOverError):

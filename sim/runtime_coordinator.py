@@ -22,8 +22,8 @@ from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, Coo
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 from seriatim_local.certificates import CertificateWriter
 
-from .checkers import PERSON, Judge
 from .faults import Options
+from .judge import PERSON, Judge
 from .schedule import Schedule
 
 CLUSTER = "sim"
@@ -107,7 +107,7 @@ class RuntimeCoordinator(CoordinatorServer):
 
     def certify_falsely(self, run: RunId, own_us: int) -> None:
         """Write, as the runner in error, a certificate of a run that lives. The run reads it only after `own_us`."""
-        self._judge.seen_states.add("certified falsely")
+        self._judge.seen.states.add("certified falsely")
         name = run.member.broker
         self.isolated[name] = self.isolated.get(name, 0) + 1
         self._schedule.after(own_us, self._reached_again, name)
@@ -156,7 +156,7 @@ class RuntimeCoordinator(CoordinatorServer):
             self._judge.fail("I7", f"{client} writes a chain whose pages {keys} are not all there")
         pages = [items[key].value for key in keys]
         if pages:
-            self._judge.seen_states.add("paged")
+            self._judge.seen.states.add("paged")
         chain = parse_chain(put.value, pages)
         before, _ = self.chain(partition)
         self._chains[partition] = (chain, revision)
@@ -199,7 +199,7 @@ class RuntimeCoordinator(CoordinatorServer):
 
     def _removed(self, delete: Delete) -> None:
         if delete.key.startswith("/seriatim/sim/cursors/"):
-            self._judge.seen_states.add("deleted cursor removed")
+            self._judge.seen.states.add("deleted cursor removed")
             assert self._cursors.pop(delete.key).deleted, delete.key
         elif delete.key.startswith(self.keys.tombstones):
-            self._judge.seen_states.add("tombstone removed")
+            self._judge.seen.states.add("tombstone removed")

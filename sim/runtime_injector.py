@@ -84,7 +84,7 @@ class RuntimeInjector(Injector):
     def _is_back(self, snapshot: Any) -> None:
         world: Any = self._world
         self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
-        world.judge.seen_states.add("coordinator empty" if snapshot is None else "coordinator older")
+        world.judge.seen.states.add("coordinator empty" if snapshot is None else "coordinator older")
         world.person.note_seen()
         world.coordinator.restore_snapshot(snapshot)
         world.waits_for_rebuild = True
@@ -216,11 +216,11 @@ class RuntimeInjector(Injector):
         elsewhere = f"{broker.name}'"
         if how != "linked":  # its run will be certified while it lives
             world.lost_a_disk()
-            world.judge.certified_falsely[RunId(broker.member, broker.run)] = None
+            world.judge.seen.certified_falsely[RunId(broker.member, broker.run)] = None
         copy = broker.copied(broker.name if how == "moved" else elsewhere)
         broker.copy = copy
         self._tell(f"a copy of the directory of {broker.name} is started at {copy.address}: {how}")
-        world.judge.seen_states.add(f"copy started, {how}")
+        world.judge.seen.states.add(f"copy started, {how}")
         world.disturbed()
         if how == "moved":
             world.network.move_away(broker.address, elsewhere)

@@ -88,7 +88,7 @@ class RuntimeWorld(World):
         """The slot gets an empty disk; the operator says so at its next start."""
         self._lost_disks += 1
         self.past_runs.extend(RunId(broker.member, run) for run in range(1, broker.run + 1))
-        self.judge.graveyard.append((broker.member, broker.real_disk.durable.twin()))
+        self.judge.seen.graveyard.append((broker.member, broker.real_disk.durable.twin()))
         broker.given_up = None
         broker.disk.wipe()
         broker.directory.wipe(self._incarnation())
@@ -116,11 +116,11 @@ class RuntimeWorld(World):
     def _displace(self, before: RuntimeBroker, copy: RuntimeBroker) -> None:
         """From now on the copy is the broker, whether or not the process with the original has ended."""
         self.schedule.tell("FAULT", f"{copy.name} is the process at {copy.address} now")
-        self.judge.seen_states.add("copy took over")
+        self.judge.seen.states.add("copy took over")
         self.brokers[copy.name] = copy
         before.copy = None
         self.displaced.append(before)
-        self.judge.displaced.append((before.member, before.disk.durable))
+        self.judge.seen.displaced.append((before.member, before.disk.durable))
         if copy.process is None:
             copy.start(self)
 
@@ -144,12 +144,12 @@ class RuntimeWorld(World):
             return
         original = self.brokers[broker.name]
         if original.copy is broker:
-            self.judge.seen_states.add("copy refused" if isinstance(error, DirectoryInUseError) else "copy failed")
+            self.judge.seen.states.add("copy refused" if isinstance(error, DirectoryInUseError) else "copy failed")
             self.network.process_ended(process, silent=False)
             process.end()
             original.copy = None
             return
-        self.judge.seen_states.add(f"start failed: {type(error).__name__}")
+        self.judge.seen.states.add(f"start failed: {type(error).__name__}")
         self.network.process_ended(process, silent=False)
         process.end()
         if broker.run:
@@ -235,7 +235,7 @@ class RuntimeWorld(World):
 
     def _run(self) -> None:
         super()._run()
-        if self.judge.gone:
+        if self.judge.seen.gone:
             self._run_until(self.schedule.now_us + FORGOTTEN_US)
             self.topics.check()
 

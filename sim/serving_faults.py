@@ -33,7 +33,7 @@ class ServingFaults:
         chain, _ = self._world.coordinator.records.chain(partition)
         if chain is None:
             return None
-        heads = [no for no in self._world.judge.heads(partition) if no < chain.open_segment.no]
+        heads = [no for no in self._world.judge.seen.heads(partition) if no < chain.open_segment.no]
         segment = chain.segment(self._rng.choice(heads)) if heads else None
         if segment is None:
             return None

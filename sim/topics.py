@@ -68,7 +68,7 @@ class TopicMaker:
         if record and record.incarnation == self.wanted and record.state == records_pb2.TOPIC_STATE_READY:
             self.is_busy = False
             world.schedule.tell("world", f"topic made again: {list(record.partition_ids)}")
-            world.judge.seen_states.add("topic made again")
+            world.judge.seen.states.add("topic made again")
             world.topic_made([PartitionId(partition) for partition in record.partition_ids])
             return
         leader = world.leader()
@@ -125,12 +125,12 @@ class TopicMaker:
         world, judge = self._world, self._world.judge
         for broker in world.brokers.values():
             images = broker.disk.durable.partitions
-            for partition in sorted(judge.gone & images.keys()):
+            for partition in sorted(judge.seen.gone & images.keys()):
                 if any(segment.tail for segment in images[partition].segments.values()):
                     judge.fail("GONE", f"{broker.name} keeps messages of {partition}, whose topic was deleted")
             if broker.process is not None and broker.process.watched is not None:
-                broker.process.watched.check_answered(judge.gone)
+                broker.process.watched.check_answered(judge.seen.gone)
         for follower in world.consumers:
-            if follower.alive and follower.partition in judge.gone:
+            if follower.alive and follower.partition in judge.seen.gone:
                 judge.fail("GONE", f"{follower.name} follows partition {follower.partition}, whose topic was deleted")
         judge.final_of_gone()

@@ -15,7 +15,7 @@ from .schedule import Schedule, Violation
 from .story import brief, is_noise
 
 if TYPE_CHECKING:
-    from .checkers import Judge
+    from .judge import Judge
 
 
 class Watched(Protocol):

@@ -31,13 +31,12 @@ from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import SegmentState
 
 from .brokers import WALL_MS_START, Broker
-from .checkers import Judge
 from .clients import Clients, SimProducer
 from .consumers import SimConsumer
 from .coordinator import SimCoordinator
 from .faults import Options, draw
 from .injector import Injector
-from .losses import own_tail
+from .judge import Judge, own_tail
 from .network import Network
 from .people import People
 from .publishing.surroundings import Publishing
@@ -211,7 +210,7 @@ class World:
         return Broker(name, group, self._incarnation())
 
     def _make_network(self) -> Any:
-        return Network(self.schedule, self.options, self.brokers, self.judge.seen_states)
+        return Network(self.schedule, self.options, self.brokers, self.judge.seen.states)
 
     def _make_coordinator(self) -> Any:
         return SimCoordinator(self.schedule, self.options, self.brokers, self.judge)
@@ -255,7 +254,7 @@ class World:
         """With a hung disk or a full broker group, and no other fault, everything is delivered within a bound."""
         until_us = self.schedule.now_us + self.options.drain_us + self.backlog_us()
         while (self.hung_brokers() or self.full_brokers()) and not self._flows():
-            self.judge.seen_states.add("hung at the end" if self.hung_brokers() else "full at the end")
+            self.judge.seen.states.add("hung at the end" if self.hung_brokers() else "full at the end")
             for broker in self.hung_brokers():
                 if self._is_only_eligible(broker.member):
                     injector.restart_hung(broker)
@@ -283,7 +282,7 @@ class World:
     def _lacks(self, group: str, partition: PartitionId, chain: Chain, open_length: int) -> bool:
         """Whether a group has not been given everything."""
         seen = len(self.judge.view(group, partition).firsts)
-        return seen < self.judge.wanted(group, partition, chain, open_length)
+        return seen < self.judge.wanted(group, chain, open_length)
 
     def _is_only_eligible(self, member: MemberId) -> bool:
         """Whether no other member may serve some segment: then only the certified end of its run helps."""
@@ -338,7 +337,7 @@ class World:
         for broker, process in zip(self.brokers.values(), processes, strict=True):
             if process is None or process.frozen or not process.is_serving:
                 return False
-            if RunId(broker.member, broker.run) in self.judge.certified_falsely:
+            if RunId(broker.member, broker.run) in self.judge.seen.certified_falsely:
                 return False
         return all(broker.given_up is None for broker in self.brokers.values())
 
@@ -348,11 +347,11 @@ class World:
 
     def others_dismiss(self, run: RunId) -> bool:
         """Whether all other brokers have read the certificate of a run."""
-        return run in self.judge.certified_falsely
+        return run in self.judge.seen.certified_falsely
 
     def tell_false_certificates(self) -> None:
         """Each broker that has not read one of the false certificates reads it now."""
-        for run in list(self.judge.certified_falsely):
+        for run in list(self.judge.seen.certified_falsely):
             for broker in list(self.brokers.values()):
                 if broker.process is not None:
                     broker.process.deliver(CertificateSeen(run))
@@ -361,7 +360,7 @@ class World:
         """A process ended itself: it is started again, on another disk if its own was given up."""
         broker = process.broker
         self.schedule.tell("FAULT", f"{process.name} ends itself")
-        self.judge.seen_states.add("ended itself")
+        self.judge.seen.states.add("ended itself")
         self.network.process_ended(process, silent=False)
         process.end()
         broker.disk.crash(self.schedule.rng.randint(0, broker.disk.pending_count))
@@ -391,7 +390,7 @@ class World:
                 if is_over and running and all(self._is_gone(member) for member in segment.members):
                     process = self.schedule.rng.choice(running)
                     self.schedule.tell("operator", f"declares {partition}:{segment.no} lost at {process.name}")
-                    self.judge.gaps_asked.add((partition, segment.no))
+                    self.judge.rules.gaps.asked.add((partition, segment.no))
                     request = self.clients.ask(None, _ignore)
                     process.deliver(DeclareGap(request, partition, segment.no))
         self.schedule.after(self._operator_us(), self._operate)
@@ -400,7 +399,7 @@ class World:
         """The slot gets an empty disk: another member, which has to be admitted."""
         self._lost_disks += 1
         self.past_runs.extend(RunId(broker.member, run) for run in range(1, broker.run + 1))
-        self.judge.graveyard.append((broker.member, broker.real_disk.durable.twin()))
+        self.judge.seen.graveyard.append((broker.member, broker.real_disk.durable.twin()))
         broker.another_disk(self._incarnation())
         self.schedule.tell("FAULT", f"{broker.name} has lost its disk and is {broker.member} now")
         for other in self.brokers.values():
@@ -409,7 +408,7 @@ class World:
 
     def control(self) -> None:
         """What the controller does about lost disks: have their segments copied to present ones."""
-        dead = {member for member, _ in self.judge.graveyard}
+        dead = {member for member, _ in self.judge.seen.graveyard}
         live: dict[str, list[MemberId]] = {}
         for broker in self.brokers.values():
             if broker.process is not None and not broker.process.frozen:
@@ -441,15 +440,15 @@ class World:
         result.digest = self.schedule.digest
         result.event_count = self.schedule.event_count
         result.virtual_us = self.schedule.now_us
-        result.accepted_count = self.judge.accepted_count
-        for chains in self.judge.history.values():
+        result.accepted_count = self.judge.rules.outcomes.accepted_count
+        for chains in self.judge.seen.history.values():
             result.segment_count += len(chains[-1].segments)
             result.switch_count += chains[-1].open_segment.no - 1
         result.fault_count = self.options.fault_count
-        for fate in self.judge.fates.values():
+        for fate in self.judge.seen.fates.values():
             outcome = fate.outcome or "open"
             result.outcomes[outcome] = result.outcomes.get(outcome, 0) + 1
-        result.states = sorted(self.judge.seen_states)
+        result.states = sorted(self.judge.seen.states)
         result.story = self.schedule.lines
         return result
 
@@ -541,7 +540,7 @@ class World:
             turned = (*members[number % len(members) :], *members[: number % len(members)])
             opening = Opening(self.schedule.rng.randbytes(16), group, turned, 1, incomplete_table=False)
             old = chain.open_segment
-            self.judge.sealed[partition, old.no] = (0, 0)
+            self.judge.seen.sealed[partition, old.no] = (0, 0)
             chain = seal_and_open(chain, Seal(0, 0, old.server, old.members, None, ()), opening, WALL_MS_START)
         assert self.coordinator.records.write_chain(chain, revision, None) is not None
         for segment in chain.segments[-3:]:  # their tables may be asked for, those of all others are forgotten
@@ -552,7 +551,7 @@ class World:
             for member in segment.members:
                 disk = self.brokers[member.broker].disk
                 disk.sync(disk.submit([PutPreparation(partition, prepared)]))
-        self.judge.history[partition].append(chain)
+        self.judge.seen.history[partition].append(chain)
         for group in ("early", "late"):
             first = chain.open_segment.no - self.schedule.rng.randint(0, 5)
             self.coordinator.records.write_cursor(partition, group, CursorRecord(first, 1, 0, chain.topic), 0)
@@ -644,7 +643,7 @@ class World:
 
     def _chain(self, partition: PartitionId) -> Chain:
         chain: Chain | None = self.coordinator.records.chain(partition)[0]
-        return chain if chain is not None else self.judge.history[partition][-1]  # back empty, and not rebuilt yet
+        return chain if chain is not None else self.judge.seen.history[partition][-1]  # back empty, and not rebuilt yet
 
     def _open_length(self, chain: Chain) -> int:
         segment = chain.open_segment
@@ -683,11 +682,12 @@ class World:
                 return False
             tails.add(own_tail(broker.disk.durable, chain.partition, segment.no))
         if not self.options.flush:
-            tails.add(self.judge.losses.longest((chain.partition, segment.no)))  # messages in memory will come
+            tails.add(self.judge.seen.losses.longest((chain.partition, segment.no)))  # messages in memory will come
         return len(tails) == 1
 
     def _has_two_copies(self, chain: Chain) -> bool:
         """Whether each settled segment is whole on two of the present disks that the chain names."""
+        contradicted = self.judge.seen.contradicted
         for segment in chain.segments:
             if segment.state is not SegmentState.SEALED or not segment.sealed_len:
                 continue
@@ -696,7 +696,10 @@ class World:
                 broker = self.brokers[member.broker]
                 if broker.member == member:
                     tail = own_tail(broker.disk.durable, chain.partition, segment.no)
-                    keeps_more = (chain.partition, segment.no) in self.judge.contradicted and tail > segment.sealed_len
+                    keeps_more = (
+                        chain.partition,
+                        segment.no,
+                    ) in contradicted and tail > segment.sealed_len
                     whole += tail == segment.sealed_len or keeps_more
             if whole < 2:
                 return False
@@ -716,7 +719,7 @@ class World:
                 parts.append(f"the open segment of partition {partition} is not quiet")
             for group in self.readers:
                 seen = len(self.judge.view(group, partition).firsts)
-                wanted = self.judge.wanted(group, partition, chain, self._open_length(chain))
+                wanted = self.judge.wanted(group, chain, self._open_length(chain))
                 if seen < wanted:
                     parts.append(f"{group} has {seen} of {wanted} in partition {partition}")
             if not self._has_two_copies(chain):

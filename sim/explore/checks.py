@@ -1,6 +1,6 @@
 """What must hold in every state of the small world, and at every step that the judge of the big simulation knows.
 
-The judge (`sim.checkers`) remembers one history, but here each state has a history of its own. So each transaction
+The judge (`sim.judge`) remembers one history, but here each state has a history of its own. So each transaction
 and each reply gets a new judge, which knows only the disks and the chain.
 """
 
@@ -15,7 +15,7 @@ from seriatim_broker.core.values.log import Batch
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.memory_disk import DiskImage, MemoryDisk
 
-from ..checkers import Judge, holds
+from ..judge import Judge, holds
 from ..schedule import Schedule, Violation
 from .state import NAMES, PARTITION, Promise
 
@@ -67,7 +67,7 @@ class Checks:
         chain: Chain | None = model.chains.values[draft.chain]
         for segment in chain.segments if chain is not None else ():
             if segment.sealed_len is not None and segment.state is SegmentState.SEALED:
-                judge.sealed[PARTITION, segment.no] = (segment.sealed_len, segment.sealed_checksum)
+                judge.seen.sealed[PARTITION, segment.no] = (segment.sealed_len, segment.sealed_checksum)
         return judge
 
     # ---- steps --------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Checks:
         """I5, I6, I7, I12, tables and copies of one transition."""
         judge = self._judge(model, draft)
         judge.chain_written(NAMES[broker] if broker >= 0 else "a late transaction", before, after, certificate)
-        draft.seen |= judge.seen_states
+        draft.seen |= judge.seen.states
         if before is not None and len(after.segments) > len(before.segments):
             draft.seen.add("switched")
         if after.partition != PARTITION:
@@ -97,7 +97,7 @@ class Checks:
         judge = self._judge(model, draft)
         for place in draft.places:
             if place.request == effect.request:
-                batch = judge.placed.get((PARTITION, place.segment, place.base))
+                batch = judge.seen.placed.get((PARTITION, place.segment, place.base))
                 if batch is not None and batch.body == sent.batch_id.to_bytes(8, "big"):
                     judge.appended(effect.request, batch)
         judge.denied(NAMES[broker], effect.request, effect.error)

@@ -117,7 +117,7 @@ def _incarnation() -> list[Patch]:
     def replace_disk(self: world.World, slot: Any) -> None:
         """An emptied disk comes back under the old identity."""
         self._lost_disks += 1
-        self.judge.graveyard.append((MemberId(slot.name, "wiped"), slot.disk.durable.twin()))
+        self.judge.seen.graveyard.append((MemberId(slot.name, "wiped"), slot.disk.durable.twin()))
         slot.disk.wipe()
 
     return [(world.World, "replace_disk", replace_disk)]

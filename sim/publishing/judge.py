@@ -79,7 +79,7 @@ class PublicationJudge:
 
     def saw(self, state: str) -> None:
         """Count that something happened in this world."""
-        self._world.judge.seen_states.add(state)
+        self._world.judge.seen.states.add(state)
 
     # ---- the coordinator ----
 
@@ -197,7 +197,7 @@ class PublicationJudge:
         judge = self._world.judge
         for number, batch in enumerate(places, 1):
             try:
-                judge._two_copies("I12", batch, why)  # noqa: SLF001 - the judge's other half
+                judge.rules.two_copies.on_two_disks(batch, why)
             except Violation:
                 if number == len(places):
                     raise
@@ -207,17 +207,17 @@ class PublicationJudge:
     def _was_lost(self, partition: PartitionId, batch: Batch) -> bool:
         """Whether its segment was declared lost."""
         place = (partition, batch.header.segment)
-        return self._world.judge.losses.covers(place, batch.header.base_index)
+        return self._world.judge.seen.losses.covers(place, batch.header.base_index)
 
     def placed(self, partition: PartitionId, known: Decided) -> dict[int, list[Batch]]:
         """By its first row, each batch of a publication, at the places where no cut has removed it."""
         found: dict[int, list[Batch]] = {}
         numbers = (known.record.producer, known.record.sequence)
-        for (of, no, index), batch in self._world.judge.placed.items():
+        for (of, no, index), batch in self._world.judge.seen.placed.items():
             header = batch.header
             if of != partition or (header.producer, header.producer_epoch) != numbers:
                 continue
-            sealed = self._world.judge.sealed.get((of, no))
+            sealed = self._world.judge.seen.sealed.get((of, no))
             if sealed is None or index < sealed[0]:
                 found.setdefault(header.base_sequence, []).append(batch)
         return found
@@ -251,7 +251,7 @@ class PublicationJudge:
         order = [message for _, message in judge.replay(chain, open_length)]
         published = {
             message: batch.header.producer
-            for (of, _, _), batch in judge.placed.items()
+            for (of, _, _), batch in judge.seen.placed.items()
             if of == partition and batch.header.flags & FLAG_PUBLISH
             for message in messages_of(batch)
         }
@@ -276,7 +276,7 @@ class PublicationJudge:
         """The rows that were appended to a segment that was declared lost."""
         return {
             message
-            for (of, _, _), batch in self._world.judge.placed.items()
+            for (of, _, _), batch in self._world.judge.seen.placed.items()
             if of == partition and self._was_lost(partition, batch)
             for message in messages_of(batch)
         }

@@ -245,7 +245,7 @@ class Program:
             for places in judge.placed(PartitionId(part.partition), known).values():
                 batch = places[-1]
                 for message in messages_of(batch):
-                    fate = self._world.judge.fates[message]
+                    fate = self._world.judge.seen.fates[message]
                     if not fate.outcome:
                         fate.outcome = "ok"
                         fate.acked_us = now_us

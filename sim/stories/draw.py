@@ -19,7 +19,7 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
-from ..checkers import messages_of
+from ..judge import messages_of
 from .world import ChainWritten, CursorWritten, Seen, Step, Words
 
 COORDINATOR: Final = "coordinator"

@@ -11,8 +11,8 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.segment import SegmentState
 
-from ..checkers import Judge
 from ..faults import Options
+from ..judge import Judge
 from ..schedule import Schedule
 from ..world import World
 
@@ -106,6 +106,10 @@ class StoryJudge(Judge):
     skipped = _overlooking("skipped")
     final = _overlooking("final")
 
+    def _keep(self, what: Seen) -> None:
+        schedule: Any = self.seen.schedule
+        schedule.seen.append(what)
+
     def fail(self, rule: str, text: str) -> NoReturn:
         """Report a broken promise, or not."""
         if self.only in ("", rule):
@@ -114,13 +118,13 @@ class StoryJudge(Judge):
 
     def chain_written(self, who: str, before: Chain | None, after: Chain, certificate: RunId | None) -> None:
         """A chain record was written."""
-        self._schedule.seen.append(Seen(who, ChainWritten(before, after)))  # type: ignore[attr-defined]
+        self._keep(Seen(who, ChainWritten(before, after)))
         with contextlib.suppress(_OverlookedError):
             super().chain_written(who, before, after, certificate)
         for segment in after.segments:
             if segment.state is SegmentState.SEALED and segment.sealed_len is not None:
                 known = (segment.sealed_len, segment.sealed_checksum)
-                self.sealed.setdefault((after.partition, segment.no), known)
+                self.seen.sealed.setdefault((after.partition, segment.no), known)
 
     def delivered(
         self,
@@ -146,7 +150,7 @@ class StoryJudge(Judge):
     ) -> None:
         """A cursor was written."""
         if old is not None:
-            self._schedule.seen.append(Seen(who, CursorWritten(group, new)))  # type: ignore[attr-defined]
+            self._keep(Seen(who, CursorWritten(group, new)))
         with contextlib.suppress(_OverlookedError):
             super().cursor_written(who, partition, group, old, new)
 

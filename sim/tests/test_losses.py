@@ -15,7 +15,7 @@ from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from sim.brokers import checksum
-from sim.checkers import PERSON, Judge, messages_of
+from sim.judge import PERSON, Judge, messages_of
 from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)
@@ -141,7 +141,7 @@ def test_what_nobody_has_any_more_is_forgiven() -> None:
     pair.judge.delivered("early", ONE, make_offset(1, 2), messages_of(pair.batches[1])[0], flagged=False)
     pair.end("a-0", "b-0")
     pair.settle(2)
-    assert "promised and gone" in pair.judge.seen_states
+    assert "promised and gone" in pair.judge.seen.states
     assert pair.judge.view("early", ONE).firsts == [], "it may be given again, where it is sent to again"
     pair.judge.final(pair.chain, 0, [])
     pair.judge.denied("b-0", 7, SequenceGapError("the last batch is gone"))
@@ -196,11 +196,11 @@ def _lost() -> Pair:
         pair.take(name, 1, flushed=True)
     pair.accept(0, AckLevel.REPLICATED_FLUSHED)
     pair.judge.cursor_written("a-0", ONE, "early", None, CursorRecord(1, 1, 0, "t"))
-    pair.judge._flush = False  # one fence of a suspect is enough to open over
+    pair.judge.seen.flush = False  # one fence of a suspect is enough to open over
     pair.open_over()
-    pair.judge._flush = True
+    pair.judge.seen.flush = True
     for slot in pair.slots.values():
-        pair.judge.graveyard.append((slot.member, slot.disk.durable.twin()))
+        pair.judge.seen.graveyard.append((slot.member, slot.disk.durable.twin()))
         slot.member = MemberId(slot.member.broker, "c" * 32)
     return pair
 
@@ -210,7 +210,7 @@ def test_a_gap_that_nobody_declared_or_whose_disk_is_there_is_found() -> None:
     with pytest.raises(Violation, match="no request"):
         pair.write(chains.declare_lost(pair.chain, 1))
     pair = _lost()
-    pair.judge.gaps_asked.add((ONE, 1))
+    pair.judge.rules.gaps.asked.add((ONE, 1))
     pair.slots["b-0"].member = B
     with pytest.raises(Violation, match="is there"):
         pair.write(chains.declare_lost(pair.chain, 1))
@@ -218,7 +218,7 @@ def test_a_gap_that_nobody_declared_or_whose_disk_is_there_is_found() -> None:
 
 def test_readers_of_a_gap_are_told_and_go_on_in_a_new_epoch() -> None:
     pair = _lost()
-    pair.judge.gaps_asked.add((ONE, 1))
+    pair.judge.rules.gaps.asked.add((ONE, 1))
     pair.write(chains.declare_lost(pair.chain, 1))
     old = CursorRecord(1, 1, 0, "t")
     with pytest.raises(Violation, match="I8"):

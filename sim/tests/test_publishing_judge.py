@@ -22,10 +22,9 @@ STAGED_AT = STAGE_PARTITIONS[0]
 
 def done_without_rows() -> tuple[PublicationJudge, Stage]:
     """A publication that is DONE, and nothing of it is in the log of its partition."""
-    rows = SimpleNamespace(
-        replay=lambda _chain, _length: [], placed={}, seen_states=set(), sealed={},
-        losses=SimpleNamespace(covers=lambda *_: False),
-    )  # fmt: skip
+    losses = SimpleNamespace(covers=lambda *_: False)
+    seen = SimpleNamespace(placed={}, states=set(), sealed={}, losses=losses)
+    rows = SimpleNamespace(replay=lambda _chain, _length: [], seen=seen)
     world = cast(Any, SimpleNamespace(judge=rows, schedule=SimpleNamespace(now_us=0)))
     stage = Stage(world, random.Random(1))
     judge = PublicationJudge(world, stage)
@@ -64,13 +63,13 @@ def test_a_row_that_stands_twice_is_committed_at_one_of_its_places(safe: tuple[i
     world = cast(Any, judge)._world.judge
     for segment in (1, 2):
         header = SimpleNamespace(producer=b"w" * 16, producer_epoch=1, base_sequence=0, segment=segment, base_index=5)
-        world.placed[P, segment, 5] = SimpleNamespace(header=header)
+        world.seen.placed[P, segment, 5] = SimpleNamespace(header=header)
 
-    def two_copies(rule: str, batch: Any, why: str) -> None:
+    def on_two_disks(batch: Any, why: str) -> None:
         if batch.header.segment not in safe:
-            raise Violation(rule, why)
+            raise Violation("I12", why)
 
-    world._two_copies = two_copies
+    world.rules = SimpleNamespace(two_copies=SimpleNamespace(on_two_disks=on_two_disks))
     if safe:
         judge.done("w0", judge.decisions[0].record)
     else:

@@ -32,9 +32,9 @@ from seriatim_broker.testing.memory_records import MemoryRecords
 from seriatim_broker.testing.memory_storage import MemoryStorage
 
 from sim.brokers import checksum
-from sim.checkers import Judge, messages_of
 from sim.faults import Options
 from sim.injector import CONTROL_LANE, DATA_LANE, Injector
+from sim.judge import Judge, messages_of
 from sim.network import Network
 from sim.schedule import Schedule, Violation
 
@@ -464,11 +464,11 @@ def test_at_the_end_what_is_lost_overtaken_or_failed_and_there_is_found() -> Non
     judge.settled([102, 103], "failed", None)
     with pytest.raises(Violation, match="I10"):
         judge.final(chain, 4, [])
-    judge.fates[102].outcome = judge.fates[103].outcome = ""
+    judge.seen.fates[102].outcome = judge.seen.fates[103].outcome = ""
     judge.settled([104, 105], "ok", 4)
     with pytest.raises(Violation, match="I1"):
         judge.final(chain, 4, [])
-    judge.fates[104].outcome = judge.fates[105].outcome = ""
-    judge.fates[102].acked_us, judge.fates[100].sent_us = 10, 20
+    judge.seen.fates[104].outcome = judge.seen.fates[105].outcome = ""
+    judge.seen.fates[102].acked_us, judge.seen.fates[100].sent_us = 10, 20
     with pytest.raises(Violation, match="RT"):
         judge.final(chain, 4, [])

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, PutTailCopy, Truncate, Write
-from seriatim_broker.testing.memory_disk import DiskImage
+
+from .disks import own_tail
 
 if TYPE_CHECKING:
-    from .brokers import Broker
+    from ..brokers import Broker
 
 Place = tuple[PartitionId, int]
 """A partition, and the number of a segment of it."""
@@ -98,10 +99,3 @@ class Losses:
     def _tail(self, broker: Broker, place: Place) -> int:
         durable = own_tail(broker.real_disk.durable, *place)
         return self._memory(broker.name).get(place, durable) if broker.process is not None else durable
-
-
-def own_tail(image: DiskImage, partition: PartitionId, segment_no: int) -> int:
-    """How far a disk's own log of a segment goes."""
-    found = image.partitions.get(partition)
-    segment = found.segments.get(segment_no) if found is not None else None
-    return segment.tail if segment is not None else 0

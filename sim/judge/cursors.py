@@ -1,0 +1,96 @@
+"""I8: a cursor passes a segment only if the segment is settled and the consumer group drained it.
+
+I11: a cursor goes only forward within one group epoch, and so do deliveries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api.ids import PartitionId, make_offset, split_offset
+from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.segment import Segment, SegmentState
+
+from .deliveries import Deliveries
+from .operations import Operations
+from .seen import SETTLED, Seen
+from .views import GroupView
+
+PERSON = "person"
+"""The name under which a person rebuilds a coordinator that lost decisions, in a world of whole brokers."""
+
+
+class Cursors:
+    """Compares each cursor with the one before, and with what the consumer group has acknowledged."""
+
+    def __init__(self, seen: Seen, deliveries: Deliveries, operations: Operations) -> None:
+        self._seen = seen
+        self._deliveries = deliveries
+        self._operations = operations
+
+    def written(
+        self, who: str, partition: PartitionId, group: str, old: CursorRecord | None, new: CursorRecord
+    ) -> None:
+        """The coordinator takes a cursor; `old` is the one before it."""
+        seen = self._seen
+        if partition in seen.gone:
+            seen.states.add("cursor of a deleted partition written")
+        seen.cursors[group, partition] = new.segment_no
+        if old is None and who == PERSON and (group, partition) in seen.groups:
+            # the group epoch is the same, so all that the cursor passes must be drained
+            begun_in = split_offset(seen.groups[group, partition].start)[0] or 1
+            old = replace(new, segment_no=min(begun_in, new.segment_no), start_index=0)
+        if old is None:
+            begins = make_offset(new.segment_no, new.start_index)
+            if begins > make_offset(1, 0):  # retention dropped all before
+                seen.groups[group, partition] = GroupView(new.group_epoch, begins)
+            return
+        what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
+        if new.requests != old.requests and not old.deleted:
+            self._operations.written(who, partition, group, old, new)
+            return
+        if new.paused != old.paused and not (old.deleted or new.deleted):
+            seen.fail("PAUSE", f"{who} writes {new} over {old}, and no person paused or resumed the group")
+        if (new.group_epoch, new.segment_no) == (old.group_epoch, old.segment_no) and new.start_index < old.start_index:
+            seen.fail("I11", f"{what}, from index {old.start_index} to {new.start_index} in one epoch")
+        if new.group_epoch < old.group_epoch or (
+            new.group_epoch == old.group_epoch and new.segment_no < old.segment_no
+        ):
+            seen.fail("I11", what)
+        self._check_passed(what, partition, old, new, seen.view(group, partition))
+
+    def _check_passed(
+        self, what: str, partition: PartitionId, old: CursorRecord, new: CursorRecord, view: GroupView
+    ) -> None:
+        """I8: each segment that the cursor passes is settled, and the consumer group has drained it."""
+        seen = self._seen
+        for segment in seen.history[partition][-1].segments:
+            if not old.segment_no <= segment.no < new.segment_no:
+                continue
+            if segment.state not in SETTLED or segment.sealed_len is None:
+                seen.fail("I8", f"{what}, and segment {segment.no} is not settled")
+            is_drained = self._deliveries.is_drained
+            if segment.state is SegmentState.LOST:
+                drained = (partition, segment.no) in seen.sealed and is_drained(view, partition, segment)
+                if not drained and new.group_epoch == old.group_epoch:
+                    seen.fail("I8", f"{what} in one group epoch, and {segment.no} was lost before it was read")
+            elif not is_drained(view, partition, segment) and not _says_dropped(segment, new, view):
+                seen.fail("I8", f"{what}, and of {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
+
+    def confirmed(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
+        """A server confirms that everything below `index` is acknowledged, durably on every eligible copy."""
+        known = self._seen.view(group, partition, group_epoch).confirmed
+        known[group_epoch, segment_no] = max(known.get((group_epoch, segment_no), 0), index)
+
+    def begun(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
+        """I11: the first delivery under a grant, if not flagged, is not below what was confirmed in its group epoch."""
+        for (epoch, no), confirmed in self._seen.view(group, partition, group_epoch).confirmed.items():
+            if epoch == group_epoch and (no, confirmed) > (segment_no, index):
+                what = f"{group} is put at {segment_no}:{index}"
+                self._seen.fail("I11", f"{what}, and {no}:{confirmed} was confirmed to it")
+
+
+def _says_dropped(segment: Segment, cursor: CursorRecord, view: GroupView) -> bool:
+    """Whether a cursor that leaves an emptied segment says from which offset on its readers are told of the drop."""
+    first = max(make_offset(segment.no, view.acked.get(segment.no, 0)), view.start)
+    return segment.is_stub and 0 < cursor.dropped_from <= first

@@ -1,0 +1,62 @@
+"""I1 for lost segments: only a segment that is lost, and that a person named, is declared lost.
+
+Each consumer group that had not read all of it is told.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import PartitionId, make_offset
+from seriatim_broker.core.values.segment import Segment, SegmentState
+
+from .losses import Place
+from .seen import Seen
+
+
+class Gaps:
+    """Remembers which segments a person named, and which consumer groups were told.
+
+    Attributes:
+        asked: The segments that a person named as lost.
+    """
+
+    def __init__(self, seen: Seen) -> None:
+        self.asked: set[Place] = set()
+        self._seen = seen
+        self._passed: dict[Place, frozenset[str]] = {}  # a lost segment: groups that had left it before
+        self._told: set[tuple[str, PartitionId, int]] = set()
+
+    def declared_lost(self, partition: PartitionId, old: Segment) -> None:
+        """The record says that a segment is lost."""
+        seen, place = self._seen, (partition, old.no)
+        what = f"segment {old.no} of partition {partition} was declared lost"
+        if place not in self.asked:
+            seen.fail("I1", f"{what}, and no request was for that")
+        for member in old.members:
+            if seen.is_present(member):
+                seen.fail("I1", f"{what}, and {member} is there")
+        seen.states.add("declared lost" if old.state is SegmentState.SEALED else "declared lost unsettled")
+        seen.losses.declared.add(place)
+        passed = {group for (group, of), no in seen.cursors.items() if of == partition and no > old.no}
+        self._passed[place] = frozenset(passed)
+
+    def told(self, group: str, partition: PartitionId, segment_no: int) -> None:
+        """A consumer of the group is told that it cannot be given a segment, or the rest of it."""
+        if (partition, segment_no) not in self._seen.losses.declared:
+            self._seen.fail("I1", f"{group} is told that segment {segment_no} of partition {partition} is lost")
+        self._seen.states.add("told of a gap")
+        self._told.add((group, partition, segment_no))
+
+    def untold(self, partition: PartitionId, groups: list[str]) -> list[tuple[str, int]]:
+        """Groups that had not left a segment when it was declared lost, and have not been told of it."""
+        return [
+            (group, no)
+            for (of, no), passed in self._passed.items()
+            for group in groups
+            if of == partition and group not in passed and (group, partition, no) not in self._told
+            if self._seen.view(group, partition).start < make_offset(no + 1, 0)  # else the group was moved past it
+        ]
+
+    def final(self, partition: PartitionId, groups: list[str]) -> None:
+        """All consumer groups were told of all lost segments."""
+        for group, no in self.untold(partition, groups):
+            self._seen.fail("I1", f"segment {no} was declared lost, and {group} was never told")

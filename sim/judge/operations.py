@@ -1,0 +1,76 @@
+"""ONCE, DONE: what a person does to a consumer group is carried out once, and the person is told so only if it was.
+
+I11: to rewind or skip a consumer group takes the next group epoch, and a pause changes no place.
+VOID, PAUSE: a broker delivers nothing in an epoch that a rewind or a skip has ended, and nothing in a pause.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import PartitionId, make_offset
+from seriatim_broker.core.values.effects import Batches, DeliveryEvent, Joined
+from seriatim_broker.core.values.events import CursorRecord, GroupOperation
+
+from .seen import Seen
+from .views import GroupView
+
+
+class Operations:
+    """Remembers which operations were carried out, and which consumer groups are paused."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self._carried_out: set[bytes] = set()  # ids of operations
+        self._paused: set[tuple[str, PartitionId]] = set()  # groups, as their cursors say
+        self._subscribed: dict[tuple[int, int], tuple[str, PartitionId]] = {}  # of (stream, subscription)
+        self._granted: dict[tuple[int, int], int] = {}  # (stream, subscription) -> group epoch of its grant
+
+    def written(self, who: str, partition: PartitionId, group: str, old: CursorRecord, new: CursorRecord) -> None:
+        """ONCE, I11: an operation is carried out once; a move raises the group epoch, and a pause changes no place."""
+        seen, what = self._seen, f"{who} writes {new} over {old}"
+        if not new.requests or old.requests[-len(new.requests) + 1 :] != new.requests[:-1]:
+            seen.fail("ONCE", f"{what}, and forgets what was done")
+        id_ = new.requests[-1]
+        if id_ in self._carried_out:
+            seen.fail("ONCE", f"{what}, and that was done before")
+        self._carried_out.add(id_)
+        place, before = (new.segment_no, new.start_index), (old.segment_no, old.start_index)
+        if new.paused != old.paused:
+            if (place, new.group_epoch) != (before, old.group_epoch):
+                seen.fail("I11", f"{what}: a pause or its end moves nothing")
+            seen.states.add("group paused" if new.paused else "group resumed")
+            change = self._paused.add if new.paused else self._paused.discard
+            change((group, partition))
+            return
+        if new.group_epoch != old.group_epoch + 1:
+            seen.fail("I11", f"{what}: to be moved takes the next epoch")
+        segment = seen.history[partition][-1].segment(new.segment_no)
+        if segment is None or (segment.sealed_len is not None and new.start_index > segment.sealed_len):
+            seen.fail("I8", f"{what}: there is no such place")
+        seen.states.add("group rewound" if new.begun_by is GroupOperation.REWIND else "group skipped")
+        seen.past_views.setdefault((group, partition), []).append(seen.view(group, partition))
+        seen.groups[group, partition] = GroupView(new.group_epoch, make_offset(*place))
+
+    def done(self, group: str, operation: GroupOperation, id_: bytes, *, was_done: bool) -> None:
+        """DONE: if a person is told that an operation is done, it was carried out, or there was nothing to do."""
+        if id_ not in self._carried_out and not (was_done and not operation.moves):
+            what = f"a person is told that {group} is done with {operation.name}"
+            self._seen.fail("DONE", f"{what}, and nothing was written")
+
+    def subscribed(self, stream: int, subscription: int, group: str, partition: PartitionId) -> None:
+        """A consumer of a group subscribes on a stream."""
+        self._subscribed[stream, subscription] = (group, partition)
+
+    def told(self, who: str, stream: int, subscription: int, event: DeliveryEvent) -> None:
+        """VOID, PAUSE, for what a broker puts on a stream."""
+        key = (stream, subscription)
+        if isinstance(event, Joined):
+            self._granted[key] = event.group_epoch
+        if not isinstance(event, Batches) or key not in self._subscribed:
+            return
+        group, partition = self._subscribed[key]
+        begun = self._seen.view(group, partition).group_epoch
+        if self._granted[key] < begun:
+            what = f"{who} delivers to {group} in epoch {self._granted[key]}"
+            self._seen.fail("VOID", f"{what}, and was moved in epoch {begun}")
+        if (group, partition) in self._paused:
+            self._seen.fail("PAUSE", f"{who} delivers to {group}, which is paused")

@@ -1,0 +1,94 @@
+"""I2: all consumer groups get the messages in one order, the commit order, and so does each replay.
+
+The order is computed from the chain and from all batches that were ever written.
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.segment import SegmentState
+
+from .seen import Seen
+from .views import GroupView, messages_of
+
+
+class Order:
+    """Computes the one order, and compares the deliveries of each consumer group with it."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self._replay_lengths: dict[PartitionId, tuple[tuple[int, int, int], int]] = {}
+
+    def replay(self, chain: Chain, open_length: int) -> list[tuple[int, int]]:
+        """Every message once, in the one order: (offset, message), computed from the chain and the writes."""
+        order: list[tuple[int, int]] = []
+        seen: set[int] = set(self._seen.lost_repeats.get(chain.partition, ()))
+        for segment in (*self._seen.left.get(chain.partition, ()), *chain.segments):
+            length = open_length if segment.state is SegmentState.OPEN else segment.sealed_len
+            if segment.state is SegmentState.LOST:
+                continue
+            assert length is not None, f"segment {segment.no} is not settled"
+            for batch in self._seen.batches(chain.partition, segment.no, length):
+                for place, message in enumerate(messages_of(batch)):
+                    if message not in seen:
+                        seen.add(message)
+                        order.append(((segment.no << 40) + batch.header.base_index + place, message))
+        return order
+
+    def _replay_length(self, chain: Chain, open_length: int) -> int:
+        """How many messages `replay` would give; remembered, because callers ask often while nothing changes."""
+        key = (chain.epoch, open_length, len(self._seen.lost_repeats.get(chain.partition, ())))
+        known = self._replay_lengths.get(chain.partition)
+        if known is None or known[0] != key:
+            known = self._replay_lengths[chain.partition] = (key, len(self.replay(chain, open_length)))
+        return known[1]
+
+    def wanted(self, group: str, chain: Chain, open_length: int) -> int:
+        """How many messages the consumer group must get, from the place at which it began or was last moved to."""
+        view = self._seen.view(group, chain.partition)
+        if not view.start and not view.dropped:
+            return self._replay_length(chain, open_length)
+        return len(self._due(view, self.replay(chain, open_length)))
+
+    def _due(self, view: GroupView, order: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The part of the replay that a consumer group must get: all behind its beginning, unless dropped unread."""
+        due = [pair for pair in order if pair[0] >= view.start]
+        return (
+            [pair for pair in due if pair[1] in view.seen or not view.need_not_have(pair[0])] if view.dropped else due
+        )
+
+    def final(self, partition: PartitionId, order: list[tuple[int, int]], groups: list[str]) -> None:
+        """Each consumer group was given what is due, in the one order."""
+        for group in groups:
+            last = self._seen.view(group, partition)
+            for view in (*self._seen.past_views.get((group, partition), ()), last):
+                wanted = self._due(view, order)
+                firsts = view.firsts
+                if view is not last:  # it was moved on from there
+                    wanted = wanted[: len(firsts)]
+                if firsts != wanted:
+                    at = next((i for i, it in enumerate(wanted) if i >= len(firsts) or firsts[i] != it), len(wanted))
+                    pairs = f"{firsts[at : at + 3]}, {wanted[at : at + 3]}"
+                    self._seen.fail(
+                        "I2", f"{group} differs from the replay at {at} in epoch {view.group_epoch}: {pairs}"
+                    )
+
+    def check_producers(self, order: list[tuple[int, int]]) -> None:
+        """Ids of one producer's messages grow in the order of sending."""
+        last: dict[bytes, int] = {}
+        for _, message in order:
+            producer = self._seen.fates[message].producer
+            if last.get(producer, -1) > message:
+                self._seen.fail("I2", f"{message} stands behind {last[producer]} of the same producer")
+            last[producer] = message
+
+    def final_of_gone(self) -> None:
+        """Of a deleted topic, consumer groups got the messages in the order of sending, and no failed one (I10)."""
+        for (group, partition), view in self._seen.groups.items():
+            if partition not in self._seen.gone:
+                continue
+            self.check_producers(view.firsts)
+            for _, message in view.firsts:
+                if self._seen.fates[message].outcome == "failed":
+                    self._seen.fail("I10", f"{message} failed with its topic, and {group} was given it")

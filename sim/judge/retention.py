@@ -1,0 +1,74 @@
+"""RETAIN: retention drops what it may drop, and a segment leaves the record only when no reader or member needs it."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import PartitionId, format_offset, make_offset
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.segment import Segment, SegmentState
+
+from .disks import own_tail
+from .excuses import Excuse
+from .gaps import Gaps
+from .seen import SETTLED, Seen
+
+
+class Retention:
+    """Looks at what retention drops."""
+
+    def __init__(self, seen: Seen, gaps: Gaps) -> None:
+        self._seen = seen
+        self._gaps = gaps
+
+    def left_record(self, after: Chain, old: Segment) -> None:
+        """A segment leaves the record at the old end, when no consumer group is in it or before it."""
+        seen = self._seen
+        seen.states.add("left the record")
+        what = f"segment {old.no} of partition {after.partition} leaves the record"
+        if old.state not in SETTLED:
+            seen.fail("RETAIN", f"{what}, and it is {old.state.value}")
+        for (group, of), no in seen.cursors.items():
+            if of == after.partition and no <= old.no:
+                seen.fail("RETAIN", f"{what}, and {group} stands in {no}")
+        if after.segments[0].incomplete_table:
+            seen.fail("RETAIN", f"{what}, and readers of {after.segments[0].no} need its producer table")
+        groups = [name for name, of in seen.cursors if of == after.partition]
+        for group, no in self._gaps.untold(after.partition, groups):
+            if no == old.no and old.state is SegmentState.LOST:
+                seen.fail("RETAIN", f"{what}, and {group} was not told that it is lost")
+        seen.left.setdefault(after.partition, []).append(old)
+
+    def changed(self, partition: PartitionId, old: Segment, new: Segment) -> None:
+        """If the record moves a segment's start, every member had the dropped messages, and the start is right."""
+        if new.begin == old.begin:
+            return
+        seen = self._seen
+        what = f"segment {new.no} of partition {partition} begins at {new.begin}"
+        seen.states.add("trimmed open" if new.state is SegmentState.OPEN else "trimmed sealed")
+        if new.start <= old.start or new.state not in (SegmentState.OPEN, SegmentState.SEALED):
+            seen.fail("RETAIN", f"{what}, and began at {old.begin}: {new.state.value}")
+        below = seen.batches(partition, new.no, new.start)
+        size_bytes = sum(batch.size_bytes for batch in below)
+        checksum = below[-1].header.checksum
+        if (new.begin.checksum, new.begin.size_bytes) != (checksum, size_bytes) and new.sealed_bytes is not None:
+            seen.fail("RETAIN", f"{what}, and the log has {checksum} and {size_bytes} bytes there")
+        for member in new.members if new.state is SegmentState.OPEN else ():
+            image = seen.image(member)
+            if image is not None and own_tail(image, partition, new.no) < new.start:
+                seen.fail("RETAIN", f"{what}, and {member} has not all of it on its disk")
+
+    def told(self, group: str, partition: PartitionId, first: int, end: int) -> None:
+        """I1: a consumer of the group is told that retention dropped the messages between two offsets: it did."""
+        seen = self._seen
+        chain = seen.history[partition][-1]
+        what = f"{group} is told that {format_offset(first)} to {format_offset(end)} is gone"
+        seen.states.add("told of dropped messages")
+        for of, no, index in seen.placed:
+            if of != partition or not first <= make_offset(no, index) < end:
+                continue
+            segment = chain.segment(no)
+            is_cut = (partition, no) in seen.sealed and index >= seen.sealed[partition, no][0]
+            is_gone = no < chain.segments[0].no or (partition, no) in seen.losses.declared
+            if not is_cut and not is_gone and (segment is None or index >= segment.start):
+                seen.fail("I1", f"{what}, and {no}:{index} is there")
+        seen.excuse(Excuse.DROPPED_UNREAD)
+        seen.view(group, partition).dropped.append((first, end))

@@ -1,0 +1,53 @@
+"""All rules of the judge, each with the part of the run that it must know."""
+
+from __future__ import annotations
+
+from seriatim_broker.core.values.config import BrokerConfig
+
+from .append_time import AppendTime
+from .copies import Copies
+from .cursors import Cursors
+from .deliveries import Deliveries
+from .full_disks import FullDisks
+from .gaps import Gaps
+from .one_log import OneLog
+from .operations import Operations
+from .order import Order
+from .outcomes import Outcomes
+from .producer_tables import ProducerTables
+from .retention import Retention
+from .sealed_lengths import SealedLengths
+from .seen import Seen
+from .serving import Serving
+from .transitions import Transitions
+from .two_copies import TwoCopies
+
+
+class Rules:
+    """One rule, or a small family of rules, for each attribute.
+
+    Args:
+        seen: The record of the run.
+        limits: The limits at which brokers may forget producers.
+        ahead_ms_max: How far append time may be ahead of the wall clock of the master that appends.
+        may_miss: Whether a producer asks for a level without a promise, so that acknowledged batches may be gone.
+    """
+
+    def __init__(self, seen: Seen, limits: BrokerConfig, *, ahead_ms_max: int, may_miss: bool) -> None:
+        self.seen = seen
+        self.one_log = OneLog(seen)
+        self.lengths = SealedLengths(seen)
+        self.transitions = Transitions(seen)
+        self.two_copies = TwoCopies(seen)
+        self.copies = Copies(seen)
+        self.serving = Serving(seen)
+        self.append_time = AppendTime(seen, ahead_ms_max)
+        self.tables = ProducerTables(seen, limits, may_miss=may_miss)
+        self.outcomes = Outcomes(seen)
+        self.order = Order(seen)
+        self.deliveries = Deliveries(seen, self.outcomes)
+        self.operations = Operations(seen)
+        self.cursors = Cursors(seen, self.deliveries, self.operations)
+        self.gaps = Gaps(seen)
+        self.retention = Retention(seen, self.gaps)
+        self.full_disks = FullDisks(seen)
