@@ -17,14 +17,14 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
 
-from .brokers import checksum
+from .cores.brokers import checksum
 from .faults import Options
 from .schedule import Schedule
 
 if TYPE_CHECKING:
-    from .brokers import Broker
+    from .cores.brokers import Broker
+    from .cores.network import Network
     from .judge import Judge
-    from .network import Network
 
 RESOLVE_DEADLINE_US = 300_000
 SILENCE_US = 250_000  # after this without a path a client treats its stream as dead

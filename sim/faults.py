@@ -49,7 +49,7 @@ RUNTIME_KINDS: tuple[str, ...] = (
     "bit_flip",
     "roll",
 )
-"""Those that only whole brokers can meet; methods of `sim.runtime_injector.RuntimeInjector`."""
+"""Those that only whole brokers can meet; methods of `sim.whole.injector.RuntimeInjector`."""
 
 
 MORE_KINDS: tuple[str, ...] = (
@@ -75,7 +75,7 @@ MORE_KINDS: tuple[str, ...] = (
 
 
 DISK_KINDS: tuple[str, ...] = ("fsync_error",)
-"""Those that only the storage adapter can meet; methods of `sim.disks_world.DisksInjector`."""
+"""Those that only the storage adapter can meet; methods of `sim.whole.disks.DisksInjector`."""
 
 
 SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word", "told_first")
@@ -83,7 +83,7 @@ SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "serve
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")
-"""Faults of a world in which an operator changes what it wants of broker groups; methods of `sim.groups_world`."""
+"""Those of an operator that changes what it wants of broker groups; methods of `sim.whole.groups.GroupsInjector`."""
 
 
 @dataclass(frozen=True, slots=True)

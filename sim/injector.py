@@ -17,8 +17,8 @@ from seriatim_broker.core.values.messages import FORM_LANE_PROBES
 from seriatim_broker.core.values.positions import Measure
 from seriatim_broker.core.values.segment import SegmentState, Start
 
-from .brokers import Broker
-from .coordinator import TIMEOUT_US
+from .cores.brokers import Broker
+from .cores.coordinator import TIMEOUT_US
 from .faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS, SERVING_KINDS
 from .serving_faults import ServingFaults
 

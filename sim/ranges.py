@@ -21,8 +21,8 @@ from seriatim_broker.core.values.events import ReadRange, SurveyPartition
 from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.segment import SegmentState
 
-from .brokers import checksum
 from .clients import Clients
+from .cores.brokers import checksum
 from .judge import Judge, messages_of
 
 if TYPE_CHECKING:

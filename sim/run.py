@@ -25,11 +25,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from .disks_world import DisksWorld
 from .faults import PROFILES
-from .groups_world import GroupsWorld
 from .mutations import MUTATIONS, OVERLAPPING, applied
-from .runtime_world import RuntimeWorld
+from .whole.disks import DisksWorld
+from .whole.groups import GroupsWorld
+from .whole.world import RuntimeWorld
 from .world import Result, World
 
 CHUNK = 25

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .brokers import Broker
+    from .cores.brokers import Broker
     from .world import World
 
 

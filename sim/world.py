@@ -30,14 +30,14 @@ from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import SegmentState
 
-from .brokers import WALL_MS_START, Broker
 from .clients import Clients, SimProducer
 from .consumers import SimConsumer
-from .coordinator import SimCoordinator
+from .cores.brokers import WALL_MS_START, Broker
+from .cores.coordinator import SimCoordinator
+from .cores.network import Network
 from .faults import Options, draw
 from .injector import Injector
 from .judge import Judge, own_tail
-from .network import Network
 from .people import People
 from .publishing.surroundings import Publishing
 from .ranges import SimRangeReader

@@ -20,7 +20,7 @@ from .seen import Seen
 from .views import Fate
 
 if TYPE_CHECKING:
-    from ..brokers import Broker
+    from ..cores.brokers import Broker
     from ..publishing.judge import PublicationJudge
 
 

@@ -19,7 +19,7 @@ from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, Put
 from .disks import own_tail
 
 if TYPE_CHECKING:
-    from ..brokers import Broker
+    from ..cores.brokers import Broker
 
 Place = tuple[PartitionId, int]
 """A partition, and the number of a segment of it."""

@@ -18,7 +18,7 @@ from .losses import Losses, Place
 from .views import Fate, GroupView
 
 if TYPE_CHECKING:
-    from ..brokers import Broker
+    from ..cores.brokers import Broker
 
 SETTLED = (SegmentState.SEALED, SegmentState.LOST)
 

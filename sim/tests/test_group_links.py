@@ -8,7 +8,7 @@ import pytest
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime.assembly import UNLINKED_S
 
-from sim.runtime_world import RuntimeWorld
+from sim.whole.world import RuntimeWorld
 
 SECOND = 1_000_000
 

@@ -31,11 +31,11 @@ from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
 from seriatim_broker.testing.memory_storage import MemoryStorage
 
-from sim.brokers import checksum
+from sim.cores.brokers import checksum
+from sim.cores.network import Network
 from sim.faults import Options
 from sim.injector import CONTROL_LANE, DATA_LANE, Injector
 from sim.judge import Judge, messages_of
-from sim.network import Network
 from sim.schedule import Schedule, Violation
 
 ONE = PartitionId(1)

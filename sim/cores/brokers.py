@@ -18,8 +18,8 @@ from seriatim_broker.core.values.events import DirectoryChanged, DiskRoom, Event
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from .schedule import Schedule, Violation
-from .watching import WatchedCore
+from ..schedule import Schedule, Violation
+from ..watching import WatchedCore
 
 WALL_MS_START = 1_700_000_000_000
 

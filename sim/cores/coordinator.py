@@ -26,12 +26,12 @@ from seriatim_broker.core.values.events import (
 )
 from seriatim_broker.testing.memory_records import MemoryRecords
 
-from .faults import Options
-from .schedule import Schedule
+from ..faults import Options
+from ..schedule import Schedule
 
 if TYPE_CHECKING:
+    from ..judge import Judge
     from .brokers import Broker, Process
-    from .judge import Judge
 
 LATE_HINT_US = 1_500_000
 """When a broker hears of a certificate whose first notice was lost: its watch goes on from its last place."""

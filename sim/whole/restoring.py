@@ -21,14 +21,14 @@ from seriatim_broker.runtime.looking_back import LOOK_DEADLINE_S, LOOK_S
 from seriatim_broker.runtime.rebuilding import Answers, Told, carry_out, make_plan
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from .judge import PERSON
-from .runtime_coordinator import CLUSTER
+from ..judge import PERSON
+from .coordinator import CLUSTER
 
 if TYPE_CHECKING:
     from seriatim_broker.runtime.assembly import Runtime
 
-    from .runtime_brokers import RuntimeBroker, RuntimeProcess
-    from .runtime_world import RuntimeWorld
+    from .brokers import RuntimeBroker, RuntimeProcess
+    from .world import RuntimeWorld
 
 NOTICED_US = int((LOOK_S + LOOK_DEADLINE_S + 0.2) * 1_000_000)
 """So long after the coordinator is back, a broker has looked at it, with any clock."""

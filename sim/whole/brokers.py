@@ -29,14 +29,14 @@ from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from .brokers import WALL_MS_START, checksum
-from .faults import Options
-from .runtime_coordinator import CLUSTER
-from .schedule import Violation
-from .watching import WatchedCore
+from ..cores.brokers import WALL_MS_START, checksum
+from ..faults import Options
+from ..schedule import Violation
+from ..watching import WatchedCore
+from .coordinator import CLUSTER
 
 if TYPE_CHECKING:
-    from .runtime_world import RuntimeWorld
+    from .world import RuntimeWorld
 
 HEAL_AFTER_S = 1.0
 HAND_OVER_S = 0.3

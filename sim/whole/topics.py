@@ -15,10 +15,10 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
-from .runtime_brokers import RuntimeProcess
+from .brokers import RuntimeProcess
 
 if TYPE_CHECKING:
-    from .runtime_world import RuntimeWorld
+    from .world import RuntimeWorld
 
 TOPIC = "topic"
 TOPIC_DEADLINE_S = 5.0

@@ -19,15 +19,15 @@ from seriatim_broker.runtime import archive, records
 from seriatim_broker.testing.memory_network import MemoryNetwork
 from seriatim_broker.testing.simulated_storage import SimulatedStorage
 
-from .faults import Options, draw_for_brokers, draw_latency_us
+from ..faults import Options, draw_for_brokers, draw_latency_us
+from ..schedule import Violation
+from ..world import World
+from .brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
+from .coordinator import RuntimeCoordinator
 from .groups_again import GroupMaker
+from .injector import RuntimeInjector
 from .restoring import Person
-from .runtime_brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
-from .runtime_coordinator import RuntimeCoordinator
-from .runtime_injector import RuntimeInjector
-from .schedule import Violation
 from .topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
-from .world import World
 
 LOOK_US = 20_000
 

@@ -30,8 +30,8 @@ from seriatim_broker.core.values.messages import (
 from seriatim_broker.rpc import peer_frames
 from seriatim_broker.testing.paths import Paths
 
-from .faults import Options, draw_latency_us
-from .schedule import Schedule
+from ..faults import Options, draw_latency_us
+from ..schedule import Schedule
 
 if TYPE_CHECKING:
     from .brokers import Broker, Process

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.values.segment import SegmentState
 
-from .injector import Injector
+from ..injector import Injector
+from .brokers import RuntimeBroker, RuntimeProcess
 from .restoring import NOTICED_US
-from .runtime_brokers import RuntimeBroker, RuntimeProcess
 
 if TYPE_CHECKING:
-    from .world import World
+    from ..world import World
 
 AWAY_US = (100_000, 400_000)
 """For so long the coordinator is away before an older copy of it comes back: nothing is under way to it any more."""

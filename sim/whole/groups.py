@@ -24,11 +24,11 @@ from seriatim_broker.runtime.operators import guard_of
 from seriatim_broker.runtime.records import spec_from_value
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from .runtime_brokers import RuntimeBroker, RuntimeProcess
-from .runtime_coordinator import RuntimeCoordinator
-from .runtime_injector import RuntimeInjector
-from .runtime_world import RuntimeWorld
-from .schedule import Violation
+from ..schedule import Violation
+from .brokers import RuntimeBroker, RuntimeProcess
+from .coordinator import RuntimeCoordinator
+from .injector import RuntimeInjector
+from .world import RuntimeWorld
 
 GATE_S = 1.0
 INTENTS = {

@@ -15,11 +15,11 @@ from seriatim_api.ids import RunId
 from seriatim_broker.core.values.log import RecoveredPartition
 from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
 
-from .brokers import checksum
-from .judge import Judge
-from .runtime_brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
-from .runtime_injector import RuntimeInjector
-from .runtime_world import RuntimeWorld
+from ..cores.brokers import checksum
+from ..judge import Judge
+from .brokers import READ_US, START_AGAIN_US, ProcessStorage, RuntimeBroker, RuntimeProcess
+from .injector import RuntimeInjector
+from .world import RuntimeWorld
 
 
 class JudgedStorage(AdapterStorage):

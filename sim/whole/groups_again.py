@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from seriatim_api.errors import SeriatimError
 from seriatim_broker.runtime.consumer_groups import GroupCursors
 
-from .consumers import name_of
-from .runtime_brokers import RuntimeProcess
+from ..consumers import name_of
+from .brokers import RuntimeProcess
 
 if TYPE_CHECKING:
-    from .runtime_world import RuntimeWorld
+    from .world import RuntimeWorld
 
 STEP_US = 20_000
 PAUSES_US = (0, 20_000, 300_000, 1_500_000)
