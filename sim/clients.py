@@ -6,7 +6,7 @@ or when the path stays cut. The client notices later. Messages that were on thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,13 +17,12 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
 
-from .cores.brokers import checksum
+from .cluster import checksum
 from .faults import Options
 from .schedule import Schedule
 
 if TYPE_CHECKING:
-    from .cores.brokers import Broker
-    from .cores.network import Network
+    from .cluster import Broker, Network
     from .judge import Judge
 
 RESOLVE_DEADLINE_US = 300_000
@@ -76,7 +75,7 @@ class Clients:
     """The desks where requests of clients and answers of brokers meet."""
 
     def __init__(
-        self, schedule: Schedule, options: Options, brokers: dict[str, Broker], network: Network, judge: Judge
+        self, schedule: Schedule, options: Options, brokers: Mapping[str, Broker], network: Network, judge: Judge
     ) -> None:
         self.schedule = schedule
         self.options = options

@@ -75,7 +75,7 @@ MORE_KINDS: tuple[str, ...] = (
 
 
 DISK_KINDS: tuple[str, ...] = ("fsync_error",)
-"""Those that only the storage adapter can meet; methods of `sim.whole.disks.DisksInjector`."""
+"""Those that only the storage adapter can meet; methods of `sim.whole.injector.DisksInjector`."""
 
 
 SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word", "told_first")
@@ -83,7 +83,7 @@ SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "serve
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")
-"""Those of an operator that changes what it wants of broker groups; methods of `sim.whole.groups.GroupsInjector`."""
+"""Those of an operator that changes what it wants of broker groups; methods of `sim.whole.injector.GroupsInjector`."""
 
 
 @dataclass(frozen=True, slots=True)

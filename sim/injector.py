@@ -10,15 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from seriatim_api.ids import PartitionId, RunId, make_offset
-from seriatim_broker.core.control import retention
+from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.messages import FORM_LANE_PROBES
-from seriatim_broker.core.values.positions import Measure
-from seriatim_broker.core.values.segment import SegmentState, Start
+from seriatim_broker.core.values.segment import SegmentState
 
-from .cores.brokers import Broker
-from .cores.coordinator import TIMEOUT_US
+from .cluster import Broker, Process
 from .faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS, SERVING_KINDS
 from .serving_faults import ServingFaults
 
@@ -126,7 +123,7 @@ class Injector(ServingFaults):
             consumer.forget_what_is_held()
         for ended in world.past_runs:
             world.coordinator.certify(ended)
-        world.tell_false_certificates()
+        world.cluster.tell_false_certificates()
         for broker in world.brokers.values():
             broker.slow_until_us = 0
             for run in range(1, broker.run + (0 if broker.process else 1)):
@@ -264,26 +261,6 @@ class Injector(ServingFaults):
         """A person rewinds, skips, pauses or resumes a group."""
         self._world.people.act(self._rng)
 
-    def inject_late_operation(self) -> None:
-        """A rewind is written late, without an answer; meanwhile its server may be cut off, and another one serve."""
-        world = self._world
-        partition = self._partition()
-        chain, _ = world.coordinator.records.chain(partition)
-        group = self._rng.choice(world.groups)
-        record, _ = world.coordinator.records.cursor(partition, group)
-        segment = chain.segment(record.segment_no) if chain is not None and record is not None else None
-        if segment is None:
-            return
-        server = segment.server.broker
-        world.coordinator.late_next[server] = self._rng.randint(TIMEOUT_US, TIMEOUT_US + 600_000)
-        self._tell(f"what {server} writes next of {group} comes late")
-        world.people.move_back(partition, group, self._rng)
-        if self._rng.random() < 0.6:
-            others = [name for name in sorted(world.brokers) if name != server]
-            self._schedule.after(self._rng.randint(20_000, 60_000), self._island, [server], others, True)
-            for after_us in (300_000, 420_000):  # later than what is taken for silence
-                self._schedule.after(after_us, world.clients.break_some, 0.7)
-
     def crash(self, broker: Broker, *, wipes: bool = False) -> None:
         """End a process. Its disk may lose its unflushed writes from some point on, or be lost as a whole."""
         process = broker.process
@@ -293,7 +270,7 @@ class Injector(ServingFaults):
         kept = self._rng.randint(0, broker.disk.pending_count)
         self._tell(f"{broker.name} ends ({'machine' if machine else 'process'}) and keeps {kept} unflushed writes")
         run = RunId(broker.member, broker.run)
-        self._world.network.process_ended(process, silent=machine)
+        process.leave_network(silent=machine)
         process.end()
         broker.refuses = not machine
         broker.disk.crash(kept)
@@ -305,7 +282,7 @@ class Injector(ServingFaults):
             )
         is_lost = self._rng.random() < self._options.wipe_share and self._world.may_lose_a_disk(broker)
         if wipes or is_lost:
-            self._world.replace_disk(broker)
+            broker.replace_disk()
         self._schedule.after(self._rng.randint(10_000, self._options.restart_us_max), self._restart, broker)
 
     def inject_false_certificate(self) -> None:
@@ -332,14 +309,14 @@ class Injector(ServingFaults):
             self._world.judge.seen.certified_falsely[RunId(broker.member, run)] = None
             self._world.coordinator.certify_falsely(RunId(broker.member, run), own_us)
 
-    def _give_up(self, broker: Broker, process: Any, run: int, is_known: bool) -> None:
+    def _give_up(self, broker: Broker, process: Process, run: int, is_known: bool) -> None:
         """Delete the directory, some time after all others have read the certificate."""
         if broker.process is None or broker.process is not process or not process.alive:
             return
         if is_known:
             broker.give_up()
         else:
-            is_known = self._world.others_dismiss(RunId(broker.member, run))
+            is_known = self._world.cluster.others_dismiss(RunId(broker.member, run))
             self._schedule.after(OWN_FLUSH_US, self._give_up, broker, process, run, is_known)
 
     def _restart(self, broker: Broker) -> None:
@@ -353,7 +330,7 @@ class Injector(ServingFaults):
             if self._rng.random() < 0.7:  # a later run of the same incarnation may say that the earlier ones ended
                 self._world.coordinator.certify(RunId(broker.member, run))
         broker.refuses = True
-        broker.start(self._world)
+        broker.start()
 
     def inject_freeze(self) -> None:
         """A process does nothing, and then goes on."""
@@ -425,9 +402,8 @@ class Injector(ServingFaults):
         self._schedule.after(rest_us + 1, self._look_for_room, broker)
 
     def _look_for_room(self, broker: Broker) -> None:
-        look = getattr(broker.process, "look_for_room", None)  # whole brokers look by themselves
-        if look is not None:
-            look()
+        if broker.process is not None:
+            broker.process.look_for_room()
 
     def inject_older_disk(self) -> None:
         """The disk of a member of the open segment is copied, and a moment later the copy takes its place. Once.
@@ -475,7 +451,7 @@ class Injector(ServingFaults):
         """The process ends, and its disk keeps what was flushed."""
         process = broker.process
         assert process is not None
-        self._world.network.process_ended(process, silent=False)
+        process.leave_network(silent=False)
         process.end()
         broker.refuses = True
         broker.disk.crash(0)
@@ -489,7 +465,7 @@ class Injector(ServingFaults):
             return
         self._tell(f"{broker.name} is ended by its supervisor, because its disk hangs")
         run = RunId(broker.member, broker.run)
-        self._world.network.process_ended(process, silent=False)
+        process.leave_network(silent=False)
         process.end()
         broker.refuses = True
         broker.disk.crash(0)
@@ -668,18 +644,12 @@ class Injector(ServingFaults):
         self._go_back()
 
     def _all_are_ready(self) -> bool:
-        return all(broker.process is not None and broker.process.core.ready for broker in self._world.brokers.values())
+        """Whether every broker can do everything."""
+        raise NotImplementedError
 
     def _go_back(self) -> None:
         """The coordinator is away, and comes back with an earlier state of its records."""
-        coordinator = self._world.coordinator
-        coordinator.is_down = True
-        back_us = self._rng.randint(20_000, 200_000)
-        share = self._rng.choice((0.0, 0.3, 1.0))
-        for broker in self._world.brokers.values():
-            if self._rng.random() < share:
-                self._schedule.after(self._rng.randint(0, back_us), self.crash_and_return, broker)
-        self._schedule.after(back_us, self._restored)
+        raise NotImplementedError
 
     def crash_and_return(self, broker: Broker) -> None:
         """A process ends and is back soon."""
@@ -687,36 +657,6 @@ class Injector(ServingFaults):
         self._options = replace(before, machine_share=0.0, wipe_share=0.0, restart_us_max=60_000)
         self.crash(broker)
         self._options = before
-
-    def _restored(self) -> None:
-        coordinator = self._world.coordinator
-        is_empty = self._rng.random() < 0.25
-        snapshot = None if is_empty or not self._snapshots else self._rng.choice(self._snapshots)
-        self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
-        coordinator.records.restore(snapshot)
-        self._world.waits_for_rebuild = True
-        coordinator.is_down = False
-        for broker in self._world.brokers.values():
-            self._schedule.after(self._rng.randint(1_000, 800_000), self._noticed, broker)
-        for _ in range(self._rng.choice((0, 1, 2))):
-            self._schedule.after(self._rng.randint(0, 300_000), self._complain, 1)
-        self._schedule.after(self._rng.randint(100_000, 1_500_000), self._rebuild)
-
-    def _noticed(self, broker: Broker) -> None:
-        """The broker could not reach the coordinator, and can again."""
-        if broker.process is not None:
-            broker.process.deliver(ev.CompareChains())
-
-    def _rebuild(self) -> None:
-        processes = [broker.process for broker in self._world.brokers.values()]
-        if any(process is None or not process.core.ready or process.frozen for process in processes):
-            self._schedule.after(20_000, self._rebuild)
-            return
-        if any(process.core.state.coordinator.behind for process in processes if process is not None):
-            self._world.judge.seen.states.add("coordinator behind")
-        self._world.coordinator.rebuild(processes)
-        self._snapshots.clear()
-        self._is_restoring = self._world.waits_for_rebuild = False
 
     # ---- requests that cause switches ---------------------------------------------------------------
 
@@ -831,42 +771,6 @@ class Injector(ServingFaults):
         request = self._world.clients.ask(None, answered)
         until = process.to_mono(self._schedule.now_us + self._rng.randint(50_000, 400_000))
         self._schedule.after(self._rng.randint(0, 3_000), process.deliver, make(request, until))
-
-    # ---- retention ----------------------------------------------------------------------------------
-
-    def inject_trim(self) -> None:
-        """The master of the open segment decides to drop all messages before some place, however young they are."""
-        world, rng = self._world, self._rng
-        partition = self._partition()
-        known, _ = world.coordinator.records.chain(partition)
-        process = world.brokers[known.open_segment.master.broker].process if known is not None else None
-        part = process.core.partitions.get(partition) if process is not None else None
-        log = part.open_log() if part is not None else None
-        if process is None or part is None or part.chain is None or log is None:
-            return
-        chain = part.chain
-        settled = [segment.no for segment in chain.segments if chain.settled_before(segment.no)]
-        no = rng.choice((*settled, settled[-1], settled[-1]))
-        start = None
-        if no == chain.open_segment.no and log.flushed > log.start:
-            index = rng.randint(log.start, log.flushed - 1)
-            place = process.broker.disk.find(partition, no, log.flushed, Measure.INDEX, index)
-            if place is not None and place.index > log.start:
-                start = Start(place.index, place.previous_checksum, place.bytes_before)
-        records = world.coordinator.records
-        readers = [
-            retention.Reader(group, record.segment_no, make_offset(record.segment_no, record.start_index))
-            for of, group, record in records.cursors()
-            if of == partition and not record.deleted
-        ]
-        kept = retention.first_kept(chain, no, readers)
-        self._tell(f"{process.name} trims {partition} before {no}:{start.first if start else 0}, keeps from {kept} on")
-        event = ev.Trim(partition, chain.epoch, no, start, kept, records.revision)
-        self._schedule.after(rng.choice((0, 1_000, 30_000)), process.deliver, event)
-        for reader in readers:
-            if reader.segment_no < chain.open_segment.no:  # it may be a stub by then
-                passed = ev.PassGroup(partition, reader.segment_no, reader.group)
-                self._schedule.after(rng.randint(0, 150_000), process.deliver, passed)
 
     # ---- producers and consumers --------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from seriatim_broker.core.values.positions import Place
 from seriatim_broker.core.values.segment import SegmentState
 
 from .clients import Clients
-from .cores.brokers import checksum
+from .cluster import checksum
 from .judge import Judge, messages_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ python -m sim --seed 17 --trace       what happened in seed 17, step by step
 python -m sim --mutation NAME         seeds until the mutant is found
 python -m sim --mutants               the table of planted bugs: seeds until each is found, and by which promise
 
-There are three worlds: whole brokers (`--world brokers`); bare cores without the runtime, which simulate less and are
-ten times faster (`cores`); and whole brokers whose disks the real storage adapter writes (`disks`).
+There are four worlds: whole brokers (`--world brokers`); bare cores without the runtime, which simulate less and are
+ten times faster (`cores`); whole brokers whose disks the real storage adapter writes (`disks`); and whole brokers with
+an operator that changes what it wants of broker groups (`groups`).
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from .cluster import ClusterKind
+from .cores.cluster import CORES
 from .faults import PROFILES
 from .mutations import MUTATIONS, OVERLAPPING, applied
-from .whole.disks import DisksWorld
-from .whole.groups import GroupsWorld
-from .whole.world import RuntimeWorld
+from .whole.cluster import BROKERS, DISKS, GROUPS
 from .world import Result, World
 
 CHUNK = 25
@@ -42,7 +43,7 @@ STORY_LINES = 60
 
 MUTANTS = {**MUTATIONS, **OVERLAPPING}
 
-WORLDS: dict[str, type[World]] = {"cores": World, "brokers": RuntimeWorld, "disks": DisksWorld, "groups": GroupsWorld}
+WORLDS: dict[str, ClusterKind] = {"cores": CORES, "brokers": BROKERS, "disks": DISKS, "groups": GROUPS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,9 @@ class Task:
         silence()
         began_s = time.process_time()
         with applied(MUTANTS[self.mutation] if self.mutation else None):
-            result = WORLDS[self.world](
+            result = World(
                 self.seed,
+                WORLDS[self.world],
                 profile=self.profile,
                 trace=self.trace,
                 detailed=self.detailed,

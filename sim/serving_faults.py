@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from seriatim_api.ids import PartitionId
 
 if TYPE_CHECKING:
-    from .cores.brokers import Broker
+    from .cluster import Broker
+    from .schedule import Schedule
     from .world import World
 
 
@@ -19,10 +22,10 @@ class ServingFaults:
 
     _world: World
     _rng: random.Random
-    _schedule: Any
+    _schedule: Schedule
     _healing: bool
     _tell: Callable[[str], None]
-    _partition: Callable[[], Any]
+    _partition: Callable[[], PartitionId]
     _complain: Callable[[int], None]
     _hold: Callable[..., None]
     crash: Callable[..., None]

@@ -7,35 +7,22 @@ within a bound. The judge looks on throughout and compares everything at the end
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import and_
-from typing import Any
 
 from seriatim._core import producer as producing
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.control.controller import plan_heals
-from seriatim_broker.core.values.chain import Chain, Opening, Seal, seal_and_open
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
-from seriatim_broker.core.values.events import (
-    CertificateSeen,
-    CreatePartition,
-    CursorRecord,
-    DeclareGap,
-    DirectoryChanged,
-)
-from seriatim_broker.core.values.log import Preparation, PutPreparation
+from seriatim_broker.core.values.events import DeclareGap
 from seriatim_broker.core.values.messages import FORMS
-from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import SegmentState
 
 from .clients import Clients, SimProducer
+from .cluster import Broker, ClusterKind, Coordinator, Network, Process
 from .consumers import SimConsumer
-from .cores.brokers import WALL_MS_START, Broker
-from .cores.coordinator import SimCoordinator
-from .cores.network import Network
-from .faults import Options, draw
+from .cores.cluster import CORES
 from .injector import Injector
 from .judge import Judge, own_tail
 from .people import People
@@ -43,10 +30,7 @@ from .publishing.surroundings import Publishing
 from .ranges import SimRangeReader
 from .schedule import Schedule, Violation
 
-CREATE_US_MAX = 5_000_000
 CHECK_US = 20_000
-CONTROL_US = 150_000
-EVENT_COUNT_MAX = 200_000
 WHOLE_CHAIN_SEGMENTS = (1, 1, 2, 64)
 """Of how many segments a record is told whole, drawn for each world: with few, the changes of short chains are told."""
 
@@ -127,18 +111,23 @@ class Result:
 
 
 class World:
-    """Everything of one run."""
+    """Everything of one run.
 
-    event_count_max = EVENT_COUNT_MAX
-    linked_us = 400_000
-    """After this a broker that started again is linked to the others."""
-    injector_kind = Injector
-    schedule_kind = Schedule
-    judge_kind = Judge
+    Args:
+        seed: Decides everything that is drawn.
+        kind: What the brokers are made of.
+        profile: A name of `faults.PROFILES`, or empty for any.
+        core_kind: The class of the brokers' cores.
+        batch_count: Batches of a run of whole brokers; 0: drawn.
+        left_out: Faults of the plan that do not strike.
+        schedule: The virtual time of this seed; without it the world makes one.
+        judge_kind: The class of the judge.
+    """
 
     def __init__(
         self,
         seed: int,
+        kind: ClusterKind = CORES,
         *,
         profile: str = "",
         core_kind: type[BrokerCore] = BrokerCore,
@@ -146,34 +135,29 @@ class World:
         detailed: bool = False,
         batch_count: int = 0,
         left_out: frozenset[int] = frozenset(),
+        schedule: Schedule | None = None,
+        judge_kind: type[Judge] = Judge,
     ) -> None:
         self.seed = seed
         self._left_out = left_out
-        self.schedule = self.schedule_kind(seed, trace=trace, detailed=detailed)
-        self.options = self._draw(profile, batch_count)
-        updates = random.Random(f"updates {seed}")
+        self.schedule = schedule or Schedule(seed, trace=trace, detailed=detailed)
+        self.options = kind.draw(self.schedule.rng, profile, batch_count, more_chance(seed))
+        self.updates = random.Random(f"updates {seed}")
         self.config = replace(
             SIM_CONFIG,
             reservation_messages=self.options.reservation_messages,
-            whole_chain_segments_max=updates.choice(WHOLE_CHAIN_SEGMENTS),
+            whole_chain_segments_max=self.updates.choice(WHOLE_CHAIN_SEGMENTS),
             copy_bytes=self.options.copy_bytes,
-            told_segments_max=updates.choice((0, 1, 2, 16)),
+            told_segments_max=self.updates.choice((0, 1, 2, 16)),
         )
         if self.options.producers_idle:
             self.config = replace(self.config, **IDLE_LIMITS)
         if self.options.part_bytes:
             self.config = replace(self.config, fence_turn_bytes=self.options.part_bytes, fence_turn_us=40_000)
         self.core_kind = core_kind
-        self.brokers: dict[str, Broker] = {}
-        for group in range(self.options.group_count):
-            for slot in range(self.options.member_count):
-                name = f"g{group}-{slot}"
-                self.brokers[name] = broker = self._make_broker(name, f"g{group}")
-                broker.forms = updates.choice((FORMS, FORMS, FORMS, 0))
-                if self.options.one_version:
-                    broker.forms = FORMS
         self.partitions = [PartitionId(number + 1) for number in range(self.options.partition_count)]
-        self.judge = self.judge_kind(
+        self.cluster = kind.make(self)
+        self.judge = judge_kind(
             self.schedule,
             self.brokers,
             flush=self.options.flush,
@@ -181,10 +165,9 @@ class World:
             ahead_ms_max=self.config.append_time_ahead_ms_max,
             limits=self.config,
         )
-        self.network = self._make_network()
-        self.coordinator = self._make_coordinator()
-        self.coordinator.tidies = updates.random() < 0.5
+        self.cluster.connect()
         self.clients = Clients(self.schedule, self.options, self.brokers, self.network, self.judge)
+        self.clients.look = self.cluster.look
         self.producers: list[SimProducer] = []
         self.consumers: list[SimConsumer] = []
         self.range_readers: list[SimRangeReader] = []
@@ -199,54 +182,56 @@ class World:
         self._calm_from_us = 0
         self._has_lost_a_group = False
 
-    def _draw(self, profile: str, _batch_count: int) -> Options:
-        return draw(self.schedule.rng, profile, self._more())
+    # ---- what the cluster is made from --------------------------------------------------------------
 
-    def _more(self) -> random.Random:
-        """The chance by which the world gets something more than an ordinary one, apart from all other chance."""
-        return random.Random(f"more {self.seed}")
+    def slots(self) -> Iterator[tuple[str, str]]:
+        """The name and the broker group of each broker."""
+        for group in range(self.options.group_count):
+            for slot in range(self.options.member_count):
+                yield f"g{group}-{slot}", f"g{group}"
 
-    def _make_broker(self, name: str, group: str) -> Any:
-        return Broker(name, group, self._incarnation())
-
-    def _make_network(self) -> Any:
-        return Network(self.schedule, self.options, self.brokers, self.judge.seen.states)
-
-    def _make_coordinator(self) -> Any:
-        return SimCoordinator(self.schedule, self.options, self.brokers, self.judge)
-
-    def _incarnation(self) -> str:
+    def new_incarnation(self) -> str:
+        """The incarnation of an empty disk."""
         return self.schedule.rng.randbytes(16).hex()
+
+    def draw_forms(self) -> int:
+        """The forms that the version of a broker reads."""
+        forms = self.updates.choice((FORMS, FORMS, FORMS, 0))
+        return FORMS if self.options.one_version else forms
 
     # ---- what processes reach -----------------------------------------------------------------------
 
-    def directory(self) -> DirectoryChanged:
-        """The admitted members, by group, and the runs that they registered last."""
-        groups: dict[str, list[Broker]] = {}
-        for broker in self.brokers.values():
-            groups.setdefault(broker.group, []).append(broker)
-        return DirectoryChanged(
-            tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items())),
-            tuple((broker.member, broker.run) for broker in self.brokers.values() if broker.run),
-            forms=reduce(and_, (broker.forms for broker in self.brokers.values())),
-        )
+    @property
+    def brokers(self) -> Mapping[str, Broker]:
+        """All slots, by name."""
+        return self.cluster.brokers
 
-    def sync_us(self, broker: Any) -> int:
+    @property
+    def network(self) -> Network:
+        """What connects the brokers."""
+        return self.cluster.network
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """What the brokers share."""
+        return self.cluster.coordinator
+
+    def sync_us(self, broker: Broker) -> int:
         """How long the next flush takes."""
         rng = self.schedule.rng
         if broker.hung_until_us > self.schedule.now_us:
-            return int(broker.hung_until_us - self.schedule.now_us)
+            return broker.hung_until_us - self.schedule.now_us
         if broker.slow_until_us > self.schedule.now_us:
             return rng.randint(20_000, 150_000)
         return rng.randint(self.options.sync_us_min, self.options.sync_us_max)
 
     # ---- hung disks ---------------------------------------------------------------------------------
 
-    def hung_brokers(self) -> list[Any]:
+    def hung_brokers(self) -> list[Broker]:
         """Brokers whose disks complete no write now."""
         return [broker for broker in self.brokers.values() if broker.hung_until_us > self.schedule.now_us]
 
-    def full_brokers(self) -> list[Any]:
+    def full_brokers(self) -> list[Broker]:
         """Brokers whose disks have reached their reserve now."""
         return [broker for broker in self.brokers.values() if broker.full_until_us > self.schedule.now_us]
 
@@ -261,17 +246,17 @@ class World:
             if self.schedule.now_us > until_us:
                 hung, full = ([broker.name for broker in some] for some in (self.hung_brokers(), self.full_brokers()))
                 raise Violation("I13", f"the disks of {hung} hang, those of {full} are full, and {self._stuck()}")
-            self._run_until(self.schedule.now_us + CHECK_US)
+            self.run_until(self.schedule.now_us + CHECK_US)
         until_us = max(max(broker.hung_until_us, broker.full_until_us) for broker in self.brokers.values())
         if until_us > self.schedule.now_us:
-            self._run_until(until_us + 1)
+            self.run_until(until_us + 1)
 
     def _flows(self) -> bool:
         """Whether every producer is done, and every group was given everything."""
         if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild or self.people.is_busy:
             return False
         for partition in self.partitions:
-            chain = self._chain(partition)
+            chain = self.chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
                 return False
             length = self._open_length(chain)
@@ -289,7 +274,7 @@ class World:
         return any(
             segment.eligible == (member,) and segment.state is not SegmentState.LOST
             for partition in self.partitions
-            for segment in self._chain(partition).segments
+            for segment in self.chain(partition).segments
         )
 
     # ---- lost disks ---------------------------------------------------------------------------------
@@ -317,7 +302,7 @@ class World:
     def _is_repaired(self) -> bool:
         """Whether every segment has two copies on present disks, as far as it is not lost for good."""
         for partition in self.partitions:
-            chain = self._chain(partition)
+            chain = self.chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
                 return False
             if any(self._is_gone(member) for member in chain.open_segment.members) or not self._has_two_copies(chain):
@@ -343,37 +328,21 @@ class World:
 
     def disturbed(self) -> None:
         """Note that something happened that takes time to be over; see `is_calm`."""
-        self._calm_from_us = self.schedule.now_us + self.linked_us
+        self._calm_from_us = self.schedule.now_us + self.cluster.linked_us
 
-    def others_dismiss(self, run: RunId) -> bool:
-        """Whether all other brokers have read the certificate of a run."""
-        return run in self.judge.seen.certified_falsely
-
-    def tell_false_certificates(self) -> None:
-        """Each broker that has not read one of the false certificates reads it now."""
-        for run in list(self.judge.seen.certified_falsely):
-            for broker in list(self.brokers.values()):
-                if broker.process is not None:
-                    broker.process.deliver(CertificateSeen(run))
-
-    def run_over(self, process: Any) -> None:
+    def run_over(self, process: Process) -> None:
         """A process ended itself: it is started again, on another disk if its own was given up."""
         broker = process.broker
         self.schedule.tell("FAULT", f"{process.name} ends itself")
         self.judge.seen.states.add("ended itself")
-        self.network.process_ended(process, silent=False)
+        process.leave_network(silent=False)
         process.end()
         broker.disk.crash(self.schedule.rng.randint(0, broker.disk.pending_count))
         broker.ended_badly(machine=False)
         self.clients.process_ended(process, silent=False)
         if broker.given_up is not None:
-            self.replace_disk(broker)
-        self.schedule.after(self.schedule.rng.randint(1_000, self.options.restart_us_max), self._start_again, broker)
-
-    def _start_again(self, broker: Any) -> None:
-        self.disturbed()
-        if broker.process is None:
-            broker.start(self)
+            broker.replace_disk()
+        self.schedule.after(self.schedule.rng.randint(1_000, self.options.restart_us_max), broker.start_again)
 
     def _is_gone(self, member: MemberId) -> bool:
         return self.brokers[member.broker].member != member
@@ -385,47 +354,30 @@ class World:
         """A person looks which segments are lost for good, and declares them so, until the record says it."""
         running = [broker.process for broker in self.brokers.values() if broker.process is not None]
         for partition in self.partitions:
-            for segment in self._chain(partition).segments:
+            for segment in self.chain(partition).segments:
                 is_over = segment.state in (SegmentState.SEALED, SegmentState.UNSETTLED)
                 if is_over and running and all(self._is_gone(member) for member in segment.members):
                     process = self.schedule.rng.choice(running)
                     self.schedule.tell("operator", f"declares {partition}:{segment.no} lost at {process.name}")
                     self.judge.rules.gaps.asked.add((partition, segment.no))
-                    request = self.clients.ask(None, _ignore)
+                    request = self.clients.ask(None, lambda _answer: None)
                     process.deliver(DeclareGap(request, partition, segment.no))
         self.schedule.after(self._operator_us(), self._operate)
 
-    def replace_disk(self, broker: Broker) -> None:
-        """The slot gets an empty disk: another member, which has to be admitted."""
+    def disk_is_lost(self, broker: Broker) -> None:
+        """The slot will have an empty disk: remember what was on the other one."""
         self._lost_disks += 1
         self.past_runs.extend(RunId(broker.member, run) for run in range(1, broker.run + 1))
         self.judge.seen.graveyard.append((broker.member, broker.real_disk.durable.twin()))
-        broker.another_disk(self._incarnation())
-        self.schedule.tell("FAULT", f"{broker.name} has lost its disk and is {broker.member} now")
-        for other in self.brokers.values():
-            if other.process is not None:
-                other.process.deliver(self.directory())
-
-    def control(self) -> None:
-        """What the controller does about lost disks: have their segments copied to present ones."""
-        dead = {member for member, _ in self.judge.seen.graveyard}
-        live: dict[str, list[MemberId]] = {}
-        for broker in self.brokers.values():
-            if broker.process is not None and not broker.process.frozen:
-                live.setdefault(broker.group, []).append(broker.member)
-        for partition in self.partitions:
-            for heal in plan_heals(self._chain(partition), dead, live, min_copies=2):
-                name = self.schedule.rng.choice([member.broker for members in live.values() for member in members])
-                process = self.brokers[name].process
-                assert process is not None
-                self.schedule.tell("control", f"heal {heal.partition}:{heal.segment_no} on {heal.member} at {name}")
-                process.deliver(heal)
-        self.schedule.after(CONTROL_US, self.control)
 
     # ---- the run ------------------------------------------------------------------------------------
 
     def run(self) -> Result:
         """Run to the end; a broken promise is in the result, not raised."""
+        with self.cluster.running():
+            return self._result()
+
+    def _result(self) -> Result:
         result = Result(self.seed)
         try:
             self._run()
@@ -453,111 +405,48 @@ class World:
         return result
 
     def _run(self) -> None:
-        for broker in self._first_brokers():
-            broker.start(self)
-        self._create()
-        self._grow_old()
+        for broker in self.cluster.first_brokers():
+            broker.start()
+        self.cluster.create()
         self._start_clients()
         self.coordinator.is_faulty = True
-        injector = self.injector_kind(self, self._left_out)
+        injector = self.cluster.injector(self._left_out)
         injector.plan()
         if self.options.disk_loss_max > 1:
-            self.control()
+            self.cluster.control()
         until = self.schedule.now_us + self.options.fault_span_us
-        self._run_until(until)
+        self.run_until(until)
         injector.heal()
         self.publishing.end()
         if self.options.kinds.get("operate_group"):
             self.people.end()
         self._go_on_without(injector)
         if self._lost_disks and self.options.disk_loss_max == 1:
-            self.control()
+            self.cluster.control()
         bound_us = self.options.drain_us + self.backlog_us()
         until_us = self.schedule.now_us + bound_us
         while not self._is_drained():
             if self.schedule.now_us > until_us:
                 raise Violation("I13", f"not drained {bound_us} us after the last fault: {self._stuck()}")
-            self._run_until(self.schedule.now_us + CHECK_US)
+            self.run_until(self.schedule.now_us + CHECK_US)
         for partition in self.partitions:
-            chain, length = self._chain(partition), self._open_length(self._chain(partition))
+            chain, length = self.chain(partition), self._open_length(self.chain(partition))
             self.judge.final(chain, length, self.readers)
             self.publishing.judge.final(partition, chain, length)
+        self.cluster.finish()
 
     def backlog_us(self) -> int:
         """How long the batches without an outcome may take when all faults are over."""
         return BATCH_US_MAX * sum(producer.unsettled_count for producer in self.producers)
 
-    def _first_brokers(self) -> list[Broker]:
-        """The producers and consumers that are there from the beginning."""
-        return list(self.brokers.values())
-
-    def _run_until(self, until_us: int) -> None:
-        if not self.schedule.run_until(until_us, self.event_count_max):
-            raise Violation("I13", f"{self.event_count_max} events: something turns in circles; {self._stuck()}")
-
-    def _create(self) -> None:
-        names = sorted(self.brokers)
-        groups = sorted({broker.group for broker in self.brokers.values()})
-        self._run_until(20_000)
-        for partition in self.partitions:
-            process = self.brokers[self.schedule.rng.choice(names)].process
-            assert process is not None
-            order = tuple(self.schedule.rng.sample(groups, len(groups)))
-            request = self.clients.ask(None, _ignore)
-            process.deliver(CreatePartition(request, partition, "topic", partition - 1, self.options.flush, order))
-        while any(self.coordinator.records.chain(partition)[0] is None for partition in self.partitions):
-            self._run_until(self.schedule.now_us + 2_000)
-            if self.schedule.now_us > CREATE_US_MAX:
-                raise Violation("I13", "the partitions were never created")
-
-    def _grow_old(self) -> None:
-        """While no broker runs, the chains get a long past: empty segments, on one group after the other.
-
-        The last one is open under an attempt that an earlier run prepared, so the members fence it and move on.
-        """
-        if not self.options.old_segments or not isinstance(self.coordinator, SimCoordinator):
-            return
-        for broker in self.brokers.values():
-            process = broker.process
-            assert process is not None
-            self.network.process_ended(process, silent=False)
-            process.end()
-            broker.disk.crash(broker.disk.pending_count)
-        for partition in self.partitions:
-            self._give_past(partition)
-        for broker in self.brokers.values():
-            for run in range(1, broker.run + 1):
-                self.coordinator.records.write_certificate(RunId(broker.member, run))
-            broker.start(self)
-
-    def _give_past(self, partition: PartitionId) -> None:
-        chain, revision = self.coordinator.records.chain(partition)
-        assert chain is not None
-        groups = sorted({broker.group for broker in self.brokers.values()})
-        for number in range(self.options.old_segments):
-            group = groups[number % len(groups)]
-            members = tuple(broker.member for broker in self.brokers.values() if broker.group == group)
-            turned = (*members[number % len(members) :], *members[: number % len(members)])
-            opening = Opening(self.schedule.rng.randbytes(16), group, turned, 1, incomplete_table=False)
-            old = chain.open_segment
-            self.judge.seen.sealed[partition, old.no] = (0, 0)
-            chain = seal_and_open(chain, Seal(0, 0, old.server, old.members, None, ()), opening, WALL_MS_START)
-        assert self.coordinator.records.write_chain(chain, revision, None) is not None
-        for segment in chain.segments[-3:]:  # their tables may be asked for, those of all others are forgotten
-            prepared = Preparation(
-                segment.no, segment.attempt, segment.members, chain.flush, incomplete_table=False, table=NO_TABLE,
-                tail=None, run=1,
-            )  # fmt: skip
-            for member in segment.members:
-                disk = self.brokers[member.broker].disk
-                disk.sync(disk.submit([PutPreparation(partition, prepared)]))
-        self.judge.seen.history[partition].append(chain)
-        for group in ("early", "late"):
-            first = chain.open_segment.no - self.schedule.rng.randint(0, 5)
-            self.coordinator.records.write_cursor(partition, group, CursorRecord(first, 1, 0, chain.topic), 0)
+    def run_until(self, until_us: int) -> None:
+        """Let time pass. A violation, if there are too many events."""
+        count_max = self.cluster.event_count_max
+        if not self.schedule.run_until(until_us, count_max):
+            raise Violation("I13", f"{count_max} events: something turns in circles; {self._stuck()}")
 
     def _start_clients(self) -> None:
-        self._start_producers(self.options.batches_per_producer)
+        self.start_producers(self.options.batches_per_producer)
         if self.options.writers:
             self.publishing.start()
         self.groups = ["early", "late"] if self.options.late_group else ["early"]
@@ -572,7 +461,8 @@ class World:
             for number in range(2 if group == "early" else 1):
                 self.schedule.after(delay, self.add_consumer, group, number)
 
-    def _start_producers(self, batch_count: int) -> None:
+    def start_producers(self, batch_count: int) -> None:
+        """Start the producers of each partition, with so many batches each."""
         config = producing.ProducerConfig(
             window_batches_max=self.options.window_batches,
             delivery_timeout_ms=self.options.delivery_timeout_ms,
@@ -641,8 +531,9 @@ class World:
         """The record as the coordinator answers it now; None if it does not answer."""
         return None if self.coordinator.is_down else self.coordinator.records.chain(partition)[0]
 
-    def _chain(self, partition: PartitionId) -> Chain:
-        chain: Chain | None = self.coordinator.records.chain(partition)[0]
+    def chain(self, partition: PartitionId) -> Chain:
+        """The record, also while the coordinator lacks it."""
+        chain = self.coordinator.records.chain(partition)[0]
         return chain if chain is not None else self.judge.seen.history[partition][-1]  # back empty, and not rebuilt yet
 
     def _open_length(self, chain: Chain) -> int:
@@ -655,12 +546,14 @@ class World:
         return min(tails, default=0)
 
     def _is_drained(self) -> bool:
+        if self.cluster.is_busy:
+            return False
         if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild or self.people.is_busy:
             return False
         if not self.publishing.is_done:
             return False
         for partition in self.partitions:
-            chain = self._chain(partition)
+            chain = self.chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
                 return False
             if not self._open_segment_is_quiet(chain):
@@ -670,7 +563,7 @@ class World:
                 return False
             if not self._has_two_copies(chain) or self.judge.untold(partition, self.readers):
                 return False
-        return True
+        return not self.cluster.missing()
 
     def _open_segment_is_quiet(self, chain: Chain) -> bool:
         """Whether the members of the open segment are the current ones and hold the same."""
@@ -711,7 +604,7 @@ class World:
         parts += ["an operation on a group is not done"] if self.people.is_busy else []
         parts += [] if self.publishing.is_done else [self.publishing.stuck]
         for partition in self.partitions:
-            chain = self._chain(partition)
+            chain = self.chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
                 parts.append(f"partition {partition} is unsettled")
                 continue
@@ -726,8 +619,9 @@ class World:
                 parts.append(f"partition {partition} has not two copies of everything")
             for group, no in self.judge.untold(partition, self.readers):
                 parts.append(f"{group} was not told that segment {no} of partition {partition} is lost")
-        return "; ".join(parts)
+        return "; ".join([*parts, *self.cluster.missing()])
 
 
-def _ignore(_answer: object) -> None:
-    """Drop the answer, because no caller waits for it."""
+def more_chance(seed: int) -> random.Random:
+    """The chance by which a world gets something more than an ordinary one, apart from all other chance."""
+    return random.Random(f"more {seed}")

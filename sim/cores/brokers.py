@@ -6,58 +6,29 @@ them when it thaws. The numbers in messages to clients (of requests and streams)
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import MemberId
-from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.config import BrokerConfig
-from seriatim_broker.core.values.events import DirectoryChanged, DiskRoom, Event, LogRead, Moment, Persisted, Tick
+from seriatim_broker.core.values.events import DiskRoom, Event, LogRead, Moment, Persisted, Tick
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from ..schedule import Schedule, Violation
+from ..cluster import WALL_MS_START, checksum
+from ..schedule import Violation
 from ..watching import WatchedCore
 
-WALL_MS_START = 1_700_000_000_000
-
-
-def checksum(seed: int, data: bytes) -> int:
-    """A cheap replacement for CRC-32C: the simulation only needs that different bytes differ."""
-    return zlib.crc32(data, seed)
-
-
-class Surroundings(Protocol):
-    """What a process reaches: the world, as far as brokers need it."""
-
-    schedule: Schedule
-    config: BrokerConfig
-    network: Any
-    coordinator: Any
-    judge: Any
-    clients: Any
-    core_kind: type[BrokerCore]
-    publishing: Any
-
-    def directory(self) -> DirectoryChanged:
-        """The admitted members."""
-        ...
-
-    def sync_us(self, broker: Broker) -> int:
-        """How long the next flush of this broker's disk takes."""
-        ...
-
-    def run_over(self, process: Process) -> None:
-        """The process ended itself, because its run is over."""
-        ...
+if TYPE_CHECKING:
+    from .cluster import CoreCluster
+    from .network import End
 
 
 class Broker:
     """A slot of a group: its name, its disk, and the process that runs on it, if any."""
 
-    def __init__(self, name: str, group: str, incarnation: str) -> None:
+    def __init__(self, cluster: CoreCluster, name: str, group: str, incarnation: str) -> None:
+        self._cluster = cluster
         self.name = name
         self.group = group
         self.member = MemberId(name, incarnation)
@@ -88,30 +59,43 @@ class Broker:
         """A fault ended the run. Its unflushed writes may be gone, and the next run knows that."""
         self._lost_memory = True
 
-    def another_disk(self, incarnation: str) -> None:
-        """The slot has an empty disk now: another member, which has run never."""
+    def replace_disk(self) -> None:
+        """The slot gets an empty disk: another member, which has run never, and has to be admitted."""
+        cluster, world = self._cluster, self._cluster.world
+        world.disk_is_lost(self)
         self.disk.wipe()
-        self.member = MemberId(self.name, incarnation)
+        self.member = MemberId(self.name, world.new_incarnation())
         self.run = self.suspect_before_run = 0
         self.given_up = None
         self._lost_memory = False
+        world.schedule.tell("FAULT", f"{self.name} has lost its disk and is {self.member} now")
+        for other in cluster.brokers.values():
+            if other.process is not None:
+                other.process.deliver(cluster.directory())
 
-    def start(self, world: Surroundings) -> Process:
+    def start(self) -> Process:
         """Start the next run on this disk."""
         assert self.process is None
         self.run += 1
         if self._lost_memory:
             self.suspect_before_run, self._lost_memory = self.run, False
-        self.process = Process(world, self)
+        self.process = Process(self._cluster, self)
         self.process.start()
-        world.coordinator.tell_certificates(self.name)
+        self._cluster.coordinator.tell_certificates(self.name)
         return self.process
+
+    def start_again(self) -> None:
+        """The supervisor starts it, if no process is there."""
+        self._cluster.world.disturbed()
+        if self.process is None:
+            self.start()
 
 
 class Process:
     """One run of a broker."""
 
-    def __init__(self, world: Surroundings, broker: Broker) -> None:
+    def __init__(self, cluster: CoreCluster, broker: Broker) -> None:
+        world = cluster.world
         self.broker = broker
         self.name = broker.name
         self.member = broker.member
@@ -119,8 +103,9 @@ class Process:
         self.alive = True
         self.is_serving = True
         self.frozen = False
-        self.links: dict[str, Any] = {}
+        self.links: dict[str, End] = {}
         self.wanted: dict[str, bool] = {}
+        self._cluster = cluster
         self._world = world
         self._schedule = world.schedule
         rng = world.schedule.rng
@@ -185,7 +170,7 @@ class Process:
         """Begin; the directory is known at once, as a process reads it before it serves."""
         self._schedule.mark(self.name, f"start {self.run}")
         self._carry_out(self.watched.start(self._moment()))
-        self.deliver(self._world.directory())
+        self.deliver(self._cluster.directory())
         if self.broker.full_until_us > self._schedule.now_us:
             self.look_for_room()
 
@@ -222,6 +207,10 @@ class Process:
             self.deliver(event)
         self._wake_at_us = None
         self._set_timer()
+
+    def leave_network(self, *, silent: bool) -> None:
+        """All its links end. With `silent` (its machine went down) its peers are not told."""
+        self._cluster.network.process_ended(self, silent=silent)
 
     def end(self) -> None:
         """The process is no more."""
@@ -292,14 +281,14 @@ class Process:
             self.deliver(Persisted(self._durable_token))
 
     def _send(self, effect: fx.Send) -> None:
-        self._world.network.send(self, effect.broker, effect.message)
+        self._cluster.network.send(self, effect.broker, effect.message)
 
     def _connect(self, effect: fx.Connect) -> None:
         self.wanted[effect.broker] = True
-        self._world.network.dial(self, effect.broker)
+        self._cluster.network.dial(self, effect.broker)
 
     def _disconnect(self, effect: fx.Disconnect) -> None:
-        self._world.network.disconnect(self, effect.broker, effect.session)
+        self._cluster.network.disconnect(self, effect.broker, effect.session)
 
     def _read_log(self, effect: fx.ReadLog) -> None:
         slow = self.broker.slow_reads_until_us > self._schedule.now_us
@@ -315,7 +304,7 @@ class Process:
             self.deliver(LogRead(effect.serial, tuple(batches)))
 
     def _ask_coordinator(self, effect: Any) -> None:
-        self._world.coordinator.request(self, effect)
+        self._cluster.coordinator.request(self, effect)
 
     def _answer_client(self, effect: Any) -> None:
         self._world.clients.answer(self, effect.request, effect)

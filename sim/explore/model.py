@@ -12,7 +12,7 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.messages import ChainUpdate
 from seriatim_broker.testing.memory_disk import DiskImage, MemoryDisk
 
-from ..cores.brokers import checksum
+from ..cluster import checksum
 from ..schedule import Violation
 from .cores import FAR_US, QuietCore, core_key
 from .reductions import Reductions

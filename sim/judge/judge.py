@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from seriatim_api.errors import SeriatimError
@@ -20,7 +21,7 @@ from .seen import Seen
 from .views import Fate
 
 if TYPE_CHECKING:
-    from ..cores.brokers import Broker
+    from ..cluster import Broker
     from ..publishing.judge import PublicationJudge
 
 
@@ -39,7 +40,7 @@ class Judge:
     def __init__(
         self,
         schedule: Schedule,
-        brokers: dict[str, Broker],
+        brokers: Mapping[str, Broker],
         *,
         flush: bool = True,
         levels: tuple[int, ...] = (int(AckLevel.REPLICATED_FLUSHED),),

@@ -11,6 +11,7 @@ The judge asks here, and forgives only that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId
@@ -19,7 +20,7 @@ from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, Put
 from .disks import own_tail
 
 if TYPE_CHECKING:
-    from ..cores.brokers import Broker
+    from ..cluster import Broker
 
 Place = tuple[PartitionId, int]
 """A partition, and the number of a segment of it."""
@@ -37,7 +38,7 @@ class Losses:
         declared: Segments that a person declared lost.
     """
 
-    def __init__(self, brokers: dict[str, Broker], *, watches_memory: bool) -> None:
+    def __init__(self, brokers: Mapping[str, Broker], *, watches_memory: bool) -> None:
         self.cut: dict[Place, int] = {}
         self.declared: set[Place] = set()
         self._brokers = brokers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
@@ -18,7 +18,7 @@ from .losses import Losses, Place
 from .views import Fate, GroupView
 
 if TYPE_CHECKING:
-    from ..cores.brokers import Broker
+    from ..cluster import Broker
 
 SETTLED = (SegmentState.SEALED, SegmentState.LOST)
 
@@ -51,7 +51,7 @@ class Seen:
     """
 
     def __init__(
-        self, schedule: Schedule, brokers: dict[str, Broker], fail: Callable[[str, str], NoReturn], *, flush: bool
+        self, schedule: Schedule, brokers: Mapping[str, Broker], fail: Callable[[str, str], NoReturn], *, flush: bool
     ) -> None:
         self.schedule = schedule
         self.brokers = brokers

@@ -18,7 +18,7 @@ from seriatim_broker.core.values.effects import Send
 from seriatim_broker.core.values.messages import ChainChanges, CopyAnswer, CursorSync
 from seriatim_broker.core.values.segments import Changes
 
-from .. import world
+from ..cores.brokers import Broker
 from .mutation import LOSS, Mutation, Patch, nothing, with_handler
 
 
@@ -114,13 +114,14 @@ def _copy_in_memory() -> list[Patch]:
 
 
 def _incarnation() -> list[Patch]:
-    def replace_disk(self: world.World, slot: Any) -> None:
+    def replace_disk(self: Broker) -> None:
         """An emptied disk comes back under the old identity."""
-        self._lost_disks += 1
-        self.judge.seen.graveyard.append((MemberId(slot.name, "wiped"), slot.disk.durable.twin()))
-        slot.disk.wipe()
+        world = self._cluster.world
+        world.lost_a_disk()
+        world.judge.seen.graveyard.append((MemberId(self.name, "wiped"), self.disk.durable.twin()))
+        self.disk.wipe()
 
-    return [(world.World, "replace_disk", replace_disk)]
+    return [(Broker, "replace_disk", replace_disk)]
 
 
 def _hang_unnoticed() -> list[Patch]:

@@ -19,7 +19,7 @@ from .publisher import PUBLISH_US, TOPIC, Publish
 from .staged import INCARNATION, STAGE_PARTITIONS
 
 if TYPE_CHECKING:
-    from ..cores.brokers import Process
+    from ..cluster import Process
     from ..world import World
     from .surroundings import Publishing
 

@@ -14,12 +14,12 @@ from seriatim_broker.core.values.events import ResolveProducer
 from seriatim_broker.core.values.writers import Publication, Verdict, WriterRecord
 from seriatim_broker.runtime import deciding
 
-from ..cores.brokers import WALL_MS_START
+from ..cluster import WALL_MS_START
 from . import staged
 from .staged import INCARNATION, KEYS
 
 if TYPE_CHECKING:
-    from ..cores.brokers import Process
+    from ..cluster import Process
     from ..world import World
     from .surroundings import Publishing
 

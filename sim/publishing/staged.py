@@ -18,7 +18,7 @@ from seriatim_broker.runtime.keys import Keys, partition_of
 from seriatim_broker.runtime.records import writer_from_value, writer_to_record
 from seriatim_broker.testing.memory_coordinator import MemoryStore
 
-from ..cores.brokers import checksum
+from ..cluster import checksum
 
 if TYPE_CHECKING:
     from ..schedule import Schedule

@@ -17,7 +17,7 @@ from seriatim_broker.interfaces.coordinator import Coordinator
 from seriatim_broker.runtime import taking_up
 from seriatim_broker.runtime.stage_floors import StageFloors
 
-from ..cores.brokers import WALL_MS_START, checksum
+from ..cluster import WALL_MS_START, checksum
 from ..cores.coordinator import TIMEOUT_US
 from . import staged
 from .judge import Decided, PublicationJudge
@@ -26,7 +26,7 @@ from .publisher import Finish
 from .staged import INCARNATION, KEYS, STAGE_PARTITIONS, Records, Stage, Unhurried
 
 if TYPE_CHECKING:
-    from ..cores.brokers import Process
+    from ..cluster import Process
     from ..world import World
 
 TAKEN_UP_US = 300_000

@@ -74,8 +74,7 @@ class Story:
 def tell(promise: Promise, bug: str, seed: int, left_out: frozenset[int] = frozenset()) -> Story | None:
     """Run one world; None if that promise is not what is broken in it."""
     mutation = MUTATIONS[bug]
-    world = StoryWorld(seed, profile=mutation.profile, left_out=left_out)
-    world.overlook_all_but(promise.rule)
+    world = StoryWorld(seed, profile=mutation.profile, only=promise.rule, left_out=left_out)
     with applied(mutation):
         result = world.run()
     if result.rule != promise.rule:

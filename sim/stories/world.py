@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 from seriatim_api.ids import PartitionId, RunId
@@ -11,10 +13,12 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.segment import SegmentState
 
-from ..faults import Options
+from ..cluster import ClusterKind
+from ..cores.cluster import CoreCluster
+from ..faults import Options, draw
 from ..judge import Judge
 from ..schedule import Schedule
-from ..world import World
+from ..world import Result, World, more_chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,8 @@ class Words:
 class StorySchedule(Schedule):
     """Keeps what is told."""
 
-    def __init__(self, seed: int, *, trace: bool = False, detailed: bool = False) -> None:
-        super().__init__(seed, trace=True, detailed=detailed)
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, trace=True)
         self.seen: list[Seen] = []
         self.witness = lambda who, event, effects: self.seen.append(Seen(who, Step(event, tuple(effects))))
 
@@ -107,8 +111,8 @@ class StoryJudge(Judge):
     final = _overlooking("final")
 
     def _keep(self, what: Seen) -> None:
-        schedule: Any = self.seen.schedule
-        schedule.seen.append(what)
+        assert isinstance(self.seen.schedule, StorySchedule)
+        self.seen.schedule.seen.append(what)
 
     def fail(self, rule: str, text: str) -> NoReturn:
         """Report a broken promise, or not."""
@@ -155,35 +159,41 @@ class StoryJudge(Judge):
             super().cursor_written(who, partition, group, old, new)
 
 
-class StoryWorld(World):
+def _draw(seed: int, rng: random.Random, profile: str, _batch_count: int, more: random.Random) -> Options:
     """Few messages, few faults, one partition."""
+    options = draw(rng, profile, more)
+    chance = more_chance(seed)
+    return replace(
+        options,
+        partition_count=1,
+        producer_count=min(2, options.producer_count),
+        batches_per_producer=chance.choice((1, 2, 3)),
+        messages_per_batch_max=1,
+        late_group=options.late_group and chance.random() < 0.3,
+        fault_count=min(options.fault_count, chance.choice((1, 2, 3))),
+        fault_span_us=chance.choice((100_000, 300_000)),
+        send_gap_us=chance.choice((5_000, 40_000)),
+    )
 
-    schedule_kind = StorySchedule
-    judge_kind = StoryJudge
 
-    def _draw(self, profile: str, _batch_count: int) -> Options:
-        options = super()._draw(profile, _batch_count)
-        chance = self._more()
-        return replace(
-            options,
-            partition_count=1,
-            producer_count=min(2, options.producer_count),
-            batches_per_producer=chance.choice((1, 2, 3)),
-            messages_per_batch_max=1,
-            late_group=options.late_group and chance.random() < 0.3,
-            fault_count=min(options.fault_count, chance.choice((1, 2, 3))),
-            fault_span_us=chance.choice((100_000, 300_000)),
-            send_gap_us=chance.choice((5_000, 40_000)),
-        )
+class StoryWorld:
+    """A small world of bare cores, and what has happened in it.
 
-    @property
-    def seen(self) -> list[Seen]:
-        """What has happened."""
-        schedule: Any = self.schedule
-        found: list[Seen] = schedule.seen
-        return found
+    Args:
+        seed: Decides everything that is drawn.
+        profile: A name of `faults.PROFILES`, or empty for any.
+        only: The promise that is judged; empty for all.
+        left_out: Faults of the plan that do not strike.
+    """
 
-    def overlook_all_but(self, rule: str) -> None:
-        """Judge one promise only."""
-        judge: Any = self.judge
-        judge.only = rule
+    def __init__(self, seed: int, *, profile: str, only: str, left_out: frozenset[int]) -> None:
+        schedule = StorySchedule(seed)
+        self.seen = schedule.seen
+        kind = ClusterKind(partial(_draw, seed), CoreCluster)
+        self._world = World(seed, kind, profile=profile, left_out=left_out, schedule=schedule, judge_kind=StoryJudge)
+        assert isinstance(self._world.judge, StoryJudge)
+        self._world.judge.only = only
+
+    def run(self) -> Result:
+        """Run to the end."""
+        return self._world.run()

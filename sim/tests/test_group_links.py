@@ -8,74 +8,73 @@ import pytest
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.runtime.assembly import UNLINKED_S
 
-from sim.whole.world import RuntimeWorld
+from sim.whole.cluster import BROKERS, WholeCluster
+from sim.world import World
 
 SECOND = 1_000_000
 
 
 @pytest.fixture
-def world() -> Iterator[RuntimeWorld]:
+def cluster() -> Iterator[WholeCluster]:
     """Brokers that are not started, and nothing to do for them."""
-    made = RuntimeWorld(1)
-    yield made
-    for broker in made.brokers.values():
-        if broker.process is not None:
-            broker.process.end()
-    made.coordinator.close()
+    made = World(1, BROKERS).cluster
+    assert isinstance(made, WholeCluster)
+    with made.running():
+        yield made
 
 
-def _pass_time(world: RuntimeWorld, seconds: float) -> None:
-    assert world.schedule.run_until(world.schedule.now_us + int(seconds * SECOND), 2_000_000)
+def _pass_time(cluster: WholeCluster, seconds: float) -> None:
+    assert cluster.world.schedule.run_until(cluster.world.schedule.now_us + int(seconds * SECOND), 2_000_000)
 
 
-def _told(world: RuntimeWorld, broker: str) -> list[str]:
+def _told(cluster: WholeCluster, broker: str) -> list[str]:
     """What the live record of a broker names."""
-    item = world.coordinator.store.items.get(world.coordinator.keys.live(broker))
+    item = cluster.coordinator.store.items.get(cluster.coordinator.keys.live(broker))
     assert item is not None, "it is live"
     return list(records_pb2.LiveRecord.FromString(item.value).unlinked)
 
 
-def _missing(world: RuntimeWorld, broker: str) -> str:
-    process = world.brokers[broker].process
+def _missing(cluster: WholeCluster, broker: str) -> str:
+    process = cluster.brokers[broker].process
     assert process is not None
     runtime = process.simulated.runtime
     return runtime.missing_link() if runtime is not None else "not begun"
 
 
-def _cut(world: RuntimeWorld, heal: bool = False) -> None:
-    change = world.network.heal if heal else world.network.cut
+def _cut(cluster: WholeCluster, heal: bool = False) -> None:
+    change = cluster.network.heal if heal else cluster.network.cut
     for pair in (("g0-0", "g0-1"), ("g0-1", "g0-0")):
         change(*pair)
 
 
-def test_members_of_an_idle_group_are_linked_and_ready(world: RuntimeWorld) -> None:
-    for broker in world.brokers.values():
-        broker.start(world)
-    _pass_time(world, 3)
-    assert [_missing(world, name) for name in sorted(world.brokers)] == [""] * len(world.brokers)
-    assert not any(_told(world, name) for name in world.brokers)
+def test_members_of_an_idle_group_are_linked_and_ready(cluster: WholeCluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.start()
+    _pass_time(cluster, 3)
+    assert [_missing(cluster, name) for name in sorted(cluster.brokers)] == [""] * len(cluster.brokers)
+    assert not any(_told(cluster, name) for name in cluster.brokers)
 
 
 def test_a_member_that_reaches_nobody_of_its_group_is_not_ready_and_both_say_so_until_it_does(
-    world: RuntimeWorld,
+    cluster: WholeCluster,
 ) -> None:
-    _cut(world)
-    for broker in world.brokers.values():
-        broker.start(world)
-    _pass_time(world, 3)
-    assert (_missing(world, "g0-0"), _missing(world, "g0-1"), _missing(world, "g1-0")) == ("g0-1", "g0-0", "")
-    _pass_time(world, UNLINKED_S + 2)
-    assert (_told(world, "g0-0"), _told(world, "g0-1"), _told(world, "g1-0")) == (["g0-1"], ["g0-0"], [])
-    _cut(world, heal=True)
-    _pass_time(world, 6)
-    assert not any(_told(world, name) or _missing(world, name) for name in world.brokers)
+    _cut(cluster)
+    for broker in cluster.brokers.values():
+        broker.start()
+    _pass_time(cluster, 3)
+    assert (_missing(cluster, "g0-0"), _missing(cluster, "g0-1"), _missing(cluster, "g1-0")) == ("g0-1", "g0-0", "")
+    _pass_time(cluster, UNLINKED_S + 2)
+    assert (_told(cluster, "g0-0"), _told(cluster, "g0-1"), _told(cluster, "g1-0")) == (["g0-1"], ["g0-0"], [])
+    _cut(cluster, heal=True)
+    _pass_time(cluster, 6)
+    assert not any(_told(cluster, name) or _missing(cluster, name) for name in cluster.brokers)
 
 
-def test_a_link_that_breaks_later_is_told_and_takes_nobodys_readiness(world: RuntimeWorld) -> None:
-    for broker in world.brokers.values():
-        broker.start(world)
-    _pass_time(world, 3)
-    _cut(world)
-    _pass_time(world, UNLINKED_S + 4)
-    assert (_told(world, "g0-0"), _told(world, "g0-1")) == (["g0-1"], ["g0-0"])
-    assert not any(_missing(world, name) for name in world.brokers)
+def test_a_link_that_breaks_later_is_told_and_takes_nobodys_readiness(cluster: WholeCluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.start()
+    _pass_time(cluster, 3)
+    _cut(cluster)
+    _pass_time(cluster, UNLINKED_S + 4)
+    assert (_told(cluster, "g0-0"), _told(cluster, "g0-1")) == (["g0-1"], ["g0-0"])
+    assert not any(_missing(cluster, name) for name in cluster.brokers)

@@ -8,7 +8,7 @@ import pytest
 
 from sim.faults import GROUP_KINDS
 from sim.run import Task, run_all, run_seed
-from sim.whole.groups import GroupsInjector
+from sim.whole.injector import GroupsInjector
 
 SEED_COUNT = 40
 QUICK_SEED_COUNT = 12

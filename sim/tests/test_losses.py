@@ -14,7 +14,7 @@ from seriatim_broker.core.values.log import Batch, LocalSegment, Preparation, Pu
 from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from sim.cores.brokers import checksum
+from sim.cluster import checksum
 from sim.judge import PERSON, Judge, messages_of
 from sim.schedule import Schedule, Violation
 

@@ -31,7 +31,7 @@ from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
 from seriatim_broker.testing.memory_storage import MemoryStorage
 
-from sim.cores.brokers import checksum
+from sim.cluster import checksum
 from sim.cores.network import Network
 from sim.faults import Options
 from sim.injector import CONTROL_LANE, DATA_LANE, Injector

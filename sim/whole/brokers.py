@@ -11,13 +11,14 @@ import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from seriatim_api.errors import OverloadedError, RunOverError, SeriatimError, UnavailableError
 from seriatim_api.ids import MemberId, RunId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Append, ConsumerGone, Event, PlanSwitch
 from seriatim_broker.core.values.log import RecoveredPartition
+from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.interfaces.storage import Storage
 from seriatim_broker.runtime.balancer import BalancerSettings
 from seriatim_broker.runtime.caretaker import CaretakerSettings
@@ -29,14 +30,14 @@ from seriatim_broker.testing.simulated_broker import Machine, SimulatedBroker
 from seriatim_broker.testing.simulated_directory import SimulatedDirectory
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
-from ..cores.brokers import WALL_MS_START, checksum
+from ..cluster import WALL_MS_START, checksum
 from ..faults import Options
 from ..schedule import Violation
 from ..watching import WatchedCore
 from .coordinator import CLUSTER
 
 if TYPE_CHECKING:
-    from .world import RuntimeWorld
+    from .cluster import WholeCluster
 
 HEAL_AFTER_S = 1.0
 HAND_OVER_S = 0.3
@@ -51,6 +52,7 @@ BALANCING = BalancerSettings(
 """So eager that open segments always move: the judge checks only order and liveness here, not the balance."""
 
 NO_BALANCING = BalancerSettings(interval_s=0)
+DRIFT_PPM_MAX = 5_000
 START_AGAIN_US = 100_000
 """A process that could not join is started again by its supervisor."""
 
@@ -67,7 +69,8 @@ class ProcessStorage(Storage, Protocol):
 class RuntimeBroker:
     """A slot of a group: its name, its machine with the disk, and the process that runs on it, if any."""
 
-    def __init__(self, name: str, group: str, incarnation: str) -> None:
+    def __init__(self, cluster: WholeCluster, name: str, group: str, incarnation: str) -> None:
+        self._cluster = cluster
         self.name = name
         self.address = name
         self.group = group
@@ -75,9 +78,12 @@ class RuntimeBroker:
         self.directory = SimulatedDirectory(name, incarnation)
         self.process: RuntimeProcess | None = None
         self.refuses = True
-        self.replace_disk = False
+        self.is_replaced = False  # the operator says at the next start that the disk was replaced
         self.joined_run = 0  # the last that the coordinator knows of
+        self.forms = FORMS
+        self.is_awaited = False  # it is not there yet: an operator may add its broker group
         self.slow_until_us = 0
+        self.slow_reads_until_us = 0  # reads are never slow here
         self.hung_until_us = 0
         self.full_since_us = 0
         self.full_until_us = 0
@@ -122,11 +128,11 @@ class RuntimeBroker:
 
     def copied(self, address: str) -> RuntimeBroker:
         """Make another machine, with a copy of this disk and of the directory."""
-        copy = RuntimeBroker(self.name, self.group, self.directory.incarnation)
+        copy = RuntimeBroker(self._cluster, self.name, self.group, self.directory.incarnation)
         copy.disk, copy.directory = self.disk.twin(), self.directory.twin()
         copy.disk.crash(0)
         copy.address = address
-        vars(copy)["forms"] = vars(self).get("forms")
+        copy.forms = self.forms
         return copy
 
     def put_back(self, backup: tuple[MemoryDisk, SimulatedDirectory]) -> None:
@@ -141,20 +147,45 @@ class RuntimeBroker:
         assert self.put_away is not None
         (self.disk, self.directory), self.put_away = self.put_away, None
 
-    def start(self, world: RuntimeWorld) -> RuntimeProcess:
-        """Start the next run on this disk."""
+    def replace_disk(self) -> None:
+        """The slot gets an empty disk; the operator says so at its next start."""
+        world = self._cluster.world
+        world.disk_is_lost(self)
+        self.given_up = None
+        self.disk.wipe()
+        self.directory.wipe(world.new_incarnation())
+        self.is_replaced = True
+        self.joined_run = 0
+        world.schedule.tell("FAULT", f"{self.name} has lost its disk and will be {self.member}")
+
+    def start(self) -> RuntimeProcess:
+        """Start the next run on this disk; a violation if the broker is not there yet."""
+        if self.is_awaited:
+            raise Violation("WORLD", f"{self.name} is not there yet")
         assert self.process is None
-        self.process = RuntimeProcess(world, self)
-        world.network.machine_is_up(self.address)
-        world.coordinator.knows(self.member)
+        self.process = RuntimeProcess(self._cluster, self)
+        self._cluster.network.machine_is_up(self.address)
+        self._cluster.coordinator.knows(self.member)
         self.process.start()
         return self.process
+
+    def start_again(self) -> None:
+        """The supervisor starts it, unless a copy of its directory has taken the slot."""
+        world = self._cluster.world
+        if self._cluster.brokers[self.name] is not self:
+            return
+        world.disturbed()
+        if self.hung_until_us > world.schedule.now_us:
+            world.schedule.at(self.hung_until_us, self.start_again)
+        elif self.process is None:
+            self.start()
 
 
 class RuntimeProcess:
     """One run of a broker."""
 
-    def __init__(self, world: RuntimeWorld, broker: RuntimeBroker) -> None:
+    def __init__(self, cluster: WholeCluster, broker: RuntimeBroker) -> None:
+        world = cluster.world
         self.broker = broker
         self.name = broker.name
         self.alive = True
@@ -163,10 +194,11 @@ class RuntimeProcess:
         self._has_joined = False
         self._run_before = broker.run
         self.confirmed_before = broker.directory.seen.registered_run
+        self._cluster = cluster
         self._world = world
         self._schedule = world.schedule
         rng = world.schedule.rng
-        drift = rng.randint(-world.drift_ppm_max, world.drift_ppm_max)
+        drift = rng.randint(-DRIFT_PPM_MAX, DRIFT_PPM_MAX)
         wall_ms = WALL_MS_START + rng.randint(-500, 500)
         self.clock = ProcessClock(world.schedule.time, rng.randint(1_000_000, 50_000_000), wall_ms, drift, rng)
         self.jump_wall = self.clock.jump
@@ -222,16 +254,17 @@ class RuntimeProcess:
         self.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        world, broker, rng = self._world, self.broker, self._schedule.rng
+        cluster, world, broker = self._cluster, self._world, self.broker
+        rng = self._schedule.rng
         group, _, slot = self.name.rpartition("-")
-        place = Place(CLUSTER, group, int(slot), broker.address, replace_disk=broker.replace_disk)
-        self._storage = world.open_storage(self)
+        place = Place(CLUSTER, group, int(slot), broker.address, replace_disk=broker.is_replaced)
+        self._storage = cluster.disks.open(self)
         self._storage.look_full = lambda: broker.full_until_us > self._schedule.now_us
         machine = Machine(
             broker.directory,
             self._storage,
-            world.network,
-            world.coordinator.client(broker.address),
+            cluster.network,
+            cluster.coordinator.client(broker.address),
             self.clock,
             rng,
             _controlled(world.options),
@@ -247,8 +280,8 @@ class RuntimeProcess:
         world = self._world
         if self.broker.put_away is not None:
             world.judge.fail("I14", f"{self.name} began run {identity.run} on an older copy of its disk")
-        world.joined(self.broker)
-        self.broker.replace_disk = False
+        self._cluster.joined(self.broker)
+        self.broker.is_replaced = False
         self.broker.joined_run = identity.run
         self._has_joined = True
         core = world.core_kind(
@@ -277,7 +310,7 @@ class RuntimeProcess:
 
     def _run_over(self) -> None:
         if self.alive:
-            self._world.run_over(self)
+            self._cluster.run_over(self)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Nothing ends a broker but its machine or its supervisor, and a start that could not join."""
@@ -292,7 +325,7 @@ class RuntimeProcess:
             text = "".join(traceback.format_exception(error)) if error is not None else "no error"
             self._schedule.time.fail(Violation("CORE", f"{self.name} ended by itself: {text}"))
             return
-        self._schedule.after(0, self._world.start_failed, self.broker, error)
+        self._schedule.after(0, self._cluster.start_failed, self.broker, error)
 
     def stop(self, stopped: Callable[[], None]) -> None:
         """End in order: hand over, then close; `stopped` is told."""
@@ -326,6 +359,13 @@ class RuntimeProcess:
         self.frozen = False
         self.loop.thaw()
 
+    def look_for_room(self) -> None:
+        """A whole broker looks by itself."""
+
+    def leave_network(self, *, silent: bool) -> None:
+        """All its connections end. With `silent` (its machine went down) the other ends are not told."""
+        self._cluster.network.ended(self.broker.address, silent=silent)
+
     def end(self) -> None:
         """The process is no more."""
         self.alive = False
@@ -338,7 +378,7 @@ class RuntimeProcess:
         """What another broker took, if it answers in time. Its answer may be on its way while it dies."""
         rng = self._schedule.rng
         await asyncio.sleep(rng.randint(*MEASURE_US) / 1e6)
-        asked = self._world.brokers[broker].process
+        asked = self._cluster.brokers[broker].process
         if asked is None or not asked.is_serving or asked.frozen:
             await asyncio.sleep(deadline_s)
             raise UnavailableError(f"{broker} does not say what it takes")
@@ -403,6 +443,11 @@ class RuntimeProcess:
     def _reply(self, number: int, request: int, effect: Any) -> None:
         del self._requests[number]
         self._world.clients.answer(self, request, effect)
+
+
+def serves(process: RuntimeProcess | None) -> TypeGuard[RuntimeProcess]:
+    """Whether there is a process that clients find."""
+    return process is not None and process.is_serving
 
 
 def _controlled(options: Options) -> CaretakerSettings:

@@ -8,6 +8,7 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.placement import Intent
 from seriatim_broker.interfaces.coordinator import Compare, Delete, Operation, Put, TxnResult
 from seriatim_broker.runtime.keys import Keys, partition_of
 from seriatim_broker.runtime.records import (
@@ -16,6 +17,7 @@ from seriatim_broker.runtime.records import (
     page_numbers,
     parse_chain,
     parse_record,
+    spec_from_value,
 )
 from seriatim_broker.testing.memory_coordinator import StoreCopy
 from seriatim_broker.testing.simulated_coordinator import CoordinatorFaults, CoordinatorServer
@@ -27,6 +29,8 @@ from ..judge import PERSON, Judge
 from ..schedule import Schedule
 
 CLUSTER = "sim"
+OPERATOR = "operator-"
+"""How the name of an operator's connection begins; its epoch follows."""
 
 Snapshot = tuple[StoreCopy, dict[PartitionId, tuple[Chain, int]], dict[str, CursorRecord], dict[MemberId, int]]
 
@@ -57,6 +61,7 @@ class RuntimeCoordinator(CoordinatorServer):
         self._may_go_back = "restore" in options.kinds
         self._used_epochs: dict[str, int] = {}  # by the key of a cursor: the highest that any group of the name had
         self._certified: set[RunId] = set()
+        self._operator_epoch = 0  # of the operator that was seen last
         self._member_runs: dict[MemberId, int] = {}  # as the records of members have them
         self.registrations: dict[MemberId, tuple[int, int]] = {}
         self.label_of: Callable[[str], str] = lambda group: group  # the judge's name of the group that has the name
@@ -89,6 +94,14 @@ class RuntimeCoordinator(CoordinatorServer):
         self.restore(copy)
         self._chains, self._cursors, self._member_runs = dict(chains), dict(cursors), dict(runs)
         self._certified = {run for run in self._certified if self.keys.certificate(run) in copy.items}
+
+    # ---- what operators want ------------------------------------------------------------------------
+
+    def intents(self) -> dict[str, Intent]:
+        """What an operator wants of each broker group, if it said anything."""
+        prefix = self.keys.group_specs
+        items = [item for key, item in self.store.items.items() if key.startswith(prefix)]
+        return {item.key.rpartition("/")[2]: spec_from_value(item.value).intent for item in items}
 
     # ---- certificates, as the local runner writes them ----------------------------------------------
 
@@ -144,9 +157,24 @@ class RuntimeCoordinator(CoordinatorServer):
                 self._member_written(operation)
             elif operation.key.startswith("/seriatim/sim/cursors/"):
                 self._cursor_written(client, operation)
+            elif operation.key == self.keys.operator:
+                self._operator_seen(records_pb2.OperatorRecord.FromString(operation.value).epoch)
+            elif operation.key.startswith(self.keys.group_specs):
+                self._intent_written(client, operation)
             elif operation.key.startswith(self.keys.certificates):
                 record = records_pb2.DeathCertificate.FromString(operation.value)
                 self._judge.certified(client, RunId(member_from_record(record.member), record.run))
+
+    def _operator_seen(self, epoch: int) -> None:
+        """OPERATOR: an operator with this epoch was seen, and none with a higher one before."""
+        if epoch < self._operator_epoch:
+            self._judge.fail("OPERATOR", f"the epoch of operators went from {self._operator_epoch} to {epoch}")
+        self._operator_epoch = epoch
+
+    def _intent_written(self, client: str, put: Put) -> None:
+        """OPERATOR: no operator writes what it wants of a broker group after a newer one was seen."""
+        if int(client.removeprefix(OPERATOR).partition(".")[0]) < self._operator_epoch:
+            self._judge.fail("OPERATOR", f"{client} wrote {put.key} after {self._operator_epoch} was seen")
 
     def _chain_written(self, client: str, put: Put, compares: Sequence[Compare], revision: int) -> None:
         partition = partition_of(put.key)

@@ -18,7 +18,7 @@ from ..consumers import name_of
 from .brokers import RuntimeProcess
 
 if TYPE_CHECKING:
-    from .world import RuntimeWorld
+    from .cluster import WholeCluster
 
 STEP_US = 20_000
 PAUSES_US = (0, 20_000, 300_000, 1_500_000)
@@ -28,9 +28,10 @@ PAUSES_US = (0, 20_000, 300_000, 1_500_000)
 class GroupMaker:
     """Deletes groups of a world and makes them again."""
 
-    def __init__(self, world: RuntimeWorld) -> None:
+    def __init__(self, cluster: WholeCluster) -> None:
         self.is_busy = False
-        self._world = world
+        self._cluster = cluster
+        self._world = cluster.world
         self._count = 0
         self._label = ""  # of the group that is deleted, or is about to be made
         self._is_deleted = False
@@ -63,7 +64,7 @@ class GroupMaker:
             world.judge.seen.states.add("group made again")
             world.schedule.after(world.schedule.rng.choice(PAUSES_US), self._begin, self._label)
             return
-        running = [broker.process for broker in world.brokers.values() if broker.process is not None]
+        running = [broker.process for broker in self._cluster.brokers.values() if broker.process is not None]
         able = [process for process in running if process.is_serving and not process.frozen]
         if any(process.watched is not None and process.watched.has_consumers(name) for process in running):
             able = []  # its server would say so, and the deletion is refused
@@ -84,7 +85,7 @@ class GroupMaker:
 
     async def _delete(self, process: RuntimeProcess, name: str) -> None:
         world = self._world
-        cursors = GroupCursors(world.coordinator.client(process.name), world.coordinator.keys, name)
+        cursors = GroupCursors(self._cluster.coordinator.client(process.name), self._cluster.coordinator.keys, name)
         try:
             await cursors.read(world.partitions)
             await cursors.delete(process.clock.wall_ms())

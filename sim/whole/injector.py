@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.values.segment import SegmentState
+from seriatim_broker.testing.adapter_storage import AdapterDisk
 
 from ..injector import Injector
-from .brokers import RuntimeBroker, RuntimeProcess
+from .brokers import RuntimeBroker, RuntimeProcess, serves
+from .coordinator import Snapshot
+from .operator import NEEDED_SHARE, GroupOperator
 from .restoring import NOTICED_US
 
 if TYPE_CHECKING:
-    from ..world import World
+    from .cluster import WholeCluster
 
 AWAY_US = (100_000, 400_000)
 """For so long the coordinator is away before an older copy of it comes back: nothing is under way to it any more."""
@@ -34,34 +37,32 @@ ONE_ENDS_US = 3_000_000
 class RuntimeInjector(Injector):
     """The faults of bare cores and, with `inject_...` below, those of `faults.RUNTIME_KINDS`."""
 
-    def __init__(self, world: World, left_out: frozenset[int] = frozenset()) -> None:
-        super().__init__(world, left_out)
+    def __init__(self, cluster: WholeCluster, left_out: frozenset[int] = frozenset()) -> None:
+        super().__init__(cluster.world, left_out)
+        self._cluster = cluster
         self._flipped: set[tuple[PartitionId, int]] = set()
 
     def heal(self) -> None:
         """Undo all faults, also those of whole brokers only."""
-        brokers: Iterable[Any] = self._world.brokers.values()
-        for broker in brokers:
+        for broker in self._cluster.brokers.values():
             if broker.process is not None:
                 broker.process.clock.stalls_us_max = 0
         super().heal()
-        world: Any = self._world
-        for broker in world.displaced:
+        for broker in self._cluster.displaced:
             if broker.process is not None and broker.process.frozen:
                 broker.process.thaw()
-        self._schedule.after(ONE_ENDS_US, world.check_one_ends)
+        self._schedule.after(ONE_ENDS_US, self._cluster.check_one_ends)
 
     def inject_remake_topic(self) -> None:
         """The topic is deleted and made again under its name; clients of the old one are not told."""
-        world: Any = self._world
-        if not self._healing and not world.topics.is_busy:
+        if not self._healing and not self._cluster.topics.is_busy:
             self._tell("the topic is deleted, and made again")
-            world.topics.remake()
+            self._cluster.topics.remake()
 
     # ---- an older copy of the coordinator ----
 
     def _all_are_ready(self) -> bool:
-        return all(_serves(broker.process) and not broker.process.frozen for broker in self._brokers())
+        return all(serves(broker.process) and not broker.process.frozen for broker in self._brokers())
 
     def _go_back(self) -> None:
         """As with bare cores. If it comes back empty, no broker starts before the rebuild: it would be refused.
@@ -69,8 +70,7 @@ class RuntimeInjector(Injector):
         Otherwise at most one member of each broker group restarts. If all members that know a lost decision restart,
         a switcher that does not know it may open its number again before it hears from them (ADR 0026).
         """
-        coordinator: Any = self._world.coordinator
-        coordinator.is_down = True
+        self._cluster.coordinator.is_down = True
         back_us = self._rng.randint(*AWAY_US)
         is_empty = self._rng.random() < EMPTY_SHARE
         snapshot = None if is_empty or not self._snapshots else self._rng.choice(self._snapshots)
@@ -81,12 +81,12 @@ class RuntimeInjector(Injector):
                 self._schedule.after(self._rng.randint(0, back_us), self.crash_and_return, broker)
         self._schedule.after(back_us, self._is_back, snapshot)
 
-    def _is_back(self, snapshot: Any) -> None:
-        world: Any = self._world
+    def _is_back(self, snapshot: Snapshot | None) -> None:
+        world = self._world
         self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
         world.judge.seen.states.add("coordinator empty" if snapshot is None else "coordinator older")
-        world.person.note_seen()
-        world.coordinator.restore_snapshot(snapshot)
+        self._cluster.person.note_seen()
+        self._cluster.coordinator.restore_snapshot(snapshot)
         world.waits_for_rebuild = True
         world.coordinator.is_down = False
         for _ in range(self._rng.choice((0, 1, 2))):
@@ -98,41 +98,42 @@ class RuntimeInjector(Injector):
 
     def _rebuild(self, have_looked: bool = False) -> None:
         """A person rebuilds; with `have_looked` only after all brokers have had the time to look."""
-        world: Any = self._world
         if have_looked:
-            world.person.check_alarm()
-        world.person.rebuild(self._rebuilt)
+            self._cluster.person.check_alarm()
+        self._cluster.person.rebuild(self._rebuilt)
 
     def _rebuilt(self) -> None:
         self._tell("the coordinator is rebuilt")
         self._snapshots.clear()
         self._is_restoring = self._world.waits_for_rebuild = False
 
-    def _brokers(self) -> Iterable[Any]:
-        return self._world.brokers.values()
+    def _brokers(self) -> Iterable[RuntimeBroker]:
+        return self._cluster.brokers.values()
+
+    def _victim(self) -> RuntimeBroker:
+        return self._cluster.brokers[super()._victim().name]
 
     def inject_remake_group(self) -> None:
         """A consumer group is deleted when its consumers have ended, and made again under its name."""
-        world: Any = self._world
-        if not self._healing and not world.groups_again.is_busy:
+        if not self._healing and not self._cluster.groups_again.is_busy:
             self._tell("a consumer group is deleted, and made again")
-            world.groups_again.remake()
+            self._cluster.groups_again.remake()
 
     def inject_starve(self) -> None:
         """A process gets little of its processor: each of its steps takes long."""
-        process: Any = self._victim().process
+        process = self._victim().process
         if process is None:
             return
         process.clock.stalls_us_max = self._rng.choice((300, 1_000, 3_000))
         self._tell(f"{process.name} is starved, up to {process.clock.stalls_us_max} us a step")
         self._schedule.after(self._outage_us(), self._fed_again, process)
 
-    def _fed_again(self, process: Any) -> None:
+    def _fed_again(self, process: RuntimeProcess) -> None:
         process.clock.stalls_us_max = 0
 
     def inject_disk_full(self) -> None:
         """A disk has reached its reserve."""
-        broker: Any = self._victim()
+        broker = self._victim()
         self._tell(f"the disk of {broker.name} is full")
         broker.full_since_us = self._schedule.now_us
         broker.full_until_us = max(broker.full_until_us, self._schedule.now_us + self._outage_us())
@@ -144,18 +145,18 @@ class RuntimeInjector(Injector):
 
     def _compact(self) -> None:
         self._tell("the coordinator's history is compacted")
-        self._world.coordinator.compact()
+        self._cluster.coordinator.compact()
 
     def inject_leases_end(self) -> None:
         """All leases end at once, as after a stall of the coordinator."""
-        store = self._world.coordinator.store
+        store = self._cluster.coordinator.store
         self._tell("all leases end")
         for lease in sorted(store.leases):
             store.end_lease(lease)
 
     def inject_older_copy(self) -> None:
         """A disk is copied; after a later run that the coordinator knows of the copy takes its place. It is refused."""
-        broker: Any = self._victim()
+        broker = self._victim()
         if broker.put_away is not None:
             return  # an older copy is in its place already, unnoticed: it cannot reach the coordinator
         backup = broker.backup
@@ -169,7 +170,7 @@ class RuntimeInjector(Injector):
                 broker.backup = (broker.disk.twin(), broker.directory.twin())
             return
         self.crash(broker)
-        if broker.process is None and not broker.replace_disk:
+        if broker.process is None and not broker.is_replaced:
             self._tell(f"{broker.name} gets its older copy")
             broker.put_back(backup)
 
@@ -184,8 +185,8 @@ class RuntimeInjector(Injector):
         if (partition, segment.no) in self._flipped:
             return
         self._flipped.add((partition, segment.no))
-        broker: Any = self._world.brokers[self._rng.choice(segment.members).broker]
-        batches = broker.disk.read(partition, segment.no, 0, segment.sealed_len, 1 << 30)
+        broker = self._cluster.brokers[self._rng.choice(segment.members).broker]
+        batches = broker.disk.read(partition, segment.no, 0, segment.sealed_len or 0, 1 << 30)
         if batches and not self._world.hung_brokers() and self._may_be_damaged(broker):
             base_index = self._rng.choice(batches).header.base_index
             self._tell(f"a bit flips on {broker.name} at {segment.no}:{base_index}")
@@ -194,7 +195,7 @@ class RuntimeInjector(Injector):
     def _copies_are_whole(self) -> bool:
         return not self._flipped
 
-    def _may_be_damaged(self, broker: Any) -> bool:
+    def _may_be_damaged(self, broker: RuntimeBroker) -> bool:
         """Whether all other copies of the segments on this disk are whole, and stay."""
         return True
 
@@ -205,10 +206,9 @@ class RuntimeInjector(Injector):
         no broker for some time, or it is frozen. Or the address leads to the machine of the copy, and the original
         keeps its connections.
         """
-        world: Any = self._world
-        broker: Any = self._victim()
+        world, cluster, broker = self._world, self._cluster, self._victim()
         process = broker.process
-        if process is None or not world.is_calm() or broker.copy is not None or world.displaced or self._healing:
+        if process is None or not world.is_calm() or broker.copy is not None or cluster.displaced or self._healing:
             return
         how = self._rng.choice(("linked", "apart", "alone", "frozen", "moved"))
         if how != "linked" and not world.may_lose_a_disk(broker):
@@ -223,7 +223,7 @@ class RuntimeInjector(Injector):
         world.judge.seen.states.add(f"copy started, {how}")
         world.disturbed()
         if how == "moved":
-            world.network.move_away(broker.address, elsewhere)
+            cluster.network.move_away(broker.address, elsewhere)
             broker.address = elsewhere
         elif how == "apart":
             self._cut([(elsewhere, broker.name)], both=True)
@@ -237,17 +237,16 @@ class RuntimeInjector(Injector):
 
     def _start_copy(self, broker: RuntimeBroker, copy: RuntimeBroker) -> None:
         if broker.copy is copy and copy.process is None:
-            world: Any = self._world
-            copy.start(world)
+            copy.start()
 
-    def _thaw(self, process: Any) -> None:
+    def _thaw(self, process: RuntimeProcess) -> None:
         if process.alive and process.frozen:
             self._tell(f"{process.name} thaws")
             process.thaw()
 
     def inject_roll(self) -> None:
         """A broker is stopped in order and started again."""
-        broker: Any = self._victim()
+        broker = self._victim()
         if broker.process is not None:
             self.roll(broker, broker.process)
 
@@ -263,8 +262,7 @@ class RuntimeInjector(Injector):
         if broker.process is not process or not process.is_stopping:
             return
         self._tell(f"{broker.name} has stopped {how}")
-        network: Any = self._world.network
-        network.process_ended(process, silent=False)
+        process.leave_network(silent=False)
         process.end()
         broker.refuses = True
         broker.disk.crash(broker.disk.pending_count)
@@ -273,5 +271,73 @@ class RuntimeInjector(Injector):
         self._schedule.after(self._rng.randint(5_000, 100_000), self._restart, broker)
 
 
-def _serves(process: Any) -> bool:
-    return process is not None and process.is_serving
+class DisksInjector(RuntimeInjector):
+    """Adds faults of the disk: a failed flush, and a flipped bit."""
+
+    _damaged: RuntimeBroker | None = None
+
+    def _may_be_damaged(self, broker: RuntimeBroker) -> bool:
+        """One disk only: a start that finds damage is refused, and then the whole disk is replaced."""
+        self._damaged = self._damaged or broker
+        return broker is self._damaged
+
+    def inject_fsync_error(self) -> None:
+        """A flush fails, and the writes that it should have made durable are gone."""
+        broker = self._victim()
+        if broker.process is not None:
+            assert isinstance(broker.disk, AdapterDisk)
+            self._tell(f"the next flush of {broker.name} fails")
+            broker.disk.database.fails_next_flush = True
+
+
+class GroupsInjector(RuntimeInjector):
+    """Adds what an operator does to broker groups."""
+
+    @property
+    def _operator(self) -> GroupOperator:
+        operator = self._cluster.operator
+        assert operator is not None
+        return operator
+
+    def inject_cordon(self) -> None:
+        """Want no open segments on a broker group any more."""
+        self._want("cordon")
+
+    def inject_drain(self) -> None:
+        """And no copies."""
+        self._want("drain")
+
+    def inject_activate(self) -> None:
+        """A group is as good as any other again."""
+        self._want("activate")
+
+    def _want(self, what: str, epoch_back: int = 0) -> None:
+        group = self._victim().group
+        self._tell(f"an operator wants {group} to {what}" + (f", {epoch_back} Leases too late" if epoch_back else ""))
+        self._operator.want(group, what, epoch_back=epoch_back)
+
+    def inject_older_operator(self) -> None:
+        """An operator that was deposed goes on beside its successor."""
+        self._want("activate")
+        self._want("drain", epoch_back=1)
+
+    def inject_add_group(self) -> None:
+        """A group that was not there at the beginning."""
+        self._operator.add_group()
+
+    def inject_gated_roll(self) -> None:
+        """A broker is stopped in order if the gate says that it may be; any broker is asked."""
+        needed = self._operator.needed()
+        victim = self._rng.choice(needed) if needed and self._rng.random() < NEEDED_SHARE else self._victim()
+        process = victim.process
+        serving = [broker.process for broker in self._cluster.brokers.values() if serves(broker.process)]
+        if process is None or process.frozen or not process.is_serving or not serving:
+            return
+        self._operator.ask_gate(self._rng.choice(serving), victim.name, lambda: self.roll(victim, process))
+
+    def heal(self) -> None:
+        """Also bring all brokers back, and let at least one broker group take open segments."""
+        for broker in self._cluster.brokers.values():
+            broker.is_awaited = False
+        super().heal()
+        self._operator.settle_intents(self._rng)

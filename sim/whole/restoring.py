@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seriatim_broker.runtime.assembly import Runtime
 
     from .brokers import RuntimeBroker, RuntimeProcess
-    from .world import RuntimeWorld
+    from .cluster import WholeCluster
 
 NOTICED_US = int((LOOK_S + LOOK_DEADLINE_S + 0.2) * 1_000_000)
 """So long after the coordinator is back, a broker has looked at it, with any clock."""
@@ -46,9 +46,10 @@ ASK_US = (200, 20_000)
 class Person:
     """Rebuilds the coordinator from the answers of all running brokers."""
 
-    def __init__(self, world: RuntimeWorld) -> None:
-        time = world.schedule.time
-        self._world = world
+    def __init__(self, cluster: WholeCluster) -> None:
+        time = cluster.world.schedule.time
+        self._cluster = cluster
+        self._world = cluster.world
         self._loop = ProcessLoop(time, ProcessClock(time, 0, 0), PERSON)
         self._seen: dict[RuntimeProcess, int] = {}
 
@@ -64,7 +65,7 @@ class Person:
 
     def check_alarm(self) -> None:
         """ALARM: a broker that has seen a higher revision than the coordinator has says so once it has looked."""
-        revision = self._world.coordinator.store.revision
+        revision = self._cluster.coordinator.store.revision
         for process, _ in self._running():
             if _says(process):
                 self._world.judge.seen.states.add("coordinator behind")
@@ -73,7 +74,7 @@ class Person:
                 self._world.judge.fail("ALARM", f"{what}, which is back at {revision}, and raises no alarm")
 
     def _running(self) -> Iterator[tuple[RuntimeProcess, Runtime]]:
-        for broker in self._world.brokers.values():
+        for broker in self._cluster.brokers.values():
             process = broker.process
             if process is not None and process.is_serving:
                 runtime = process.simulated.runtime
@@ -108,8 +109,8 @@ class Person:
 
     async def _rebuild_once(self) -> bool:
         world = self._world
-        client = world.coordinator.client(PERSON)
-        plan = await make_plan(client, world.coordinator.keys, Answers(tuple(await self._ask_all())))
+        client = self._cluster.coordinator.client(PERSON)
+        plan = await make_plan(client, self._cluster.coordinator.keys, Answers(tuple(await self._ask_all())))
         if plan.conflicts:
             world.judge.fail("TWICE", f"the brokers contradict each other: {plan.conflicts}")
         if plan.refusals:
@@ -121,8 +122,8 @@ class Person:
 
     async def _ask_all(self) -> list[Told]:
         told: list[Told] = []
-        for name in sorted(self._world.brokers):
-            broker = self._world.brokers[name]
+        for name in sorted(self._cluster.brokers):
+            broker = self._cluster.brokers[name]
             is_there = False
             while not is_there:  # it starts, or starts again
                 await asyncio.sleep(self._world.schedule.rng.randint(*ASK_US) / 1e6)

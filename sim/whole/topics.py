@@ -9,7 +9,8 @@ gone they end, and the application makes others for the new topic.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
@@ -18,7 +19,7 @@ from seriatim_api.v1 import records_pb2
 from .brokers import RuntimeProcess
 
 if TYPE_CHECKING:
-    from .world import RuntimeWorld
+    from .cluster import WholeCluster
 
 TOPIC = "topic"
 TOPIC_DEADLINE_S = 5.0
@@ -30,10 +31,11 @@ FORGOTTEN_US = 3_000_000
 class TopicMaker:
     """Deletes the topic of a world and makes it again."""
 
-    def __init__(self, world: RuntimeWorld) -> None:
+    def __init__(self, cluster: WholeCluster) -> None:
         self.is_busy = False
         self.count = 0
-        self._world = world
+        self._cluster = cluster
+        self._world = cluster.world
         self._asked: tuple[RuntimeProcess, asyncio.Task[None]] | None = None
 
     @property
@@ -51,7 +53,7 @@ class TopicMaker:
 
     def record(self) -> records_pb2.TopicRecord | None:
         """The topic record in the coordinator."""
-        coordinator = self._world.coordinator
+        coordinator = self._cluster.coordinator
         item = coordinator.store.items.get(coordinator.keys.topic(TOPIC))
         return records_pb2.TopicRecord.FromString(item.value) if item is not None else None
 
@@ -69,9 +71,9 @@ class TopicMaker:
             self.is_busy = False
             world.schedule.tell("world", f"topic made again: {list(record.partition_ids)}")
             world.judge.seen.states.add("topic made again")
-            world.topic_made([PartitionId(partition) for partition in record.partition_ids])
+            self._cluster.topic_made([PartitionId(partition) for partition in record.partition_ids])
             return
-        leader = world.leader()
+        leader = self._cluster.leader()
         if leader is not None and not self._is_asked(leader):
             leader.loop.call_soon(self._ask, leader)
         world.schedule.after(STEP_US, self._step)
@@ -99,17 +101,17 @@ class TopicMaker:
 
     # ---- what clients ask ---------------------------------------------------------------------------
 
-    def look(self, partition: PartitionId, gone: Any) -> None:
+    def look(self, partition: PartitionId, gone: Callable[[], None]) -> None:
         """Ask any broker for the topic by its name; `gone` is called if it is not the one with this partition."""
         world = self._world
-        name = world.schedule.rng.choice(sorted(world.brokers))
+        name = world.schedule.rng.choice(sorted(self._cluster.brokers))
         world.schedule.after(world.network.latency_us(), self._answer, name, partition, gone)
 
-    def _answer(self, name: str, partition: PartitionId, gone: Any) -> None:
+    def _answer(self, name: str, partition: PartitionId, gone: Callable[[], None]) -> None:
         world = self._world
-        process = world.brokers[name].process
+        process = self._cluster.brokers[name].process
         is_away = process is None or not process.is_serving or process.frozen or world.clients.cut.get(name)
-        if is_away or world.coordinator.is_down or world.coordinator.isolated.get(name):
+        if is_away or self._cluster.coordinator.is_down or self._cluster.coordinator.isolated.get(name):
             return
         if self.is_gone(partition):
             world.schedule.after(world.network.latency_us(), gone)
@@ -123,7 +125,7 @@ class TopicMaker:
         or a preparation until its next start.
         """
         world, judge = self._world, self._world.judge
-        for broker in world.brokers.values():
+        for broker in self._cluster.brokers.values():
             images = broker.disk.durable.partitions
             for partition in sorted(judge.seen.gone & images.keys()):
                 if any(segment.tail for segment in images[partition].segments.values()):

@@ -1,0 +1,188 @@
+"""A cluster of bare cores: the simulator itself is the runtime, the controller and the supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_broker.core.control.controller import plan_heals
+from seriatim_broker.core.values.chain import Opening, Seal, seal_and_open
+from seriatim_broker.core.values.events import CertificateSeen, CreatePartition, CursorRecord, DirectoryChanged
+from seriatim_broker.core.values.log import Preparation, PutPreparation
+from seriatim_broker.core.values.producers import NO_TABLE
+
+from ..cluster import WALL_MS_START, ClusterKind
+from ..faults import draw
+from ..schedule import Violation
+from .brokers import Broker
+from .coordinator import SimCoordinator
+from .injector import CoreInjector
+from .network import Network
+
+if TYPE_CHECKING:
+    from ..world import World
+
+CREATE_US_MAX = 5_000_000
+CONTROL_US = 150_000
+
+
+class CoreCluster:
+    """Brokers that are a core each."""
+
+    linked_us = 400_000
+    event_count_max = 200_000
+    look = None
+    is_busy = False
+
+    network: Network
+    coordinator: SimCoordinator
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.brokers: dict[str, Broker] = {}
+        for name, group in world.slots():
+            self.brokers[name] = broker = Broker(self, name, group, world.new_incarnation())
+            broker.forms = world.draw_forms()
+
+    def connect(self) -> None:
+        """Make the network and the coordinator."""
+        world = self.world
+        self.network = Network(world.schedule, world.options, self.brokers, world.judge.seen.states)
+        self.coordinator = SimCoordinator(world.schedule, world.options, self.brokers, world.judge)
+        self.coordinator.tidies = world.updates.random() < 0.5
+
+    def injector(self, left_out: frozenset[int]) -> CoreInjector:
+        """What makes the faults."""
+        return CoreInjector(self, left_out)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Nothing surrounds a run."""
+        return nullcontext()
+
+    def first_brokers(self) -> Iterator[Broker]:
+        """All."""
+        return iter(self.brokers.values())
+
+    def directory(self) -> DirectoryChanged:
+        """The admitted members, by group, and the runs that they registered last."""
+        groups: dict[str, list[Broker]] = {}
+        for broker in self.brokers.values():
+            groups.setdefault(broker.group, []).append(broker)
+        return DirectoryChanged(
+            tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items())),
+            tuple((broker.member, broker.run) for broker in self.brokers.values() if broker.run),
+            forms=reduce(and_, (broker.forms for broker in self.brokers.values())),
+        )
+
+    # ---- certificates that are a fault --------------------------------------------------------------
+
+    def others_dismiss(self, run: RunId) -> bool:
+        """Whether all other brokers have read the certificate of a run: they read it at once."""
+        return run in self.world.judge.seen.certified_falsely
+
+    def tell_false_certificates(self) -> None:
+        """Each broker that has not read one of the false certificates reads it now."""
+        for run in list(self.world.judge.seen.certified_falsely):
+            for broker in list(self.brokers.values()):
+                if broker.process is not None:
+                    broker.process.deliver(CertificateSeen(run))
+
+    # ---- what the controller does -------------------------------------------------------------------
+
+    def control(self) -> None:
+        """What the controller does about lost disks: have their segments copied to present ones."""
+        world = self.world
+        dead = {member for member, _ in world.judge.seen.graveyard}
+        live: dict[str, list[MemberId]] = {}
+        for broker in self.brokers.values():
+            if broker.process is not None and not broker.process.frozen:
+                live.setdefault(broker.group, []).append(broker.member)
+        for partition in world.partitions:
+            for heal in plan_heals(world.chain(partition), dead, live, min_copies=2):
+                name = world.schedule.rng.choice([member.broker for members in live.values() for member in members])
+                process = self.brokers[name].process
+                assert process is not None
+                world.schedule.tell("control", f"heal {heal.partition}:{heal.segment_no} on {heal.member} at {name}")
+                process.deliver(heal)
+        world.schedule.after(CONTROL_US, self.control)
+
+    def create(self) -> None:
+        """Make the partitions, and perhaps give their chains a long past."""
+        world = self.world
+        names = sorted(self.brokers)
+        groups = sorted({broker.group for broker in self.brokers.values()})
+        world.run_until(20_000)
+        for partition in world.partitions:
+            process = self.brokers[world.schedule.rng.choice(names)].process
+            assert process is not None
+            order = tuple(world.schedule.rng.sample(groups, len(groups)))
+            request = world.clients.ask(None, lambda _answer: None)
+            process.deliver(CreatePartition(request, partition, "topic", partition - 1, world.options.flush, order))
+        while any(self.coordinator.records.chain(partition)[0] is None for partition in world.partitions):
+            world.run_until(world.schedule.now_us + 2_000)
+            if world.schedule.now_us > CREATE_US_MAX:
+                raise Violation("I13", "the partitions were never created")
+        if world.options.old_segments:
+            self._grow_old()
+
+    def _grow_old(self) -> None:
+        """While no broker runs, the chains get a long past: empty segments, on one group after the other.
+
+        The last one is open under an attempt that an earlier run prepared, so the members fence it and move on.
+        """
+        for broker in self.brokers.values():
+            process = broker.process
+            assert process is not None
+            process.leave_network(silent=False)
+            process.end()
+            broker.disk.crash(broker.disk.pending_count)
+        for partition in self.world.partitions:
+            self._give_past(partition)
+        for broker in self.brokers.values():
+            for run in range(1, broker.run + 1):
+                self.coordinator.records.write_certificate(RunId(broker.member, run))
+            broker.start()
+
+    def _give_past(self, partition: PartitionId) -> None:
+        seen, rng = self.world.judge.seen, self.world.schedule.rng
+        chain, revision = self.coordinator.records.chain(partition)
+        assert chain is not None
+        groups = sorted({broker.group for broker in self.brokers.values()})
+        for number in range(self.world.options.old_segments):
+            group = groups[number % len(groups)]
+            members = tuple(broker.member for broker in self.brokers.values() if broker.group == group)
+            turned = (*members[number % len(members) :], *members[: number % len(members)])
+            opening = Opening(rng.randbytes(16), group, turned, 1, incomplete_table=False)
+            old = chain.open_segment
+            seen.sealed[partition, old.no] = (0, 0)
+            chain = seal_and_open(chain, Seal(0, 0, old.server, old.members, None, ()), opening, WALL_MS_START)
+        assert self.coordinator.records.write_chain(chain, revision, None) is not None
+        for segment in chain.segments[-3:]:  # their tables may be asked for, those of all others are forgotten
+            prepared = Preparation(
+                segment.no, segment.attempt, segment.members, chain.flush, incomplete_table=False, table=NO_TABLE,
+                tail=None, run=1,
+            )  # fmt: skip
+            for member in segment.members:
+                disk = self.brokers[member.broker].disk
+                disk.sync(disk.submit([PutPreparation(partition, prepared)]))
+        seen.history[partition].append(chain)
+        for group in ("early", "late"):
+            first = chain.open_segment.no - rng.randint(0, 5)
+            self.coordinator.records.write_cursor(partition, group, CursorRecord(first, 1, 0, chain.topic), 0)
+
+    # ---- the end ------------------------------------------------------------------------------------
+
+    def missing(self) -> list[str]:
+        """Nothing but what the world sees itself."""
+        return []
+
+    def finish(self) -> None:
+        """There is nothing more to check."""
+
+
+CORES = ClusterKind(lambda rng, profile, _batch_count, more: draw(rng, profile, more), CoreCluster)
+"""Bare cores."""

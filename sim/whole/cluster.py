@@ -1,0 +1,312 @@
+"""A cluster of whole brokers: production core and runtime, on fakes; everything else is as with bare cores.
+
+It runs what bare cores leave out: the driver and its order of effects, links that are dialed from both sides, gathered
+transactions, the directory and its watches, leases, the election, and starts that join. Here the controller makes
+topics, admits members and heals copies. A seed costs about ten times as much as with bare cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.errors import DirectoryInUseError, ForeignDiskError, OldDiskError, SeriatimError
+from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.runtime import archive, records
+from seriatim_broker.testing.memory_network import MemoryNetwork
+
+from ..cluster import ClusterKind, Look
+from ..faults import draw_for_brokers, draw_latency_us
+from ..schedule import Violation
+from .brokers import START_AGAIN_US, RuntimeBroker, RuntimeProcess, serves
+from .coordinator import RuntimeCoordinator
+from .disks import AdapterDisks, MemoryDisks
+from .groups_again import GroupMaker
+from .injector import DisksInjector, GroupsInjector, RuntimeInjector
+from .operator import GroupOperator
+from .restoring import Person
+from .topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
+
+if TYPE_CHECKING:
+    from ..world import World
+
+LOOK_US = 20_000
+CREATE_US_MAX = 30_000_000
+
+
+class WholeCluster:
+    """Brokers that are whole.
+
+    Args:
+        world: What they are in.
+        disks: What writes to their disks.
+        injector: What makes the faults.
+        has_operator: Whether an operator changes what it wants of broker groups.
+
+    Attributes:
+        displaced: Brokers whose slots were taken by a process with a copy of the directory.
+    """
+
+    linked_us = 1_500_000
+
+    network: MemoryNetwork
+    coordinator: RuntimeCoordinator
+
+    def __init__(
+        self,
+        world: World,
+        disks: Callable[[WholeCluster], MemoryDisks] = MemoryDisks,
+        injector: Callable[[WholeCluster, frozenset[int]], RuntimeInjector] = RuntimeInjector,
+        *,
+        has_operator: bool = False,
+    ) -> None:
+        self.world = world
+        self.displaced: list[RuntimeBroker] = []
+        self.disks = disks(self)
+        self.brokers: dict[str, RuntimeBroker] = {}
+        self.event_count_max = 6_000_000 if has_operator else 3_000_000
+        self._make_injector = injector
+        for name, group in world.slots():
+            self.brokers[name] = broker = RuntimeBroker(self, name, group, world.new_incarnation())
+            broker.disk = self.disks.make()
+            broker.forms = world.draw_forms()
+        self.topics = TopicMaker(self)
+        self.person = Person(self)
+        self.groups_again = GroupMaker(self)
+        self.operator = GroupOperator(self) if has_operator else None
+
+    def connect(self) -> None:
+        """Make the network and the coordinator."""
+        world = self.world
+        schedule, options = world.schedule, world.options
+        self.network = MemoryNetwork(schedule.time, lambda: draw_latency_us(schedule.rng, options), schedule.rng)
+        self.coordinator = RuntimeCoordinator(schedule, options, world.judge)
+        self.coordinator.label_of = self.groups_again.label_of
+
+    def injector(self, left_out: frozenset[int]) -> RuntimeInjector:
+        """What makes the faults."""
+        return self._make_injector(self, left_out)
+
+    @property
+    def look(self) -> Look | None:
+        """How clients look whether their topic is there, if topics are deleted."""
+        return self.topics.look if self.world.options.kinds.get("remake_topic") else None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Records of chains may be short; all processes are ended before the garbage collector gets the world."""
+        try:
+            with _short_records(self.world.options.record_segments_max):
+                yield
+        finally:
+            machines = [*self.brokers.values(), *self.displaced]
+            for broker in (*machines, *(broker.copy for broker in machines if broker.copy is not None)):
+                if broker.process is not None:
+                    broker.process.end()
+            self.person.close()
+            self.coordinator.close()
+            if self.operator is not None:
+                self.operator.close()
+
+    def first_brokers(self) -> Iterator[RuntimeBroker]:
+        """Without those that an operator may add later."""
+        return (broker for broker in self.brokers.values() if not broker.is_awaited)
+
+    # ---- copies of a living broker's directory ------------------------------------------------------
+
+    def joined(self, broker: RuntimeBroker) -> None:
+        """A process has begun its run. With a copy of a directory it takes the place of the one that has the other.
+
+        ALARM: it did not register over a record that lost one of its runs. That record is the proof of the loss.
+        """
+        process = broker.process
+        assert process is not None
+        run, run_before = self.coordinator.registrations.get(broker.member, (0, 0))
+        if run == broker.run and run_before < process.confirmed_before:
+            what = f"{broker.name} registered as run {run} over run {run_before}"
+            self.world.judge.fail(
+                "ALARM", f"{what}, though the coordinator had confirmed run {process.confirmed_before}"
+            )
+        before = self.brokers[broker.name]
+        if before.copy is broker:
+            self._displace(before, broker)
+
+    def _displace(self, before: RuntimeBroker, copy: RuntimeBroker) -> None:
+        """From now on the copy is the broker, whether or not the process with the original has ended."""
+        self.world.schedule.tell("FAULT", f"{copy.name} is the process at {copy.address} now")
+        self.world.judge.seen.states.add("copy took over")
+        self.brokers[copy.name] = copy
+        before.copy = None
+        self.displaced.append(before)
+        self.world.judge.seen.displaced.append((before.member, before.disk.durable))
+        if copy.process is None:
+            copy.start()
+
+    def check_one_ends(self) -> None:
+        """TWO: of two processes with copies of one directory, only one goes on."""
+        for broker in self.displaced:
+            if broker.process is not None:
+                self.world.judge.fail("TWO", f"{broker.name} runs on, and so does a later run of {broker.member}")
+
+    def run_over(self, process: RuntimeProcess) -> None:
+        """A process ended itself. If a copy has taken the slot, nothing is started again."""
+        broker = process.broker
+        if broker.copy is not None:
+            self._displace(broker, broker.copy)
+        self.world.run_over(process)
+
+    def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
+        """A process could not join."""
+        self._reap(broker, error)
+        self.disks.start_failed(broker, error)
+
+    def _reap(self, broker: RuntimeBroker, error: BaseException) -> None:
+        """A process could not join: its supervisor reaps it, certifies the end of its run, and starts it again."""
+        process = broker.process
+        if process is None:
+            return
+        original = self.brokers[broker.name]
+        if original.copy is broker:
+            self.world.judge.seen.states.add(
+                "copy refused" if isinstance(error, DirectoryInUseError) else "copy failed"
+            )
+            process.leave_network(silent=False)
+            process.end()
+            original.copy = None
+            return
+        self.world.judge.seen.states.add(f"start failed: {type(error).__name__}")
+        process.leave_network(silent=False)
+        process.end()
+        if broker.run:
+            self.coordinator.certify(RunId(broker.member, broker.run))
+        if isinstance(error, OldDiskError):
+            broker.take_back()  # the operator brings the right disk
+        elif isinstance(error, ForeignDiskError):
+            broker.is_replaced = True  # it took an empty directory and ended before it was registered: say so again
+        self.world.schedule.after(START_AGAIN_US, broker.start_again)
+
+    def others_dismiss(self, run: RunId) -> bool:
+        """Whether all other brokers have read the certificate of a run, by their watches."""
+        others = [broker.process for broker in self.brokers.values() if broker.name != run.member.broker]
+        return all(process is not None and process.dismisses(run) for process in others)
+
+    def tell_false_certificates(self) -> None:
+        """Brokers read them by themselves."""
+
+    def control(self) -> None:
+        """The elected broker does that here."""
+
+    # ---- the topic ----------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """The controller makes the topic, when all members are admitted."""
+        settings = records_pb2.TopicSettings(
+            flush=self.world.options.flush,
+            chain_width=self.world.options.group_count,
+            retention_ms=self.world.options.retention_ms,
+            retention_acts=bool(self.world.options.retention_ms),
+        )
+        asking: list[asyncio.Task[None]] = []
+
+        async def create(process: RuntimeProcess) -> None:
+            runtime = process.simulated.runtime
+            assert runtime is not None
+            try:
+                await runtime.controller.topics.create(
+                    TOPIC, self.world.options.partition_count, settings, TOPIC_DEADLINE_S, "the-only-one"
+                )
+            except SeriatimError as exc:
+                self.world.schedule.tell("world", f"topic not made: {exc!r}")
+
+        while not self._is_created():
+            if self.world.schedule.now_us > CREATE_US_MAX:
+                raise Violation("I13", "the partitions were never created")
+            self.world.run_until(self.world.schedule.now_us + LOOK_US)
+            leader = self.leader()
+            if leader is not None and self._all_admitted(leader) and all(task.done() for task in asking):
+                leader.loop.call_soon(_begin, asking, leader, create)
+
+    def leader(self) -> RuntimeProcess | None:
+        """The controller, if there is one."""
+        return next((broker.process for broker in self.brokers.values() if _leads(broker.process)), None)
+
+    def topic_made(self, partitions: list[PartitionId]) -> None:
+        """There is a topic with other partitions: the application makes producers and consumers for it."""
+        world = self.world
+        world.partitions = partitions
+        world.start_producers(max(1, world.options.batches_per_producer // 2))
+        for group in world.groups:
+            world.add_consumer(group, world.clients.number())
+
+    def _is_created(self) -> bool:
+        return all(self.coordinator.chain(partition)[0] is not None for partition in self.world.partitions)
+
+    def _all_admitted(self, process: RuntimeProcess) -> bool:
+        runtime = process.simulated.runtime
+        assert runtime is not None
+        admitted: set[MemberId] = {member for members in runtime.directory.groups().values() for member in members}
+        return admitted == {broker.member for broker in self.first_brokers()}
+
+    # ---- the end ------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a topic or a consumer group is being made again, or a process has lost its slot and runs on."""
+        if self.topics.is_busy or self.groups_again.is_busy:
+            return True
+        return any(broker.process is not None for broker in self.displaced)
+
+    def missing(self) -> list[str]:
+        """Brokers that are not back, and what they have not done of what the operator wants."""
+        away = [name for name, broker in self.brokers.items() if not serves(broker.process)]
+        left = self.operator.left_on_groups() if self.operator is not None else []
+        return [f"not serving: {away}"] * bool(away) + [f"not left: {left}"] * bool(left)
+
+    def finish(self) -> None:
+        """If topics were deleted, nothing of them is left after some time."""
+        if self.world.judge.seen.gone:
+            self.world.run_until(self.world.schedule.now_us + FORGOTTEN_US)
+            self.topics.check()
+
+
+@contextmanager
+def _short_records(segments_max: int) -> Iterator[None]:
+    """Records of chains hold only so many segments, and pages twice as many; with 0 as many as in production."""
+    before = archive.RECORD_SEGMENTS_MIN, archive.RECORD_SEGMENTS_MAX, records.PAGE_SEGMENTS
+    if segments_max:
+        _lay_out(segments_max // 2, segments_max, 2 * segments_max)
+    try:
+        yield
+    finally:
+        _lay_out(*before)
+
+
+def _lay_out(segments_min: int, segments_max: int, page_segments: int) -> None:
+    archive.RECORD_SEGMENTS_MIN, archive.RECORD_SEGMENTS_MAX = segments_min, segments_max
+    for module in (archive, records):
+        vars(module)["PAGE_SEGMENTS"] = page_segments
+
+
+def _leads(process: RuntimeProcess | None) -> bool:
+    return process is not None and process.is_leader
+
+
+def _begin(
+    asking: list[asyncio.Task[None]],
+    process: RuntimeProcess,
+    create: Callable[[RuntimeProcess], Coroutine[Any, Any, None]],
+) -> None:
+    asking.append(process.loop.create_task(create(process), name="topic"))
+
+
+BROKERS = ClusterKind(draw_for_brokers, WholeCluster)
+"""Whole brokers."""
+
+DISKS = ClusterKind(draw_for_brokers, lambda world: WholeCluster(world, AdapterDisks, DisksInjector))
+"""Whole brokers whose disks the real storage adapter writes."""
+
+GROUPS = ClusterKind(draw_for_brokers, lambda world: WholeCluster(world, injector=GroupsInjector, has_operator=True))
+"""Whole brokers with an operator."""
