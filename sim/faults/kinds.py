@@ -1,0 +1,77 @@
+"""The kinds of fault that may be drawn; each is a method `inject_<kind>` of an injector."""
+
+from __future__ import annotations
+
+KINDS: tuple[str, ...] = (
+    "crash",
+    "crash_group",
+    "crash_torn",
+    "freeze",
+    "cut",
+    "cut_one_way",
+    "break",
+    "slow_disk",
+    "isolate",
+    "coordinator_down",
+    "complaint",
+    "two_complaints",
+    "race",
+    "plan",
+    "switch_away",
+    "client_break",
+    "lonely",
+    "consumer_crash",
+    "island",
+    "fenced_apart",
+    "prepared_restart",
+    "two_servers",
+    "coordinator_refuses",
+    "restore",
+)
+"""The faults that may be drawn; each is a method `inject_<kind>` of `sim.injector.Injector`."""
+
+
+RUNTIME_KINDS: tuple[str, ...] = (
+    "starve",
+    "disk_full",
+    "compact",
+    "leases_end",
+    "older_copy",
+    "bit_flip",
+    "roll",
+)
+"""Those that only whole brokers can meet; methods of `sim.whole.injector.RuntimeInjector`."""
+
+
+MORE_KINDS: tuple[str, ...] = (
+    "producer_crash",
+    "lose_group",
+    "false_certificate",
+    "clock_jump",
+    "hung_disk",
+    "full_disk",
+    "older_disk",
+    "contradicted",
+    "held_frames",
+    "started_copy",
+    "stalled_lane",
+    "remake_topic",
+    "remake_group",
+    "operate_group",
+    "late_operation",
+    "trim",
+    "lose_server",
+)
+"""Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
+
+
+DISK_KINDS: tuple[str, ...] = ("fsync_error",)
+"""Those that only the storage adapter can meet; methods of `sim.whole.injector.DisksInjector`."""
+
+
+SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word", "told_first")
+"""Those that meet a server; methods of `sim.serving_faults.ServingFaults`."""
+
+
+GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")
+"""Those of an operator that changes what it wants of broker groups; methods of `sim.whole.injector.GroupsInjector`."""

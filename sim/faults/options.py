@@ -1,0 +1,110 @@
+"""What may go wrong in a run, as one record of numbers. Times are virtual microseconds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from seriatim_broker.core.values.events import AckLevel
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The mix of one run.
+
+    A run draws `fault_count` faults at random times of the first `fault_span_us`. Then everything heals, and consumers
+    must drain all segments within `drain_us`.
+
+    Attributes:
+        kinds: Each kind of fault with its weight.
+        flush: Whether the topic flushes before it commits.
+        levels: The ack levels that producers ask for, one each; with `mixed_levels` each batch asks for its own.
+        disk_loss_max: How many disks may be lost, one at a time. The next one may go when all data of the last one has
+            two copies again.
+        may_lose_groups: Also both disks of a broker group may be lost at once, for ever. Then a person declares a gap.
+        record_segments_max: How many segments a chain's record holds before older ones go to pages; 0: as in
+            production (whole brokers only).
+        credit_bytes: How many bytes a consumer takes at once.
+        take_us: How long that keeps a consumer busy.
+        balanced: The controller moves open segments all the time, by traffic (whole brokers only).
+        producers_idle: Brokers forget producers that are idle for a second or two.
+        part_bytes: Messages with producer tables travel in parts of this size; 0: whole (bare cores only).
+        old_segments: How many empty segments are in each chain from the beginning. Every broker has to take them up
+            (bare cores only).
+        range_readers: A reader without a consumer group reads each partition (bare cores only).
+        producers_start_us: The time within which producers begin to send.
+        copy_bytes: The size of one answer to a member that copies.
+        readers_after_us: How long after the beginning consumers come.
+        deleted_kept_s: How long deleted cursors and tombstones stay; None: days, as in production. Otherwise the
+            controller looks ten times a second (whole brokers only).
+        one_version: All brokers read everything that this version reads; otherwise some may be older.
+        retention_ms: How long the topic keeps messages, if brokers drop them by themselves (whole brokers only); 0: for
+            ever.
+        writers: How many programs publish `publications` each (bare cores only).
+    """
+
+    group_count: int = 2
+    member_count: int = 2
+    partition_count: int = 1
+    producer_count: int = 2
+    batches_per_producer: int = 6
+    messages_per_batch_max: int = 3
+    window_batches: int = 3
+    send_gap_us: int = 40_000
+    fault_span_us: int = 1_200_000
+    fault_count: int = 6
+    drain_us: int = 8_000_000
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    latency_us_min: int = 200
+    latency_us_max: int = 3_000
+    latency_us_rare: int = 40_000
+    latency_rare_share: float = 0.02
+    sync_us_min: int = 100
+    sync_us_max: int = 4_000
+    coordinator_us_max: int = 6_000
+
+    txn_lost_share: float = 0.02
+    txn_answer_lost_share: float = 0.04
+    txn_late_share: float = 0.02
+    read_lost_share: float = 0.01
+
+    outage_us_max: int = 500_000
+    restart_us_max: int = 600_000
+    machine_share: float = 0.3
+    certificate_never_share: float = 0.3
+    certificate_us_max: int = 200_000
+    wipe_share: float = 0.0
+    late_group: bool = True
+    readers_after_us: int = 0
+    ack_lag: int = 2
+    credit_bytes: int = 1 << 30
+    take_us: int = 0
+    reservation_messages: int = 4
+    delivery_timeout_ms: int = 60_000
+
+    flush: bool = True
+    levels: tuple[int, ...] = (int(AckLevel.REPLICATED_FLUSHED),)
+    mixed_levels: bool = False
+    disk_loss_max: int = 1
+    may_lose_groups: bool = False
+    record_segments_max: int = 0
+    balanced: bool = False
+    producers_idle: bool = False
+    part_bytes: int = 0
+    old_segments: int = 0
+    range_readers: bool = False
+    producers_start_us: int = 20_000
+    copy_bytes: int = 1 << 20
+    one_version: bool = False
+    retention_ms: int = 0
+    deleted_kept_s: float | None = None
+    writers: int = 0
+    publications: int = 0
+
+
+def draw_latency_us(rng: random.Random, options: Options) -> int:
+    """How long something takes from one process to another."""
+    if options.latency_rare_share and rng.random() < options.latency_rare_share:
+        return rng.randint(options.latency_us_max, options.latency_us_max + options.latency_us_rare)
+    return rng.randint(options.latency_us_min, options.latency_us_max)

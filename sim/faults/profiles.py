@@ -1,0 +1,164 @@
+"""Each kind of mix by its name, and the draw of one for a seed.
+
+A world in which everything fails all the time would reach few deep states, because faults interrupt it before. So each
+seed draws its own mix.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from . import chains, disks, links, ordinary, producing, retaining, serving
+from .kinds import RUNTIME_KINDS
+from .options import Options
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A kind of mix, and how often it is drawn."""
+
+    draw: Callable[[random.Random, Options], Options]
+    weight: int
+
+
+PROFILES: dict[str, Profile] = {
+    "anything": Profile(ordinary.as_it_is, 5),
+    "groups-die": Profile(ordinary.groups_die, 2),
+    "switchers-race": Profile(ordinary.switchers_race, 2),
+    "restarts": Profile(ordinary.restarts, 2),
+    "lost-disks": Profile(ordinary.disks_are_lost, 1),
+    "islands": Profile(ordinary.islands, 0),
+    "impatient": Profile(producing.impatient, 0),
+    "suspects": Profile(producing.suspects, 0),
+    "mixed-levels": Profile(producing.mixed_levels, 0),
+    "gaps": Profile(chains.gaps, 0),
+    "long-chains": Profile(chains.long_chains, 0),
+    "thousands": Profile(chains.thousands, 0),
+    "ranges": Profile(serving.ranges, 0),
+    "chatty": Profile(chains.chatty, 0),
+    "torn-and-chatty": Profile(chains.torn_and_chatty, 0),
+    "producers-crash": Profile(producing.weak_levels, 0),
+    "three-members": Profile(ordinary.three_members, 0),
+    "idle-producers": Profile(producing.idle_producers, 0),
+    "tables-in-parts": Profile(links.parts, 0),
+    "failing-disks": Profile(disks.failing_disks, 0),
+    "damage": Profile(disks.damage, 0),
+    "hung-disks": Profile(disks.hung_disks, 0),
+    "full-disks": Profile(disks.full_disks, 0),
+    "older-disks": Profile(disks.older_disks, 0),
+    "contradicted": Profile(disks.contradicted, 0),
+    "started-copies": Profile(disks.started_copies, 0),
+    "topics-again": Profile(retaining.topics_again, 0),
+    "groups-again": Profile(retaining.groups_again, 0),
+    "publications": Profile(producing.publications, 0),
+    "late-publications": Profile(producing.late_publications, 0),
+    "lost-publications": Profile(producing.lost_publications, 0),
+    "unflushed-publications": Profile(producing.unflushed_publications, 0),
+    "group-operations": Profile(retaining.group_operations, 0),
+    "late-operations": Profile(retaining.late_operations, 0),
+    "fences": Profile(chains.fences, 0),
+    "prepared": Profile(chains.prepared, 0),
+    "two-servers": Profile(serving.two_servers, 0),
+    "held-frames": Profile(serving.held_frames, 0),
+    "refusing": Profile(links.refusing, 0),
+    "restored": Profile(links.restored, 0),
+    "clocks": Profile(links.clocks, 0),
+    "broken-links": Profile(links.broken_links, 1),
+    "stalled-lanes": Profile(links.stalled_lanes, 0),
+    "slow-links": Profile(serving.slow_links, 0),
+    "cut-short": Profile(serving.cut_short, 0),
+    "slow-reads": Profile(serving.slow_reads, 0),
+    "servers-fall": Profile(serving.servers_fall, 0),
+    "half-copies": Profile(serving.half_copies, 0),
+    "late-words": Profile(serving.late_words, 0),
+    "told-first": Profile(serving.told_first, 0),
+    "serving": Profile(serving.any_serving, 1),
+    "groups-change": Profile(chains.groups_change, 0),
+    "false-certificates": Profile(links.false_certificates, 0),
+    "balance": Profile(chains.balanced, 0),
+    "retention": Profile(retaining.retention, 0),
+    "servers-lost": Profile(chains.servers_lost, 0),
+    "stubs-copied": Profile(retaining.stubs_copied, 0),
+    "unread": Profile(retaining.unread, 0),
+    "moved-and-dropped": Profile(retaining.moved_and_dropped, 0),
+}
+
+
+MORE: tuple[str, ...] = (
+    "suspects",
+    "gaps",
+    "producers-crash",
+    "three-members",
+    "long-chains",
+    "refusing",
+    "clocks",
+    "hung-disks",
+    "idle-producers",
+    "full-disks",
+    "stalled-lanes",
+)
+"""Profiles that may be drawn on top of another one; see `draw`."""
+
+
+MORE_SHARE = 0.25
+"""Of the seeds without a profile, so many have something more than an ordinary world."""
+
+
+THREE_MEMBERS_SHARE = 0.2
+"""Of the seeds without a profile, so many have groups of a master and two slaves."""
+
+
+BATCHES_A_RUN = (40, 150, 400, 800)
+"""Batches of one run of whole brokers, unless the command line says how many. Short runs meet more beginnings, and
+long runs meet more of what builds up."""
+
+
+BALANCED_SHARE = 0.25
+"""Of the seeds without a profile, so many worlds of whole brokers are balanced."""
+
+
+def draw(rng: random.Random, profile: str = "", more: random.Random | None = None) -> Options:
+    """A mix for one seed: half of the seeds have everything, the others are made for what is rare otherwise.
+
+    With `profile` (a name of `PROFILES`) the mix is of that kind. `more` is a source of chance of its own, by which a
+    world without a profile gets something more. So the other draws are the same as without it.
+    """
+    chosen = profile or rng.choices(list(PROFILES), [profile.weight for profile in PROFILES.values()])[0]
+    options = PROFILES[chosen].draw(rng, ordinary.anything(rng))
+    if profile or more is None:
+        return options
+    if more.random() < MORE_SHARE:
+        options = PROFILES[more.choice(MORE)].draw(more, options)
+    return replace(options, member_count=3) if more.random() < THREE_MEMBERS_SHARE else options
+
+
+def draw_for_brokers(
+    rng: random.Random, profile: str = "", batch_count: int = 0, more: random.Random | None = None
+) -> Options:
+    """A mix for a world of whole brokers: more traffic, and faults for as long as it lasts."""
+    options = draw(rng, profile, more)
+    if not profile and more is not None and more.random() < BALANCED_SHARE:
+        options = chains.balanced(more, options)
+    batches = (batch_count or rng.choice(BATCHES_A_RUN)) // (options.producer_count * options.partition_count)
+    gap_us = rng.choice((2_000, 2_000, 4_000, 8_000))
+    long_kinds = {"started_copy", "remake_topic", "remake_group", "restore"}
+    is_long = options.producers_idle or not long_kinds.isdisjoint(options.kinds)
+    span_us = max(options.fault_span_us if is_long else 400_000, batches * gap_us)
+    kinds = dict(options.kinds)
+    kinds.pop("trim", None)  # it is the brokers' own duty here
+    if not profile or profile == "anything":
+        for kind in ("island", "clock_jump", *RUNTIME_KINDS):
+            if rng.random() < 0.4:
+                kinds[kind] = rng.choice((1, 1, 2))
+    return replace(
+        options,
+        kinds=kinds,
+        batches_per_producer=max(1, batches),
+        window_batches=rng.choice((1, 4, 6, 10, 10)),
+        send_gap_us=gap_us,
+        fault_span_us=span_us,
+        fault_count=max(2, span_us // rng.choice((40_000, 60_000, 90_000))) * (3 if options.record_segments_max else 1),
+        drain_us=30_000_000,
+    )
