@@ -21,7 +21,7 @@ from seriatim_broker.testing.memory_disk import MemoryDisk
 from .faults import Options
 
 if TYPE_CHECKING:
-    from .injector import Injector
+    from .injecting import Injector
     from .watching import WatchedCore
     from .world import World
 

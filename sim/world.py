@@ -23,7 +23,7 @@ from .clients import Clients, SimProducer
 from .cluster import Broker, ClusterKind, Coordinator, Network, Process
 from .consumers import SimConsumer
 from .cores.cluster import CORES
-from .injector import Injector
+from .injecting import Injector
 from .judge import Judge, own_tail
 from .people import People
 from .publishing.surroundings import Publishing

@@ -10,7 +10,7 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.positions import Measure
 from seriatim_broker.core.values.segment import Start
 
-from ..injector import Injector
+from ..injecting import Injector
 from .brokers import Broker
 from .coordinator import TIMEOUT_US
 

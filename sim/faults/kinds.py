@@ -28,7 +28,7 @@ KINDS: tuple[str, ...] = (
     "coordinator_refuses",
     "restore",
 )
-"""The faults that may be drawn; each is a method `inject_<kind>` of `sim.injector.Injector`."""
+"""The faults that may be drawn; each is a method `inject_<kind>` of `sim.injecting.Injector`."""
 
 
 RUNTIME_KINDS: tuple[str, ...] = (
@@ -70,7 +70,7 @@ DISK_KINDS: tuple[str, ...] = ("fsync_error",)
 
 
 SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "server_falls", "late_word", "told_first")
-"""Those that meet a server; methods of `sim.serving_faults.ServingFaults`."""
+"""Those that meet a server; methods of `sim.injecting.serving.ServingFaults`."""
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")

@@ -34,7 +34,7 @@ from seriatim_broker.testing.memory_storage import MemoryStorage
 from sim.cluster import checksum
 from sim.cores.network import Network
 from sim.faults import Options
-from sim.injector import CONTROL_LANE, DATA_LANE, Injector
+from sim.injecting import CONTROL_LANE, DATA_LANE, Injector
 from sim.judge import Judge, messages_of
 from sim.schedule import Schedule, Violation
 

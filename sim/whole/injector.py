@@ -9,7 +9,7 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.testing.adapter_storage import AdapterDisk
 
-from ..injector import Injector
+from ..injecting import Injector
 from .brokers import RuntimeBroker, RuntimeProcess, serves
 from .coordinator import Snapshot
 from .operator import NEEDED_SHARE, GroupOperator

@@ -1,34 +1,18 @@
 """Faults that hit servers in the rare moments that decide which member may deliver and what a new server knows.
 
-Each method is one fault of `sim.injector.Injector`. A fault of several steps lists them in order.
+A fault of several steps lists them in order.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from seriatim_api.ids import PartitionId
-
-if TYPE_CHECKING:
-    from .cluster import Broker
-    from .schedule import Schedule
-    from .world import World
+from ..cluster import Broker
+from .striking import Striking
 
 
-class ServingFaults:
-    """The faults that hit servers, for `Injector` to inherit."""
-
-    _world: World
-    _rng: random.Random
-    _schedule: Schedule
-    _healing: bool
-    _tell: Callable[[str], None]
-    _partition: Callable[[], PartitionId]
-    _complain: Callable[[int], None]
-    _hold: Callable[..., None]
-    crash: Callable[..., None]
+class ServingFaults(Striking):
+    """The faults that hit servers."""
 
     def _server(self) -> tuple[str, list[str]] | None:
         """The server of a sealed segment that a group reads, and the other eligible members, as names of brokers."""

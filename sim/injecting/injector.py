@@ -1,0 +1,102 @@
+"""Faults: when they strike, which broker they hit, and how they heal.
+
+Most victims are brokers that have a role at that moment, such as the master of an open segment.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from seriatim_api.ids import RunId
+
+from ..faults import DISK_KINDS, GROUP_KINDS, KINDS, MORE_KINDS, RUNTIME_KINDS, SERVING_KINDS
+from .coordinator import CoordinatorFaults
+from .disks import DiskFaults
+from .links import LinkFaults
+from .processes import ProcessFaults
+from .serving import ServingFaults
+from .switches import SwitchFaults
+
+if TYPE_CHECKING:
+    from ..world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One entry of the plan. Its own chance decides the rest, so that leaving out another one changes little."""
+
+    at_us: int
+    kind: str
+    seed: int
+
+
+class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchFaults, ServingFaults):
+    """Draws faults over the fault span, and undoes each of them when `heal` is called or earlier.
+
+    Args:
+        left_out: Numbers of the plan's faults that do not strike. Shrinking a failing seed leaves out faults that made
+            no difference.
+    """
+
+    def __init__(self, world: World, left_out: frozenset[int] = frozenset()) -> None:
+        super().__init__(world)
+        self._left_out = left_out
+
+    def plan(self) -> None:
+        """Schedule the faults."""
+        weights = self._options.kinds
+        every = (*KINDS, *RUNTIME_KINDS, *MORE_KINDS, *DISK_KINDS, *GROUP_KINDS, *SERVING_KINDS)
+        kinds = [kind for kind in every for _ in range(weights.get(kind, 0))]
+        now = self._schedule.now_us
+        if weights.get("restore"):
+            self.take_snapshots()
+        for number in range(self._options.fault_count):
+            kind = self._rng.choice(kinds)
+            fault = Fault(now + self._rng.randint(0, self._options.fault_span_us), kind, self._rng.getrandbits(32))
+            if number not in self._left_out:
+                self._schedule.at(fault.at_us, self._inject, fault)
+
+    def _inject(self, fault: Fault) -> None:
+        if self._healing or self._is_restoring:
+            return
+        self._rng = random.Random(fault.seed)
+        method: Callable[[], None] = getattr(self, f"inject_{fault.kind}")
+        method()
+
+    def heal(self) -> None:
+        """Undo everything: all brokers run, all paths are open, every ended run is certified."""
+        self._healing = True
+        world = self._world
+        self._tell("everything heals")
+        world.coordinator.is_faulty = world.coordinator.is_down = world.coordinator.is_refusing = False
+        world.coordinator.isolated.clear()
+        world.network.heal_all()
+        world.clients.cut.clear()
+        for consumer in world.consumers:
+            consumer.forget_what_is_held()
+        for ended in world.past_runs:
+            world.coordinator.certify(ended)
+        world.cluster.tell_false_certificates()
+        for broker in world.brokers.values():
+            broker.slow_until_us = 0
+            for run in range(1, broker.run + (0 if broker.process else 1)):
+                world.coordinator.certify(RunId(broker.member, run))
+            if broker.process is None:
+                self._restart(broker)
+            elif broker.process.frozen:
+                broker.process.thaw()
+
+    def inject_operate_group(self) -> None:
+        """A person rewinds, skips, pauses or resumes a group."""
+        self._world.people.act(self._rng)
+
+    def inject_producer_crash(self) -> None:
+        """A producer ends with batches under way, and another one sends the rest."""
+        self._world.crash_producer()
+
+    def inject_consumer_crash(self) -> None:
+        """A consumer ends without a word, and another of its group takes over."""
+        self._world.crash_consumer()

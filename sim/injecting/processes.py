@@ -1,0 +1,143 @@
+"""Faults of processes: they end, freeze, lose their disks, or are certified dead while they live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seriatim_api.ids import RunId
+from seriatim_broker.core.values.segment import SegmentState
+
+from ..cluster import Broker, Process
+from .striking import Striking
+
+if TYPE_CHECKING:
+    pass
+
+OWN_FLUSH_US = 300_000
+"""After this time a run has flushed what another member acknowledged to it before that member cut the link, or it never
+will. If the directory is deleted earlier, the only copy is lost, and no broker can prevent that."""
+
+WALL_JUMP_MS_MAX = 10_000
+"""A few times the limit that a member believes (`append_time_ahead_ms_max` of `world.SIM_CONFIG`)."""
+
+SERVER_AWAITED_US = 400_000
+
+SERVER_LOOK_US = 1_000
+"""How long `lose_server` waits for a segment with one eligible member, and how often it looks."""
+
+
+class ProcessFaults(Striking):
+    """The faults of processes."""
+
+    def inject_crash(self) -> None:
+        """A process or its machine ends; it comes back, perhaps with another disk."""
+        self.crash(self._victim())
+
+    def inject_crash_group(self) -> None:
+        """All members of a group end at nearly the same time."""
+        group = self._victim().group
+        for broker in self._world.brokers.values():
+            if broker.group == group:
+                self._schedule.after(self._rng.randint(0, 20_000), self.crash, broker)
+
+    def inject_crash_torn(self) -> None:
+        """The members of an open segment are cut from each other while batches come, and then all end."""
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        if chain is None:
+            return
+        names = [member.broker for member in chain.open_segment.members]
+        pairs = [(names[0], names[1])]
+        if self._rng.random() < 0.5:
+            pairs.append((names[1], names[0]))
+        self._tell(f"cut {pairs}, and then both end")
+        self._hold(pairs, breaks=False)
+        for name in names:
+            self._schedule.after(self._rng.randint(5_000, 60_000), self.crash, self._world.brokers[name])
+
+    def inject_lose_group(self) -> None:
+        """All members of a broker group end, and their disks are lost for ever."""
+        group = self._victim().group
+        members = [broker for broker in self._world.brokers.values() if broker.group == group]
+        if all(broker.process is not None for broker in members) and self._world.may_lose_a_group():
+            self._tell(f"all disks of {group} are lost")
+            for broker in members:
+                self.crash(broker, wipes=True)
+
+    def inject_lose_server(self) -> None:
+        """The server of a sealed segment loses its disk; shortly after the seal, if it is the only eligible member."""
+        self._lose_server(self._schedule.now_us + SERVER_AWAITED_US)
+
+    def _lose_server(self, until_us: int) -> None:
+        if self._healing or self._schedule.now_us > until_us:
+            return
+        chain, _ = self._world.coordinator.records.chain(self._partition())
+        alone = [
+            self._world.brokers[segment.server.broker]
+            for segment in (chain.segments if chain is not None else ())
+            if segment.state is SegmentState.SEALED and len(segment.eligible) == 1
+        ]
+        alone = [broker for broker in alone if broker.process is not None]
+        if alone and self._world.may_lose_a_disk(alone[-1]):
+            self.crash(alone[-1], wipes=True)
+        else:
+            self._schedule.after(SERVER_LOOK_US, self._lose_server, until_us)
+
+    def inject_false_certificate(self) -> None:
+        """A run that lives is certified to have ended, and perhaps its directory is deleted soon after.
+
+        It is linked, or cut off. Then its links come back before it reads the certificate itself.
+        """
+        broker, world = self._victim(), self._world
+        process = broker.process
+        if self._healing or process is None or not world.is_calm() or not process.run:
+            return
+        world.disturbed()
+        if self._rng.random() < 0.5:
+            self._cut([(broker.name, name) for name in sorted(world.brokers) if name != broker.name], both=True)
+        is_lost = self._rng.random() < self._options.wipe_share and world.may_lose_a_disk(broker)
+        own_us = self._rng.randint(20_000, 2 * self._options.outage_us_max)
+        self._tell(f"{broker.name} is certified to have ended{', its directory is deleted' if is_lost else ''}")
+        self._schedule.after(self._rng.randint(0, 30_000), self._certify_falsely, broker, process.run, own_us)
+        if is_lost:
+            self._schedule.after(OWN_FLUSH_US, self._give_up, broker, process, process.run, False)
+
+    def _certify_falsely(self, broker: Broker, run: int, own_us: int) -> None:
+        if broker.process is not None and broker.run == run:
+            self._world.judge.seen.certified_falsely[RunId(broker.member, run)] = None
+            self._world.coordinator.certify_falsely(RunId(broker.member, run), own_us)
+
+    def _give_up(self, broker: Broker, process: Process, run: int, is_known: bool) -> None:
+        """Delete the directory, some time after all others have read the certificate."""
+        if broker.process is None or broker.process is not process or not process.alive:
+            return
+        if is_known:
+            broker.give_up()
+        else:
+            is_known = self._world.cluster.others_dismiss(RunId(broker.member, run))
+            self._schedule.after(OWN_FLUSH_US, self._give_up, broker, process, run, is_known)
+
+    def inject_freeze(self) -> None:
+        """A process does nothing, and then goes on."""
+        process = self._victim().process
+        if process is None or process.frozen:
+            return
+        self._tell(f"{process.name} freezes")
+        process.freeze()
+
+        def thaw() -> None:
+            if process.alive and process.frozen:
+                self._tell(f"{process.name} thaws")
+                process.thaw()
+
+        self._schedule.after(self._outage_us(), thaw)
+
+    def inject_clock_jump(self) -> None:
+        """A wall clock is set: mostly by as much as two machines may differ, sometimes by far more."""
+        process = self._victim().process
+        if process is None:
+            return
+        jump_ms = self._rng.randint(-WALL_JUMP_MS_MAX, WALL_JUMP_MS_MAX)
+        if self._rng.random() < 0.3:
+            jump_ms *= 100
+        self._tell(f"the wall clock of {process.name} jumps by {jump_ms} ms")
+        process.jump_wall(jump_ms)
