@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from seriatim_api.ids import RunId
 
 from ..cluster import Broker
 from .striking import Striking
-
-if TYPE_CHECKING:
-    pass
 
 HANG_US_MORE = 2_000_000
 """A hang that outlasts the other faults ends so long after the time that a run may take to go on without the disk."""

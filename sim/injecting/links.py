@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from seriatim_broker.core.values.messages import FORM_LANE_PROBES
 
 from .striking import Striking
-
-if TYPE_CHECKING:
-    pass
 
 HELD_US = (1_300_000, 6_000_000)
 """For how long a consumer is cut off: longer than its session (`consumers.CONFIG`)."""

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from seriatim_api.ids import RunId
 from seriatim_broker.core.values.segment import SegmentState
 
 from ..cluster import Broker, Process
 from .striking import Striking
-
-if TYPE_CHECKING:
-    pass
 
 OWN_FLUSH_US = 300_000
 """After this time a run has flushed what another member acknowledged to it before that member cut the link, or it never

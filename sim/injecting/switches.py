@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from seriatim_broker.core.values import events as ev
 
 from .striking import Striking
-
-if TYPE_CHECKING:
-    pass
 
 
 class SwitchFaults(Striking):
