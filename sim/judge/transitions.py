@@ -26,7 +26,7 @@ class Transitions:
         self._attempts: dict[Place, bytes] = {}
 
     def used_once(self, who: str, after: Chain) -> None:
-        """TWICE, for a record that is written."""
+        """TWICE: a record is written."""
         for segment in after.segments:
             first = self._attempts.setdefault((after.partition, segment.no), segment.attempt)
             if first != segment.attempt:
