@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from seriatim_operator.cluster.kinds import Kind, kind_of
+from seriatim_operator.cluster.kinds import CONSUMER_GROUP, TOPIC, Kind, kind_of
 from seriatim_operator.cluster.kube import ConflictError, KubeError
 
 Manifest = dict[str, Any]
@@ -92,7 +92,8 @@ class MemoryKube:
     async def merge(self, kind: Kind, namespace: str | None, name: str, patch: Manifest) -> Manifest:
         self._call("merge", kind)
         metadata = patch.get("metadata", {})
-        assert "finalizers" not in metadata or "resourceVersion" in metadata, "it would take off others' finalizers"
+        needs_version = "finalizers" in metadata or kind in (TOPIC, CONSUMER_GROUP)
+        assert not needs_version or "resourceVersion" in metadata, "it would undo what another client wrote"
         return self._write("merge", _merged(self._found((kind.kind, namespace or "", name), metadata), patch))
 
     async def delete(

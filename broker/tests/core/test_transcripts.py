@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from difflib import unified_diff
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from .transcripts import Transcript
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+TRACK_RECORD = Path(__file__).parents[3] / "e2e" / "TRACK_RECORD.md"
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
@@ -22,6 +24,11 @@ def test_the_core_does_what_the_transcript_says(path: Path) -> None:
         return
     difference = unified_diff(said.splitlines(), done.splitlines(), "the transcript", "the core", n=5, lineterm="")
     assert said == done, "\n".join(difference)
+
+
+def test_the_track_record_names_each_transcript() -> None:
+    named = re.findall(r"`([a-z0-9-]+\.txt)`", TRACK_RECORD.read_text(encoding="utf-8"))
+    assert sorted(named) == [path.name for path in FILES]
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,8 @@ def use(address):
     threading.Event().wait()
 
 threading.Thread(target=use, args=(sys.argv[2],), daemon=True).start()
-sys.argv = ["seriatim", "standalone", "--listen", *sys.argv[2:]]
-from seriatim_broker.__main__ import main
-main(prog_name="seriatim")
+from seriatim_local.commands import standalone
+standalone(["--listen", *sys.argv[2:]])
 """
 
 
