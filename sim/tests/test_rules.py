@@ -16,7 +16,9 @@ PLANTED = {*MUTATIONS, *OVERLAPPING}
 def _named_in_code() -> set[str]:
     """The names behind the word rule in the sources of all packages."""
     sources = [
-        path for package in ("api", "broker", "client", "local", "operator") for path in (ROOT / package / "src").rglob("*.py")
+        path
+        for package in ("api", "broker", "client", "local", "operator")
+        for path in (ROOT / package / "src").rglob("*.py")
     ]
     texts = [path.read_text(encoding="utf-8") for path in sources]
     return {
