@@ -22,7 +22,7 @@ from seriatim_operator.status import reasons
 
 PAGE: Final = Path(__file__).resolve().parent / "reference" / "crds.md"
 
-_HEAD: Final = f"""\
+_INTRODUCTION: Final = f"""\
 <!-- Made by docs/generate_crds.py from the models of the operator. Change those, not this page. -->
 
 # Kubernetes kinds
@@ -60,7 +60,7 @@ class Row(NamedTuple):
 
 def render() -> str:
     """The whole page."""
-    return _HEAD + "".join(_kind(kind) for kind in KINDS)
+    return _INTRODUCTION + "".join(_kind(kind) for kind in KINDS)
 
 
 def _kind(kind: type[Resource]) -> str:

@@ -18,7 +18,7 @@ from seriatim_api.errors import CATALOGUE, SeriatimError
 
 PAGE: Final = Path(__file__).resolve().parent / "reference" / "errors.md"
 
-_HEAD: Final = """\
+_INTRODUCTION: Final = """\
 <!-- Made by docs/generate_errors.py from seriatim_api.errors. Change the catalogue, not this page. -->
 
 # Errors
@@ -70,7 +70,7 @@ def render() -> str:
     Raises:
         KeyError: The catalogue has a hundred that `_RANGES` does not describe.
     """
-    parts = [_HEAD]
+    parts = [_INTRODUCTION]
     for hundred, members in groupby(CATALOGUE.items(), key=lambda item: item[0] // 100):
         title, introduction = _RANGES[hundred]
         parts.append(f"\n## {hundred}xx: {title}\n\n{introduction}\n\n")

@@ -59,7 +59,7 @@ class ChainNow:
     segments: tuple[SegmentNow, ...]
 
     @property
-    def head(self) -> SegmentNow:
+    def open_segment(self) -> SegmentNow:
         """The segment that accepts messages."""
         return self.segments[-1]
 
@@ -94,11 +94,11 @@ class Snapshot:
 
     def masters(self) -> tuple[str, ...]:
         """The brokers that are master of an open segment, sorted."""
-        return tuple(sorted({chain.head.members[0] for chain in self.chains if chain.head.members}))
+        return tuple(sorted({chain.open_segment.members[0] for chain in self.chains if chain.open_segment.members}))
 
-    def head_groups(self) -> tuple[str, ...]:
+    def open_broker_groups(self) -> tuple[str, ...]:
         """The groups that hold an open segment, sorted."""
-        return tuple(sorted({chain.head.group for chain in self.chains}))
+        return tuple(sorted({chain.open_segment.group for chain in self.chains}))
 
     def servers(self) -> tuple[str, ...]:
         """The brokers that serve a consumer at this moment, sorted."""
@@ -107,12 +107,12 @@ class Snapshot:
     def partitions_on(self, brokers: Iterable[str]) -> tuple[int, ...]:
         """The partitions whose open segment has one of `brokers` as a member."""
         wanted = set(brokers)
-        return tuple(chain.partition for chain in self.chains if wanted.intersection(chain.head.members))
+        return tuple(chain.partition for chain in self.chains if wanted.intersection(chain.open_segment.members))
 
     def settled(self) -> bool:
         """Whether every chain ends with an open segment, and no length in them is unknown."""
         return bool(self.chains) and all(
-            chain.head.state == OPEN and all(segment.state != UNSETTLED for segment in chain.segments)
+            chain.open_segment.state == OPEN and all(segment.state != UNSETTLED for segment in chain.segments)
             for chain in self.chains
         )
 
@@ -122,9 +122,11 @@ class Snapshot:
         Only the server of the open segment knows where the partition ends. While the consumer group is in an earlier
         segment, its server may answer with an end of 0. So the group must be in the open segment.
         """
-        heads = {chain.partition: chain.head.no for chain in self.chains}
+        open_segments = {chain.partition: chain.open_segment.no for chain in self.chains}
         return bool(self.readers) and all(
-            reader.known and reader.segment == heads.get(reader.partition) and reader.position == reader.end_position
+            reader.known
+            and reader.segment == open_segments.get(reader.partition)
+            and reader.position == reader.end_position
             for reader in self.readers
         )
 
@@ -142,7 +144,7 @@ def still_struck(before: ChainNow, after: ChainNow | None, struck_at_ms: int, sl
     if after is None:
         return False
     for segment in after.segments:
-        if segment.no == before.head.no:
+        if segment.no == before.open_segment.no:
             return segment.sealed_at_ms == 0 or segment.sealed_at_ms + slack_ms >= struck_at_ms
     return False
 

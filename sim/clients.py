@@ -479,7 +479,7 @@ class SimProducer:
         request = self._clients.ask(stream, answered)
         self._clients.send(
             stream,
-            Append(request, self.partition, parse_header(header), body, effect.run, effect.starts_run, level),
+            Append(request, self.partition, parse_header(header), body, effect.producer_run, effect.starts_run, level),
         )
 
     def _came_back(self, what: Any) -> None:
@@ -490,14 +490,16 @@ class SimProducer:
         if isinstance(effect, fx.AppendAccepted):
             self._step(
                 core.Replied(
-                    sent.producer_epoch, sent.base_sequence, sent.run, effect.offset, effect.append_time_ms,
+                    sent.producer_epoch, sent.base_sequence, sent.producer_run, effect.offset, effect.append_time_ms,
                     offset_is_final=effect.is_final,
                 )
             )  # fmt: skip
             return
         error = core.ReplyError(effect.error.number, effect.error.message, effect.error.retry_after_ms or 0)
         self._step(
-            core.Replied(sent.producer_epoch, sent.base_sequence, sent.run, error=error, route=_route(effect.route))
+            core.Replied(
+                sent.producer_epoch, sent.base_sequence, sent.producer_run, error=error, route=_route(effect.route)
+            )
         )
 
     def _resolve(self, effect: core.Resolve) -> None:

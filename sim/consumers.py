@@ -12,10 +12,10 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import (
     ConsumerAck,
     ConsumerCredit,
+    ConsumerGroupOperation,
     ConsumerJoin,
     ConsumerLeave,
     ConsumerPing,
-    GroupOperation,
     StartPosition,
 )
 from seriatim_broker.core.values.log import Batch
@@ -179,7 +179,7 @@ class SimConsumer:
                 self.group, self.partition, effect.segment, effect.from_index, effect.to_index, self._group_epoch
             )
             self._pass(effect.segment, effect.to_index)
-        elif isinstance(effect, ct.GroupChanged):
+        elif isinstance(effect, ct.ConsumerGroupChanged):
             self._judge.seen.states.add(f"consumer told of {effect.what}")
         elif isinstance(effect, ct.GapFound) and effect.end_offset:
             first = make_offset(effect.segment, effect.from_index)
@@ -277,7 +277,7 @@ class SimConsumer:
     # ---- the application ----------------------------------------------------------------------------
 
     def _deliver(self, effect: ct.Deliver) -> None:
-        if self._begins and effect.attempt == 1 and effect.from_index >= effect.maybe_repeated_below:
+        if self._begins and effect.delivery_attempt == 1 and effect.from_index >= effect.maybe_repeated_below:
             self._judge.begun(self.group, self.partition, self._group_epoch, effect.segment, effect.from_index)
         self._begins = False
         for batch in self._batches:
@@ -285,7 +285,7 @@ class SimConsumer:
                 index = batch.header.base_index + place
                 if index < effect.from_index:
                     continue
-                flagged = effect.attempt > 1 or index < effect.maybe_repeated_below
+                flagged = effect.delivery_attempt > 1 or index < effect.maybe_repeated_below
                 self._tell(f"is given {message} at {effect.segment}:{index}{' (maybe again)' if flagged else ''}")
                 offset = make_offset(effect.segment, index)
                 epoch = self._group_epoch
@@ -340,9 +340,9 @@ def _error(error: SeriatimError) -> core.ReplyError:
     return core.ReplyError(error.number, error.message, error.retry_after_ms or 0)
 
 
-_BEGINNINGS: dict[GroupOperation | None, Literal["rewind", "skip"]] = {
-    GroupOperation.REWIND: "rewind",
-    GroupOperation.SKIP: "skip",
+_BEGINNINGS: dict[ConsumerGroupOperation | None, Literal["rewind", "skip"]] = {
+    ConsumerGroupOperation.REWIND: "rewind",
+    ConsumerGroupOperation.SKIP: "skip",
 }
 
 
@@ -356,8 +356,8 @@ def _translated(subscription: int, event: fx.DeliveryEvent) -> ct.Event:
     if isinstance(event, fx.Batches):
         places = tuple((batch.header.base_index, batch.header.message_count) for batch in event.batches)
         return ct.Delivered(
-            subscription, event.segment_no, places, event.from_index, event.maybe_repeated_below, event.attempt,
-            event.server_epoch,
+            subscription, event.segment_no, places, event.from_index, event.maybe_repeated_below,
+            event.delivery_attempt, event.server_epoch,
         )  # fmt: skip
     if isinstance(event, fx.Paused):
         return ct.Paused(subscription, event.paused)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.chain import Chain
-from seriatim_broker.core.values.events import CursorRecord, GroupOperation, OperateGroup
+from seriatim_broker.core.values.events import ConsumerGroupOperation, CursorRecord, OperateConsumerGroup
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .consumers import name_of
@@ -34,7 +34,7 @@ class Wish:
 
     partition: PartitionId
     group: str
-    operation: GroupOperation
+    operation: ConsumerGroupOperation
     id: bytes
     group_epoch: int
     segment_no: int
@@ -67,16 +67,16 @@ class People:
         if record is None or record.deleted or chain is None:
             return
         if rng.random() < 0.3:
-            operation = GroupOperation.RESUME if record.paused else GroupOperation.PAUSE
+            operation = ConsumerGroupOperation.RESUME if record.paused else ConsumerGroupOperation.PAUSE
             place, known_len = (record.segment_no, 0), 0
         else:
             segment = rng.choice(chain.segments)
             known_len = self._length(chain, segment)
             place = (segment.no, rng.randint(0, known_len) + (5 if rng.random() < 0.05 else 0))
-            operation = rng.choice((GroupOperation.REWIND, GroupOperation.SKIP))
+            operation = rng.choice((ConsumerGroupOperation.REWIND, ConsumerGroupOperation.SKIP))
             if rng.random() < 0.8:
                 here = (record.segment_no, record.start_index)
-                operation = GroupOperation.SKIP if place > here else GroupOperation.REWIND
+                operation = ConsumerGroupOperation.SKIP if place > here else ConsumerGroupOperation.REWIND
         epoch = rng.choice((0, record.group_epoch, record.group_epoch, record.group_epoch, record.group_epoch - 1))
         self._begin(Wish(partition, group, operation, rng.randbytes(16), epoch, *place, known_len), rng)
 
@@ -85,7 +85,7 @@ class People:
         record, _ = self._world.coordinator.records.cursor(partition, name_of(group))
         if record is not None and not record.deleted:
             wish = Wish(
-                partition, name_of(group), GroupOperation.REWIND, rng.randbytes(16), 0, record.segment_no, 0, 0,
+                partition, name_of(group), ConsumerGroupOperation.REWIND, rng.randbytes(16), 0, record.segment_no, 0, 0,
                 tries=TRIES_MAX - 1,
             )  # fmt: skip
             self._begin(wish, rng)
@@ -100,7 +100,9 @@ class People:
         for partition, group in self._paused():
             if not any((wish.partition, wish.group) == (partition, group) for wish in self._waiting):
                 rng = world.schedule.rng
-                wish = Wish(partition, group, GroupOperation.RESUME, rng.randbytes(16), 0, 0, 0, 0, must_be=True)
+                wish = Wish(
+                    partition, group, ConsumerGroupOperation.RESUME, rng.randbytes(16), 0, 0, 0, 0, must_be=True
+                )
                 self._begin(wish, rng)
         world.schedule.after(100_000, self._resume)
 
@@ -164,7 +166,7 @@ class People:
 
         deadline_us = process.to_mono(world.schedule.now_us + ANSWER_US * 2 // 3)
         process.deliver(
-            OperateGroup(
+            OperateConsumerGroup(
                 world.clients.ask(None, answered), wish.partition, wish.group, wish.operation, wish.id,
                 wish.group_epoch, wish.segment_no, wish.index, wish.known_len, deadline_us,
             )

@@ -63,6 +63,7 @@ def _segment(segment: Segment) -> str:
     mark = "?" if segment.incomplete_table else ""
     tail = f" tail {segment.tail_from}@{brief(segment.tail_copies)}" if segment.tail_copies else ""
     return (
-        f"{segment.no}{mark}:{segment.state.value}{length} {members}/{segment.master_run} att {brief(segment.attempt)}"
-        f" srv {segment.server.broker}@{segment.server_epoch} el {brief(segment.eligible)}{tail};"
+        f"{segment.no}{mark}:{segment.state.value}{length} {members}/{segment.master_run}"
+        f" att {brief(segment.switch_attempt)} srv {segment.server.broker}@{segment.server_epoch}"
+        f" el {brief(segment.eligible)}{tail};"
     )

@@ -123,8 +123,8 @@ class WatchedCore:
 
     def has_consumers(self, group: str) -> bool:
         """Whether a consumer of the group has joined here, as far as this broker knows."""
-        heads = (partition.groups.get(group) for partition in self._core.partitions.values())
-        return any(head is not None and head.consumers for head in heads)
+        consumer_groups = (partition.consumer_groups.get(group) for partition in self._core.partitions.values())
+        return any(consumer_group is not None and consumer_group.consumers for consumer_group in consumer_groups)
 
     def check_answered(self, gone: Collection[PartitionId]) -> None:
         """GONE: no append waits for a partition that was deleted. Asked late: an answer may wait for a slow disk."""

@@ -66,7 +66,7 @@ SIM_CONFIG = BrokerConfig(
     commit_idle_us=5_000,
     flapping_us=600_000,
     deliver_bytes=600,
-    ack_sync_us=15_000,
+    ack_replication_us=15_000,
     append_time_ahead_ms_max=2_000,
 )
 
@@ -216,14 +216,14 @@ class World:
         """What the brokers share."""
         return self.cluster.coordinator
 
-    def sync_us(self, broker: Broker) -> int:
+    def flush_us(self, broker: Broker) -> int:
         """How long the next flush takes."""
         rng = self.schedule.rng
         if broker.hung_until_us > self.schedule.now_us:
             return broker.hung_until_us - self.schedule.now_us
         if broker.slow_until_us > self.schedule.now_us:
             return rng.randint(20_000, 150_000)
-        return rng.randint(self.options.sync_us_min, self.options.sync_us_max)
+        return rng.randint(self.options.flush_us_min, self.options.flush_us_max)
 
     # ---- hung disks ---------------------------------------------------------------------------------
 

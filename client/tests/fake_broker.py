@@ -81,17 +81,17 @@ class FakePartition:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def head(self) -> FakeSegment:
+    def open_segment(self) -> FakeSegment:
         return self.segments[-1]
 
     def route(self, brokers: list[FakeBroker]) -> common_pb2.Route:
-        others = [broker.address for broker in brokers if broker is not self.head.broker]
+        others = [broker.address for broker in brokers if broker is not self.open_segment.broker]
         return common_pb2.Route(
             partition_id=self.id,
             epoch=self.epoch,
-            segment=self.head.no,
-            master_broker=self.head.broker.name,
-            master_address=self.head.broker.address,
+            segment=self.open_segment.no,
+            master_broker=self.open_segment.broker.name,
+            master_address=self.open_segment.broker.address,
             next_addresses=others[:1],
         )
 
@@ -149,7 +149,7 @@ class FakeCluster:
 
     def switch(self, partition: FakePartition, to: FakeBroker, *, keep: int | None = None) -> None:
         """Seal the open segment at `keep` (None: all of it) and open the next one at another broker."""
-        old = partition.head
+        old = partition.open_segment
         length = old.length if keep is None else keep
         gone = [batch for batch in old.batches if batch.header.end_index > length]
         old.batches = [batch for batch in old.batches if batch.header.end_index <= length]
@@ -221,7 +221,7 @@ class AppendStream:
             return
         if not entry.starts_run and (run != entry.run or refused):
             error = errors.RunRefusedError("the run was refused, or did not begin here")
-        elif partition.head.broker is not self.broker:
+        elif partition.open_segment.broker is not self.broker:
             error = errors.SegmentMovedError("the segment is elsewhere")
         elif partition.refuse:
             error = partition.refuse.pop(0)
@@ -260,19 +260,19 @@ class AppendStream:
             raise errors.ProducerFencedError("an older epoch")
         elif header.base_sequence != last.last_sequence + 1:
             raise errors.SequenceGapError(f"{header.base_sequence} after {last.last_sequence}")
-        head = partition.head
+        open_segment = partition.open_segment
         placed = place(
             header,
-            segment=head.no,
-            base_index=head.length,
+            segment=open_segment.no,
+            base_index=open_segment.length,
             append_time_ms=int(time.time() * 1000),
-            previous_checksum=head.batches[-1].header.checksum if head.batches else 0,
+            previous_checksum=open_segment.batches[-1].header.checksum if open_segment.batches else 0,
             checksum=google_crc32c.extend,
         )
-        head.batches.append(StoredBatch(placed, bytes(body)))
+        open_segment.batches.append(StoredBatch(placed, bytes(body)))
         for group in partition.groups.values():
             pump(partition, group)
-        return make_offset(head.no, placed.base_index)
+        return make_offset(open_segment.no, placed.base_index)
 
     def reply(
         self,
@@ -577,7 +577,7 @@ class FakeBroker(broker_pb2_grpc.RoutingServicer, broker_pb2_grpc.AdminServicer)
             await abort(context, errors.UnknownTopicError(f"there is no partition {partition.id}"))
         if request.HasField("failed_segment"):
             self.cluster.complaints.append(request.partition_id)
-            if partition.head.no <= request.failed_segment:
+            if partition.open_segment.no <= request.failed_segment:
                 try:
                     async with asyncio.timeout(RESOLVE_WAIT_S):
                         await partition.changed.wait()

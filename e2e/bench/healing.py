@@ -151,10 +151,12 @@ async def _heal(cluster: LocalCluster, client: Client, programs: _Programs, leng
     Return when the disk began to be filled, and when it had everything.
     """
     observer = Observer(client.admin(), HEALED)
-    head = (await observer.look()).chains[0].head
-    lost = head.members[1]
+    open_segment = (await observer.look()).chains[0].open_segment
+    lost = open_segment.members[1]
     await cluster.kill(lost)
-    await observer.wait_until(lambda now: now.chains[0].head.no > head.no, "the partition moved on", DEADLINE_S)
+    await observer.wait_until(
+        lambda now: now.chains[0].open_segment.no > open_segment.no, "the partition moved on", DEADLINE_S
+    )
     data = cluster.data_directory(lost)
     await asyncio.to_thread(shutil.rmtree, data)
     data.mkdir(mode=0o700)
@@ -163,7 +165,7 @@ async def _heal(cluster: LocalCluster, client: Client, programs: _Programs, leng
     await cluster.start_again(lost)
 
     def is_whole(now: Snapshot) -> bool:
-        (segment,) = (segment for segment in now.chains[0].segments if segment.no == head.no)
+        (segment,) = (segment for segment in now.chains[0].segments if segment.no == open_segment.no)
         assert segment.length is None or segment.length == length, "the segment holds what was acknowledged"
         return begun_at.done() and lost in segment.members and lost in segment.eligible
 

@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
-SYNC_COUNT: Final = 100
-SYNC_BYTES: Final = 1024
+FLUSH_COUNT: Final = 100
+FLUSH_BYTES: Final = 1024
 
 _DISTRIBUTIONS = ("grpcio", "pyarrow", "rocksdict")
 
@@ -34,17 +34,17 @@ def machine_facts(directory: Path) -> dict[str, object]:
         "libraries": {name: metadata.version(name) for name in _DISTRIBUTIONS},
         "file_system": _file_system(directory.resolve()),
         "load_average_1m": round(os.getloadavg()[0], 2),
-        "sync_ms_p50": round(sync_ms_p50(directory), 3),
+        "sync_ms_p50": round(flush_ms_p50(directory), 3),
     }
 
 
-def sync_ms_p50(directory: Path) -> float:
-    """Measure the median time to write and sync `SYNC_BYTES`, in ms. No flushed message can be faster."""
+def flush_ms_p50(directory: Path) -> float:
+    """Measure the median time to write and sync `FLUSH_BYTES`, in ms. No flushed message can be faster."""
     taken = []
     with tempfile.TemporaryFile(dir=directory) as file:
-        for _ in range(SYNC_COUNT):
+        for _ in range(FLUSH_COUNT):
             begin = time.perf_counter()
-            os.write(file.fileno(), bytes(SYNC_BYTES))
+            os.write(file.fileno(), bytes(FLUSH_BYTES))
             os.fdatasync(file.fileno())
             taken.append((time.perf_counter() - begin) * 1000)
     return sorted(taken)[len(taken) // 2]

@@ -18,7 +18,7 @@ from rich.markup import escape
 from seriatim_api.errors import SeriatimError
 
 from e2e.bench.figures import Figure, table, to_json, write_json
-from e2e.bench.machine import SYNC_BYTES, machine_facts
+from e2e.bench.machine import FLUSH_BYTES, machine_facts
 
 Progress = Callable[[str], None]
 Measure = Callable[[Path, Progress], Awaitable[list[Figure]]]
@@ -58,7 +58,7 @@ def run(name: str, measure: Measure, title: str) -> int:
     path = out / f"{name}.json"
     write_json(path, to_json(figures, machine, took_s, benchmark=name))
     console.print(
-        f"a write of {SYNC_BYTES} B and its sync take {machine['sync_ms_p50']} ms here; load average before:"
+        f"a write of {FLUSH_BYTES} B and its sync take {machine['sync_ms_p50']} ms here; load average before:"
         f" {machine['load_average_1m']}; figures: {path}",
         highlight=False,
     )

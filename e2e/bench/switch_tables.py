@@ -185,7 +185,7 @@ async def _gaps_ms(client: Client, cluster: LocalCluster, kills: int, progress: 
         running = [tasks.create_task(sender.send(), name="send"), tasks.create_task(sender.note(), name="note")]
         for number in range(kills):
             await sender.wait_for_ack_after(time.monotonic())
-            before = (await observer.look()).chains[0].head
+            before = (await observer.look()).chains[0].open_segment
             progress(f"kill {number + 1} of {kills}: {before.members[0]}")
             killed_at = time.monotonic()
             await cluster.kill(before.members[0])

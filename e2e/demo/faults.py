@@ -110,7 +110,7 @@ def choose(fault: PlannedFault, snapshot: Snapshot, members: Mapping[str, tuple[
         members: The brokers of each group.
     """
     if fault.kind == "kill both":
-        group = _pick(snapshot.head_groups(), fault.pick)
+        group = _pick(snapshot.open_broker_groups(), fault.pick)
         return None if group is None else Victim(members[group], "head", group)
     masters, servers = snapshot.masters(), snapshot.servers()
     broker = _pick(servers if fault.role == "server" and servers else masters, fault.pick)

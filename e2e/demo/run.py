@@ -317,7 +317,12 @@ def spans(snapshot: Snapshot, begin_ms: int) -> tuple[SegmentSpan, ...]:
     for chain in snapshot.chains:
         for segment in chain.segments:
             length = segment.length
-            if length is None and segment.base is not None and segment is chain.head and chain.partition in ends:
+            if (
+                length is None
+                and segment.base is not None
+                and segment is chain.open_segment
+                and chain.partition in ends
+            ):
                 length = max(0, ends[chain.partition] - segment.base)
             found.append(
                 SegmentSpan(

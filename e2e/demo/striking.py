@@ -184,7 +184,7 @@ def not_whole(snapshot: Snapshot) -> str:
         for segment in chain.segments:
             if segment.state == UNSETTLED:
                 return f"segment {segment.no} of partition {chain.partition} is not settled"
-        if chain.head.state != OPEN:
+        if chain.open_segment.state != OPEN:
             return f"partition {chain.partition} accepts nothing"
     for reader in snapshot.readers:
         if not reader.server or not reader.active:
@@ -198,5 +198,9 @@ def _has_hit(before: Snapshot, after: Snapshot | None, victim: Victim, struck_at
     if victim.role == "server":
         return True  # the broker itself said so just before the fault
     later = {chain.partition: chain for chain in after.chains} if after is not None else {}
-    held = [chain for chain in before.chains if chain.head.members and chain.head.members[0] in victim.brokers]
+    held = [
+        chain
+        for chain in before.chains
+        if chain.open_segment.members and chain.open_segment.members[0] in victim.brokers
+    ]
     return any(still_struck(chain, later.get(chain.partition), struck_at_ms) for chain in held)

@@ -26,12 +26,12 @@ BALANCE: Final = {
 }
 
 
-def heads_by_group(snapshot: Snapshot) -> Counter[str]:
+def open_segments_by_broker_group(snapshot: Snapshot) -> Counter[str]:
     """Count the open segments of each group."""
-    return Counter(chain.head.group for chain in snapshot.chains)
+    return Counter(chain.open_segment.group for chain in snapshot.chains)
 
 
-class UnevenHeads(Fault):
+class UnevenOpenSegments(Fault):
     """All groups but one are restarted, one after another.
 
     Then the controller spreads the open segments by planned switches.
@@ -49,20 +49,24 @@ class UnevenHeads(Fault):
         others = [broker for broker in scene.cluster.broker_names if not broker.startswith(f"{GROUP_KEPT}-")]
         for broker in others:
             await scene.cluster.stop_gracefully(broker)
-        snapshot = await self._wait(scene, lambda now: set(heads_by_group(now)) == {GROUP_KEPT}, "one group has all")
+        snapshot = await self._wait(
+            scene, lambda now: set(open_segments_by_broker_group(now)) == {GROUP_KEPT}, "one group has all"
+        )
         for broker in others:
             await scene.cluster.start_again(broker)
             await scene.cluster.wait_ready(broker)
-        scene.note(f"heads before: {dict(heads_by_group(snapshot))}")
+        scene.note(f"heads before: {dict(open_segments_by_broker_group(snapshot))}")
 
     async def hold(self, scene: Scene) -> None:
         """Wait until no group has more than half of the open segments."""
         partitions = scene.load.workload.partitions
         snapshot = await self._wait(
-            scene, lambda now: max(heads_by_group(now).values()) <= partitions // 2, "no group has more than half"
+            scene,
+            lambda now: max(open_segments_by_broker_group(now).values()) <= partitions // 2,
+            "no group has more than half",
         )
-        masters = Counter(chain.head.members[0] for chain in snapshot.chains)
-        scene.note(f"heads after: {dict(heads_by_group(snapshot))}, masters: {dict(masters)}")
+        masters = Counter(chain.open_segment.members[0] for chain in snapshot.chains)
+        scene.note(f"heads after: {dict(open_segments_by_broker_group(snapshot))}, masters: {dict(masters)}")
         counts = scene.load.counts
         if counts.failed or counts.unknown:
             raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 from e2e.faults import clusters, shims
-from e2e.faults.balance import UnevenHeads
+from e2e.faults.balance import UnevenOpenSegments
+from e2e.faults.broker_groups import DrainedBrokerGroup, ReplacedDisk
 from e2e.faults.certificates import FalseCertificate
 from e2e.faults.clocks import ClockJump
 from e2e.faults.coordinator import CompactedWatch, OneOfThree
 from e2e.faults.damage import BitFlip
 from e2e.faults.disks import FailingDisk, FullDisk, HungDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
 from e2e.faults.fault import Fault
-from e2e.faults.groups import DrainedGroup, ReplacedDisk
 from e2e.faults.loss import BothDisksLost
 from e2e.faults.network import all_cuts
 from e2e.faults.processes import (
@@ -101,8 +101,8 @@ def all_faults() -> list[Fault]:
         SwitchDuringSwitch(),
         RollingRestart(),
         ManySwitches(),
-        DrainedGroup(),
-        UnevenHeads(),
+        DrainedBrokerGroup(),
+        UnevenOpenSegments(),
         CompactedWatch(),
         KillCoordinator("etcd"),
         FreezeCoordinator(kind="etcd"),

@@ -65,10 +65,10 @@ class FalseCertificate(Fault):
 
         Write it into the coordinator. Wait until it takes effect.
         """
-        head = await scene.head()
-        self._struck = brokers_of(head, self._role)[0]
-        self._other = next(name for name in head.members if name != self._struck)
-        self._segment = head.no
+        open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)[0]
+        self._other = next(name for name in open_segment.members if name != self._struck)
+        self._segment = open_segment.no
         run = await self._run(scene)
         await self._is_refused(scene, run)
         if self._unread:
@@ -80,7 +80,7 @@ class FalseCertificate(Fault):
             scene.note(f"{self._other} cut its link to {self._struck}")
         else:
             await self._has_ended(scene, since)
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
         if self._unread and scene.cluster.pid(self._struck) != pid:
             raise NotStruckError(f"{self._struck} ended, though it could not read its certificate")
 

@@ -29,8 +29,8 @@ class ClockJump(Fault):
         self._struck: tuple[str, ...] = ()
 
     async def inject(self, scene: Scene) -> None:
-        head = await scene.head()
-        self._struck = scene.cluster.broker_names if self._whose == "all" else head.members[:1]
+        open_segment = await scene.open_segment()
+        self._struck = scene.cluster.broker_names if self._whose == "all" else open_segment.members[:1]
         scene.load.clock_shifts_ms.clear()
         for broker in self._struck:
             scene.shims.shift_clock(broker, self._shift_s)

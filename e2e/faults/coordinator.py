@@ -68,10 +68,10 @@ class CompactedWatch(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Cut the master off from the coordinator, restart a broker of another group, move the partition, compact."""
-        head = await scene.head()
-        self._struck = head.members[0]
+        open_segment = await scene.open_segment()
+        self._struck = open_segment.members[0]
         await scene.cluster.cut(self._struck, "coordinator", reset=True)
-        others = [broker.name for broker in scene.cluster.plan.brokers if broker.group != head.group]
+        others = [broker.name for broker in scene.cluster.plan.brokers if broker.group != open_segment.group]
         self._restarted = scene.dice.choice(others)
         await scene.cluster.restart(self._restarted)
         await scene.cluster.wait_ready(self._restarted)
@@ -124,7 +124,7 @@ class OneOfThree(Fault):
     async def inject(self, scene: Scene) -> None:
         """Kill or freeze the leader."""
         data = scene.cluster.data_directory("coordinator")
-        member = await _leader(trio.addresses(scene.cluster.plan))
+        member = await _etcd_leader(trio.addresses(scene.cluster.plan))
         self._pid = trio.pids(data)[f"m{member}"]
         scene.note(f"{self._how} of member {member}, the leader")
         (data / trio.HOLD_NAME).touch()
@@ -135,10 +135,10 @@ class OneOfThree(Fault):
 
         The cluster may drop the first plans while etcd elects a leader, so the suite asks again, as an operator would.
         """
-        head = await scene.head()
+        open_segment = await scene.open_segment()
         partition = (await scene.admin.describe_chain(scene.load.topic, 0)).partition_id
         until = time.monotonic() + PROGRESS_DEADLINE_S
-        while (await scene.head()).no == head.no:
+        while (await scene.open_segment()).no == open_segment.no:
             if time.monotonic() > until:
                 raise NotStruckError(f"no partition could be moved within {PROGRESS_DEADLINE_S:g} s")
             with contextlib.suppress(SeriatimError):  # the answer may be late; the loop waits for the move itself
@@ -154,7 +154,7 @@ class OneOfThree(Fault):
                 os.kill(self._pid, signal.SIGCONT)
 
 
-async def _leader(addresses: list[tuple[str, str]]) -> int:
+async def _etcd_leader(addresses: list[tuple[str, str]]) -> int:
     """Return the number of the member that leads."""
     for _attempt in range(50):
         for number, (client, _peer) in enumerate(addresses):

@@ -69,14 +69,14 @@ class BitFlip(Fault):
         """Stop a member that holds a part of the topic, flip a bit on its disk, start it, and wait until the damage is
         found.
         """
-        head = await scene.head()
-        self._struck = head.members[0]
+        open_segment = await scene.open_segment()
+        self._struck = open_segment.members[0]
         await scene.load.goes_on(MESSAGES_BEFORE)
         if self._where == "table":
             await scene.cluster.stop_gracefully(self._struck)  # this writes the memtables to tables
         else:
             await scene.cluster.kill(self._struck)
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
         await _flip_a_message(scene, self._struck, "*.sst" if self._where == "table" else "*.log")
         self._since = scene.log_size(self._struck)
         await scene.cluster.start_again(self._struck)

@@ -53,16 +53,16 @@ class SlowDisk(Fault):
         self._flushes = 0
 
     async def inject(self, scene: Scene) -> None:
-        self._struck = brokers_of(await scene.head(), self._role)
+        self._struck = brokers_of(await scene.open_segment(), self._role)
         scene.note(f"slowed {', '.join(self._struck)}")
-        self._flushes = len(scene.shims.synced(self._struck[0]))
+        self._flushes = len(scene.shims.flushed(self._struck[0]))
         for broker in self._struck:
             scene.shims.set_disk(broker, SLOW)
 
     async def hold(self, scene: Scene) -> None:
         """Check that messages are accepted, on this disk or on others."""
         await super().hold(scene)
-        flushes = len(scene.shims.synced(self._struck[0])) - self._flushes
+        flushes = len(scene.shims.flushed(self._struck[0])) - self._flushes
         scene.note(f"{flushes} flushes while slow")
         if not flushes:
             raise NotStruckError(f"{self._struck[0]} flushed nothing while its disk was slow")
@@ -89,11 +89,11 @@ class HungDisk(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Stop all flushes, and wait until the partition has moved."""
-        head = await scene.head()
-        self._struck = brokers_of(head, self._role)[0]
+        open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)[0]
         since = scene.log_size(self._struck)
         scene.shims.set_disk(self._struck, HUNG)
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
         await scene.says(self._struck, ["disk_hangs"], since, REPORT_DEADLINE_S)
         if scene.cluster.pid(self._struck) is None:
             raise NotStruckError(f"{self._struck} ended because its disk hung")
@@ -123,15 +123,15 @@ class FailingDisk(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Make it fail. Wait until the process has ended and the partition has moved."""
-        head = await scene.head()
-        self._struck = brokers_of(head, self._role)[0]
+        open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)[0]
         since = scene.log_size(self._struck)
         scene.shims.set_disk(self._struck, f"{self._what}=1")
         await scene.ended(self._struck)
         if "disk failed, the process ends" not in scene.log_since(self._struck, since):
             raise NotStruckError(f"{self._struck} ended, and did not say that its disk failed")
         scene.note(f"{self._struck} ended")
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
 
     async def heal(self, scene: Scene) -> None:
         """Start the broker again on a disk that works."""
@@ -158,8 +158,8 @@ class PowerCut(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Kill both members, drop what was not flushed, and wait until the partition has moved."""
-        head = await scene.head()
-        self._struck = brokers_of(head, self._role)
+        open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)
         for broker in self._struck:  # so that a flush is under way at any moment
             scene.shims.set_disk(broker, SLOW_FLUSH)
         await asyncio.sleep(SLOW_FLUSH_S)
@@ -168,9 +168,9 @@ class PowerCut(Fault):
             scene.shims.set_disk(broker, "")
             lost = scene.shims.lose_unsynced(broker)
             scene.note(f"{broker} lost {lost:,} bytes that were not flushed")
-            if not scene.shims.synced(broker):
+            if not scene.shims.flushed(broker):
                 raise NotStruckError(f"{broker} never flushed anything: nothing was acknowledged there")
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
 
     async def heal(self, scene: Scene) -> None:
         for broker in self._struck:
@@ -199,13 +199,13 @@ class FullDisk(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Bring the partition to that group, and fill its small disk until less than the reserve is free."""
-        head = await _bring_to(scene, "g0")
-        self._struck = brokers_of(head, self._role)[0]
+        open_segment = await _bring_to(scene, "g0")
+        self._struck = brokers_of(open_segment, self._role)[0]
         since = scene.log_size(self._struck)
         self._ballast = scene.cluster.data_directory(self._struck) / "ballast"
         await asyncio.to_thread(_fill, self._ballast, leave=_reserve_bytes(self._ballast.parent) // 2)
         await scene.says(self._struck, ["disk reserve"], since, REPORT_DEADLINE_S)
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
 
     async def hold(self, scene: Scene) -> None:
         """Check that messages are accepted, first with less than the reserve free, then without a free byte."""
@@ -255,13 +255,13 @@ async def _bring_to(scene: Scene, group: str) -> SegmentNow:
     """
     partition = (await scene.admin.describe_chain(scene.load.topic, 0)).partition_id
     until = time.monotonic() + BRING_DEADLINE_S
-    while (head := await scene.head()).group != group:
+    while (open_segment := await scene.open_segment()).group != group:
         if time.monotonic() > until:
             raise NotStruckError(f"the partition does not come to {group} within {BRING_DEADLINE_S:g} s")
         with contextlib.suppress(SeriatimError):  # the partition may have moved by itself
             await scene.admin.switch_partition(partition)
         await asyncio.sleep(BRING_PAUSE_S)
-    return head
+    return open_segment
 
 
 class WipedDisk(Fault):
@@ -281,10 +281,10 @@ class WipedDisk(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Kill the member, empty its directory, and check that its start is refused."""
-        head = await scene.head()
-        self._struck = brokers_of(head, self._role)[0]
+        open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)[0]
         await scene.cluster.kill(self._struck)
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
         await wipe(scene, self._struck)
         await _refused(scene, self._struck, ["703", "the directory is empty"])
 
@@ -306,8 +306,8 @@ class OldCopy(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Copy the directory, let the member run again, put the copy in place, and check that it is refused."""
-        head = await scene.head()
-        self._struck = brokers_of(head, self._role)[0]
+        open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)[0]
         data = scene.cluster.data_directory(self._struck)
         copy = data.with_name(f"{self._struck}.copy")
         await scene.cluster.kill(self._struck)

@@ -46,7 +46,7 @@ def lacks_copies(snapshot: Snapshot) -> str:
     Lost segments do not count.
     """
     for chain in snapshot.chains:
-        if chain.head.state != OPEN:
+        if chain.open_segment.state != OPEN:
             return f"partition {chain.partition} accepts nothing"
         for segment in chain.segments:
             if segment.state == LOST:
@@ -109,12 +109,12 @@ class Scene:
         """Add a note for people."""
         self.notes.append(text)
 
-    async def head(self) -> SegmentNow:
+    async def open_segment(self) -> SegmentNow:
         """Return the open segment of the first partition."""
         snapshot = await self.load.observer.wait_until(
-            lambda now: now.chains[0].head.state == OPEN, "a look succeeds", PROGRESS_DEADLINE_S
+            lambda now: now.chains[0].open_segment.state == OPEN, "a look succeeds", PROGRESS_DEADLINE_S
         )
-        return snapshot.chains[0].head
+        return snapshot.chains[0].open_segment
 
     async def moved_past(self, segment: SegmentNow) -> SegmentNow:
         """Wait until a later segment of the first partition is open.
@@ -124,11 +124,11 @@ class Scene:
         """
         try:
             snapshot = await self.load.observer.wait_until(
-                lambda now: now.chains[0].head.no > segment.no, "the partition has moved", PROGRESS_DEADLINE_S
+                lambda now: now.chains[0].open_segment.no > segment.no, "the partition has moved", PROGRESS_DEADLINE_S
             )
         except DeadlineExceededError as error:
             raise NotStruckError(str(error)) from error
-        return snapshot.chains[0].head
+        return snapshot.chains[0].open_segment
 
     async def has_two_copies(self) -> None:
         """Wait until every broker is ready and every segment of the topic has two copies.

@@ -52,21 +52,22 @@ class BothDisksLost(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Kill both members, empty their directories, and wait until every partition has moved away."""
-        head = await scene.head()
-        self._struck = head.members
+        open_segment = await scene.open_segment()
+        self._struck = open_segment.members
         await scene.cluster.kill(*self._struck)
         for broker in self._struck:
             await wipe(scene, broker)
         moved = await scene.load.observer.wait_until(
             lambda now: all(
-                chain.head.state == OPEN and not set(chain.head.members) & set(self._struck) for chain in now.chains
+                chain.open_segment.state == OPEN and not set(chain.open_segment.members) & set(self._struck)
+                for chain in now.chains
             ),
-            f"nothing is open on {head.group}",
+            f"nothing is open on {open_segment.group}",
             PROGRESS_DEADLINE_S,
         )
         self._lost = lost_with(moved, self._struck)
         if not self._lost:
-            raise NotStruckError(f"no segment was on {head.group} alone")
+            raise NotStruckError(f"no segment was on {open_segment.group} alone")
         scene.note(f"lost {', '.join(self._struck)}, and with them {self._told(self._lost)}")
 
     @staticmethod

@@ -16,14 +16,14 @@ from e2e.observe import SegmentNow
 End = Literal["master", "slave", "coordinator", "clients", "others", "all"]
 
 
-def ends_of(head: SegmentNow, end: End, groups: tuple[str, ...]) -> tuple[str, ...]:
+def ends_of(open_segment: SegmentNow, end: End, groups: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names that `LocalCluster.cut` uses for an end, at this moment."""
     if end == "master":
-        return (head.members[0],)
+        return (open_segment.members[0],)
     if end == "slave":
-        return (head.members[1],)
+        return (open_segment.members[1],)
     if end == "others":
-        return tuple(group for group in groups if group != head.group)
+        return tuple(group for group in groups if group != open_segment.group)
     return (end,)
 
 
@@ -55,15 +55,15 @@ class Cut(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Cut the links. If the members cannot work together, wait until the partition has moved."""
-        head = await scene.head()
+        open_segment = await scene.open_segment()
         groups = scene.cluster.plan.groups
-        for left in ends_of(head, self._left, groups):
-            for right in ends_of(head, self._right, groups):
+        for left in ends_of(open_segment, self._left, groups):
+            for right in ends_of(open_segment, self._right, groups):
                 self._pairs.append((left, right))
                 await scene.cluster.cut(left, right, one_way=self._one_way)
         scene.note(", ".join(f"{left}{'>' if self._one_way else '-'}{right}" for left, right in self._pairs))
         if self.moves:
-            await scene.moved_past(head)
+            await scene.moved_past(open_segment)
 
     async def heal(self, scene: Scene) -> None:
         """Let everything through again. Bytes that the proxy held back arrive first."""

@@ -13,9 +13,9 @@ from e2e.observe import SegmentNow
 BrokerRole = Literal["master", "slave", "both"]
 
 
-def brokers_of(head: SegmentNow, role: BrokerRole) -> tuple[str, ...]:
+def brokers_of(open_segment: SegmentNow, role: BrokerRole) -> tuple[str, ...]:
     """Return the brokers that have `role` in a segment."""
-    return {"master": head.members[:1], "slave": head.members[1:], "both": head.members}[role]
+    return {"master": open_segment.members[:1], "slave": open_segment.members[1:], "both": open_segment.members}[role]
 
 
 class KillBrokers(Fault):
@@ -28,11 +28,11 @@ class KillBrokers(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Kill the brokers, and wait until the partition has moved."""
-        head = await scene.head()
-        self._struck = brokers_of(head, self._role)
+        open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)
         scene.note(f"killed {', '.join(self._struck)}")
         await scene.cluster.kill(*self._struck)
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
 
     async def heal(self, scene: Scene) -> None:
         await scene.cluster.start_again(*self._struck)
@@ -49,24 +49,24 @@ class FreezeBrokers(Fault):
         self.accepts = role != "both"
         self._role: BrokerRole = role
         self._struck: tuple[str, ...] = ()
-        self._head: SegmentNow | None = None
+        self._open_segment: SegmentNow | None = None
 
     async def inject(self, scene: Scene) -> None:
         """Freeze the brokers. If one member is left, wait until the partition has moved."""
-        head = self._head = await scene.head()
-        self._struck = brokers_of(head, self._role)
+        open_segment = self._open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)
         scene.note(f"froze {', '.join(self._struck)}")
         await scene.cluster.freeze(*self._struck)
         if self._role != "both":
-            await scene.moved_past(head)
+            await scene.moved_past(open_segment)
 
     async def hold(self, scene: Scene) -> None:
         """If both are frozen, check that no broker opens a new segment, because no proof says that they are dead."""
         await super().hold(scene)
         if self._role == "both":
-            assert self._head is not None
-            now = (await scene.load.observer.look()).chains[0].head
-            if now.no != self._head.no:
+            assert self._open_segment is not None
+            now = (await scene.load.observer.look()).chains[0].open_segment
+            if now.no != self._open_segment.no:
                 raise NotStruckError(f"segment {now.no} was opened over two members that live")
 
     async def heal(self, scene: Scene) -> None:
@@ -95,10 +95,10 @@ class FreezeCoordinator(Fault):
         self.name = f"freeze {what}" if hold_s is None else f"stall {what} past every lease"
         self.kind = kind
         self._hold_s = hold_s
-        self._head: SegmentNow | None = None
+        self._open_segment: SegmentNow | None = None
 
     async def inject(self, scene: Scene) -> None:
-        self._head = await scene.head()
+        self._open_segment = await scene.open_segment()
         scene.hold_s = self._hold_s or scene.hold_s
         await scene.cluster.freeze("coordinator")
 
@@ -111,10 +111,10 @@ class FreezeCoordinator(Fault):
         """Let the coordinator go on, and check that the lost leases alone moved nothing."""
         await scene.cluster.thaw("coordinator")
         await scene.load.accepts()
-        assert self._head is not None
-        now = await scene.head()
-        if now.no > self._head.no:
-            scene.note(f"the partition moved from segment {self._head.no} to {now.no} all the same")
+        assert self._open_segment is not None
+        now = await scene.open_segment()
+        if now.no > self._open_segment.no:
+            scene.note(f"the partition moved from segment {self._open_segment.no} to {now.no} all the same")
 
 
 class KillClient(Fault):

@@ -29,7 +29,7 @@ def find_compiler() -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class Flushed:
     """A flush that the disk reported as done: the file had at least this size when the flush began."""
 
     inode: int
@@ -37,10 +37,10 @@ class Synced:
     began_ns: int
 
 
-def parse_synced(text: str) -> list[Synced]:
+def parse_flushed(text: str) -> list[Flushed]:
     """Read the lines of a log of `lossydisk`, without a torn last one."""
     lines = text.split("\n")[:-1]
-    return [Synced(*map(int, line.split())) for line in lines]
+    return [Flushed(*map(int, line.split())) for line in lines]
 
 
 class Shims:
@@ -103,10 +103,10 @@ class Shims:
         with path.open("r+b") as file:  # the process has this file mapped, so it must stay the same file
             file.write(struct.pack("=q", int(shift_s * 1e9)))
 
-    def synced(self, broker: str) -> list[Synced]:
+    def flushed(self, broker: str) -> list[Flushed]:
         """Return every flush of the broker's files so far, in order."""
         try:
-            return parse_synced(self._log(broker).read_text())
+            return parse_flushed(self._log(broker).read_text())
         except FileNotFoundError:
             return []
 
@@ -115,7 +115,7 @@ class Shims:
 
         RocksDB never flushes its own log and lock files. They are cut to nothing, like all other files.
         """
-        flushed = {entry.inode: entry.size_bytes for entry in self.synced(broker)}
+        flushed = {entry.inode: entry.size_bytes for entry in self.flushed(broker)}
         lost = 0
         for path in sorted((self._data / broker).rglob("*")):
             if path.is_symlink() or not path.is_file():

@@ -59,23 +59,23 @@ class SwitchDuringSwitch(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Switch and freeze `ROUNDS` times."""
-        first = (await scene.head()).no
+        first = (await scene.open_segment()).no
         for _ in range(ROUNDS_QUICK if scene.quick else ROUNDS):
-            head = await scene.head()
+            open_segment = await scene.open_segment()
             chain = await scene.admin.describe_chain(scene.load.topic, 0)
             switches = [
                 asyncio.create_task(scene.admin.switch_partition(chain.partition_id), name=f"switch {number}")
                 for number in range(2)
             ]
             await asyncio.sleep(scene.dice.uniform(0.0, 0.03))
-            self._frozen = head.members[scene.dice.randrange(2)]
+            self._frozen = open_segment.members[scene.dice.randrange(2)]
             await scene.cluster.freeze(self._frozen)
             await asyncio.gather(*switches, return_exceptions=True)
-            await scene.moved_past(head)
+            await scene.moved_past(open_segment)
             await scene.load.accepts()
             await scene.cluster.thaw(self._frozen)
             self._frozen = ""
-        scene.note(f"{(await scene.head()).no - first} segments")
+        scene.note(f"{(await scene.open_segment()).no - first} segments")
 
     async def heal(self, scene: Scene) -> None:
         """Let the last frozen broker go on."""
@@ -93,8 +93,8 @@ class RollingRestart(Fault):
         brokers = list(scene.cluster.broker_names)
         scene.dice.shuffle(brokers)
         if scene.quick:
-            head = await scene.head()
-            brokers = list(head.members)
+            open_segment = await scene.open_segment()
+            brokers = list(open_segment.members)
         for broker in brokers:
             await scene.cluster.stop_gracefully(broker)
             await scene.cluster.start_again(broker)

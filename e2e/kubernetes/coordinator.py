@@ -30,7 +30,7 @@ async def wait_ready(place: Place) -> None:
     await place.wait_until("etcd's members are ready", ready, READY_S)
 
 
-async def leader(place: Place) -> Manifest:
+async def etcd_leader(place: Place) -> Manifest:
     """Return the pod of the member that leads.
 
     Raises:

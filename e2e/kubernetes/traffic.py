@@ -120,7 +120,7 @@ class Traffic:
 
     async def master(self, partition: int = 0) -> str:
         """Return the broker that accepts a partition's messages now, such as `g0-1`."""
-        return (await self.load.observer.look()).chains[partition].head.members[0]
+        return (await self.load.observer.look()).chains[partition].open_segment.members[0]
 
     @asynccontextmanager
     async def struck(self, what: str, victim: str) -> AsyncIterator[None]:

@@ -89,12 +89,16 @@ class Driver:
         await self._process.wait()
 
 
-def session_of(leader: int) -> list[int]:
+def session_of(session_id: int) -> list[int]:
     """Return the processes of a session."""
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _leader(entry) == leader]
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal() and _session_id(entry) == session_id
+    ]
 
 
-def _leader(entry: Path) -> int:
+def _session_id(entry: Path) -> int:
     try:
         return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
     except (OSError, IndexError):  # the process has ended meanwhile

@@ -113,7 +113,7 @@ class Process:
         self._wall_offset_ms = WALL_MS_START + rng.randint(-500, 500)
         self._inbox: list[Event] = []
         self._wake_at_us: int | None = None
-        self._syncing = False
+        self._flushing = False
         self._tokens: list[tuple[int, int]] = []
         self._durable_token = 0
         self._reported_token = 0
@@ -132,16 +132,16 @@ class Process:
             fx.AppendRefused: self._answer_client,
             fx.Resolved: self._answer_client,
             fx.ConsumerResolved: self._answer_client,
-            fx.GroupDescribed: self._answer_client,
+            fx.ConsumerGroupDescribed: self._answer_client,
             fx.RangeRead: self._answer_client,
             fx.PartitionSurveyed: self._answer_client,
-            fx.GroupOperated: self._answer_client,
+            fx.ConsumerGroupOperated: self._answer_client,
             fx.CarriedOut: self._answer_client,
             fx.FetchStaged: lambda effect: self._world.publishing.fetch(self, effect),
             fx.ReadWriter: lambda effect: self._world.publishing.read_writer(self, effect),
             fx.Deliver: self._deliver_to_consumer,
             fx.Note: _noted,
-            fx.EndRun: self._end_run,
+            fx.EndMemberRun: self._end_run,
         }
         self.core = world.core_kind(
             world.config,
@@ -250,24 +250,24 @@ class Process:
         except AssertionError as error:
             raise Violation("CORE", f"{self.name} writes {effect.writes}: {error}") from error
         self._tokens.append((ticket, effect.token))
-        if not self._syncing:
-            self._begin_sync()
+        if not self._flushing:
+            self._begin_flush()
 
-    def _begin_sync(self) -> None:
-        self._syncing = True
+    def _begin_flush(self) -> None:
+        self._flushing = True
         ticket, _ = self._tokens[-1]
-        self._schedule.after(self._world.sync_us(self.broker), self._synced, ticket)
+        self._schedule.after(self._world.flush_us(self.broker), self._flushed, ticket)
 
-    def _synced(self, ticket: int) -> None:
+    def _flushed(self, ticket: int) -> None:
         if not self.alive:
             return
-        self.broker.disk.sync(ticket)
+        self.broker.disk.flush(ticket)
         token = 0
         while self._tokens and self._tokens[0][0] <= ticket:
             token = self._tokens.pop(0)[1]
-        self._syncing = False
+        self._flushing = False
         if self._tokens:
-            self._begin_sync()
+            self._begin_flush()
         self._durable_token = token
         if self._schedule.rng.random() < 0.3:
             self._schedule.after(self._schedule.rng.randint(10, 500), self._report_durable)
@@ -309,7 +309,7 @@ class Process:
     def _answer_client(self, effect: Any) -> None:
         self._world.clients.answer(self, effect.request, effect)
 
-    def _end_run(self, _effect: fx.EndRun) -> None:
+    def _end_run(self, _effect: fx.EndMemberRun) -> None:
         self._world.run_over(self)
 
     def _deliver_to_consumer(self, effect: fx.Deliver) -> None:

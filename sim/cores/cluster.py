@@ -163,12 +163,18 @@ class CoreCluster:
         assert self.coordinator.records.write_chain(chain, revision, None) is not None
         for segment in chain.segments[-3:]:  # their tables may be asked for, those of all others are forgotten
             prepared = Preparation(
-                segment.no, segment.attempt, segment.members, chain.flush, incomplete_table=False, table=NO_TABLE,
-                tail=None, run=1,
-            )  # fmt: skip
+                segment.no,
+                segment.switch_attempt,
+                segment.members,
+                chain.flush,
+                incomplete_table=False,
+                table=NO_TABLE,
+                tail=None,
+                member_run=1,
+            )
             for member in segment.members:
                 disk = self.brokers[member.broker].disk
-                disk.sync(disk.submit([PutPreparation(partition, prepared)]))
+                disk.flush(disk.submit([PutPreparation(partition, prepared)]))
         seen.history[partition].append(chain)
         for group in ("early", "late"):
             first = chain.open_segment.no - rng.randint(0, 5)

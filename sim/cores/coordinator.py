@@ -102,7 +102,7 @@ class SimCoordinator:
         self._schedule.after(delay, self._carry_out, process, request, answer_lost)
 
     def _is_operation(self, request: WriteCursor) -> bool:
-        known, _ = self.records.cursor(request.partition, request.group)
+        known, _ = self.records.cursor(request.partition, request.consumer_group)
         return request.record.requests[-1:] != (known.requests[-1:] if known is not None else ())
 
     # ---- an older copy of it comes back ----
@@ -123,8 +123,8 @@ class SimCoordinator:
                 self._schedule.tell("person", f"rebuilds the chain of {partition} at epoch {plan.chain.epoch}")
                 self.records.put_chain(plan.chain)
             cursors = [cursor for part in parts.values() for cursor in part.cursors.values()]
-            for group in sorted({cursor.group for cursor in cursors}):
-                states = [cursor for cursor in cursors if cursor.group == group]
+            for group in sorted({cursor.consumer_group for cursor in cursors}):
+                states = [cursor for cursor in cursors if cursor.consumer_group == group]
                 topic = next(iter(told.values())).topic
                 record = rebuild.plan_cursor(states, self.records.cursor(partition, group)[0], topic)
                 if record is not None:
@@ -151,7 +151,7 @@ class SimCoordinator:
         """Count a write that is refused, and sometimes say that all others will be too."""
         if not self._is_refusing:
             return False
-        key = (request.partition, request.group) if isinstance(request, WriteCursor) else request.partition
+        key = (request.partition, request.consumer_group) if isinstance(request, WriteCursor) else request.partition
         self._refused[process, key] += 1
         if self._refused[process, key] > REFUSED_WRITES_MAX:
             self._judge.fail("LIMIT", f"{process.name} goes on writing {key} though the coordinator refuses")
@@ -214,9 +214,9 @@ class SimCoordinator:
         elif isinstance(request, WriteChain):
             answer = _no_success(request, WriteOutcome.UNKNOWN)
         elif isinstance(request, ReadCertificate):
-            answer = CertificateRead(request.partition, request.run, None)
+            answer = CertificateRead(request.partition, request.member_run, None)
         elif isinstance(request, ReadCursor):
-            answer = CursorRead(request.partition, request.group, None, 0, failed=True)
+            answer = CursorRead(request.partition, request.consumer_group, None, 0, failed=True)
         else:
             answer = _no_success(request, WriteOutcome.UNKNOWN)
         process.deliver(answer)
@@ -238,11 +238,13 @@ class SimCoordinator:
             chain, revision = records.chain(request.partition)
             return ChainRead(request.partition, chain, revision)
         if isinstance(request, ReadCertificate):
-            proof = records.proof_of(request.run)
-            return CertificateRead(request.partition, proof or request.run, proof is not None)
+            proof = records.proof_of(request.member_run)
+            return CertificateRead(request.partition, proof or request.member_run, proof is not None)
         if isinstance(request, ReadCursor):
-            record, revision = records.cursor(request.partition, request.group)
-            return CursorRead(request.partition, request.group, record, revision, known_revision=request.known_revision)
+            record, revision = records.cursor(request.partition, request.consumer_group)
+            return CursorRead(
+                request.partition, request.consumer_group, record, revision, known_revision=request.known_revision
+            )
         is_refused = self._refuses(process, request)
         if is_refused and not self.keeps_next:
             return _no_success(request, WriteOutcome.REFUSED)
@@ -256,20 +258,20 @@ class SimCoordinator:
                 self._judge.chain_written(process.name, before, request.chain, request.certificate)
             outcome = _outcome(written, is_refused)
             return ChainWritten(request.partition, request.serial, outcome, written or 0)
-        old = records.cursor(request.partition, request.group)[0]
+        old = records.cursor(request.partition, request.consumer_group)[0]
         written = records.write_cursor(
-            request.partition, request.group, request.record, request.revision, request.chain_revision
+            request.partition, request.consumer_group, request.record, request.revision, request.chain_revision
         )
         if written is not None:
-            self._judge.cursor_written(process.name, request.partition, request.group, old, request.record)
+            self._judge.cursor_written(process.name, request.partition, request.consumer_group, old, request.record)
         outcome = _outcome(written, is_refused)
-        return CursorWritten(request.partition, request.group, request.serial, outcome, written or 0)
+        return CursorWritten(request.partition, request.consumer_group, request.serial, outcome, written or 0)
 
 
 def _no_success(request: WriteChain | WriteCursor, outcome: WriteOutcome) -> Event:
     if isinstance(request, WriteChain):
         return ChainWritten(request.partition, request.serial, outcome, 0)
-    return CursorWritten(request.partition, request.group, request.serial, outcome, 0)
+    return CursorWritten(request.partition, request.consumer_group, request.serial, outcome, 0)
 
 
 def _outcome(written: int | None, is_refused: bool) -> WriteOutcome:

@@ -129,5 +129,5 @@ class CoreInjector(Injector):
         self._schedule.after(rng.choice((0, 1_000, 30_000)), process.deliver, event)
         for reader in readers:
             if reader.segment_no < chain.open_segment.no:  # it may be a stub by then
-                passed = ev.PassGroup(partition, reader.segment_no, reader.group)
+                passed = ev.PassConsumerGroup(partition, reader.segment_no, reader.consumer_group)
                 self._schedule.after(rng.randint(0, 150_000), process.deliver, passed)

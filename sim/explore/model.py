@@ -203,7 +203,7 @@ class Model(Steps):
 
     def _answers(self, state: State, broker: int, request: Any) -> Iterator[Action]:
         if isinstance(request, fx.ReadCertificate):
-            peer, run = NAMES.index(request.run.member.broker), request.run.run
+            peer, run = NAMES.index(request.member_run.member.broker), request.member_run.run
             ended = state.runs[peer] > run or state.cores[peer] == DOWN
             if ended:
                 yield ("answer", broker, True)
@@ -353,9 +353,9 @@ class Model(Steps):
             key = ("written", request.serial, done, draft.revision if done else 0)
         elif isinstance(request, fx.ReadCertificate):
             if exists:
-                run = request.run
+                run = request.member_run
                 draft.certificates |= {(NAMES.index(run.member.broker), run.run)}
-            event = ev.CertificateRead(PARTITION, request.run, exists)
+            event = ev.CertificateRead(PARTITION, request.member_run, exists)
             key = ("certificate", number, exists)
         else:
             assert isinstance(request, fx.ReadLog), request

@@ -14,12 +14,12 @@ from seriatim._core import producer as producing
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.state.switching import SwitchPhase
 from seriatim_broker.core.values.messages import (
-    CursorSynced,
+    CursorsReplicated,
     FenceAnswer,
     PrepareAnswer,
-    ReplicaTail,
     ReplicateAck,
     ReplicateRefused,
+    TailAnswer,
 )
 
 from .cores import FrozenState, core_key
@@ -40,16 +40,20 @@ def _late_fence_answer(core: BrokerCore, sender: Any, message: FenceAnswer) -> b
 def _late_prepare_answer(core: BrokerCore, sender: Any, message: PrepareAnswer) -> bool:
     """A switch never takes an attempt's id again, and PREPARING begins with a new one."""
     switch = core.partitions[PARTITION].switch
-    return switch is None or switch.phase is not SwitchPhase.PREPARING or switch.opening.attempt != message.attempt
+    return (
+        switch is None
+        or switch.phase is not SwitchPhase.PREPARING
+        or switch.opening.switch_attempt != message.switch_attempt
+    )
 
 
-def _of_a_log_at_rest(core: BrokerCore, sender: Any, message: ReplicateAck | ReplicateRefused | ReplicaTail) -> bool:
+def _of_a_log_at_rest(core: BrokerCore, sender: Any, message: ReplicateAck | ReplicateRefused | TailAnswer) -> bool:
     """A log that takes no batches (fenced, sealed, or of an earlier run) never takes any again."""
     log = core.partitions[PARTITION].logs.get(message.segment_no)
-    return log is not None and (not log.active or log.record.attempt != message.attempt)
+    return log is not None and (not log.active or log.record.switch_attempt != message.switch_attempt)
 
 
-def _late_cursor_synced(core: BrokerCore, sender: Any, message: CursorSynced) -> bool:
+def _late_cursors_replicated(core: BrokerCore, sender: Any, message: CursorsReplicated) -> bool:
     """There are no consumer groups here, and a member that asks again to be eligible is given another serial."""
     right = core.partitions[PARTITION].rights.get(message.segment_no)
     return right is None or right.joining.get(sender) != message.serial
@@ -60,8 +64,8 @@ _LATE: dict[type, Callable[[BrokerCore, Any, Any], bool]] = {
     PrepareAnswer: _late_prepare_answer,
     ReplicateAck: _of_a_log_at_rest,
     ReplicateRefused: _of_a_log_at_rest,
-    ReplicaTail: _of_a_log_at_rest,
-    CursorSynced: _late_cursor_synced,
+    TailAnswer: _of_a_log_at_rest,
+    CursorsReplicated: _late_cursors_replicated,
 }
 """Whether a message changes nothing at this core, whenever it arrives in this run."""
 

@@ -137,7 +137,7 @@ def outcome(model: Model, state: State) -> Outcome:
 def describe_chain(chain: Chain) -> tuple[Any, ...]:
     """Its segments, without ids."""
     return tuple(
-        (s.no, s.group, s.state.value, s.sealed_len, s.tail_from, len(s.tail_copies), s.incomplete_table)
+        (s.no, s.broker_group, s.state.value, s.sealed_len, s.tail_from, len(s.tail_copies), s.incomplete_table)
         for s in chain.segments
     )
 

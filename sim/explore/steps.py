@@ -68,7 +68,7 @@ class Steps:
         )
         request = self._request(send)
         level = int(ev.AckLevel.REPLICATED_FLUSHED)
-        return ev.Append(request, PARTITION, parse_header(header), body, effect.run, effect.starts_run, level)
+        return ev.Append(request, PARTITION, parse_header(header), body, effect.producer_run, effect.starts_run, level)
 
     def _request(self, send: int) -> int:
         self._sends[send + 10] = self.messages.values[send]
@@ -212,12 +212,12 @@ class Steps:
         sent = self._sends[effect.request]
         if isinstance(effect, fx.AppendAccepted):
             self.judge.accepted(self, draft, broker, sent, effect)
-            reply = producing.Replied(sent.producer_epoch, sent.base_sequence, sent.run, effect.offset)
+            reply = producing.Replied(sent.producer_epoch, sent.base_sequence, sent.producer_run, effect.offset)
         else:
             self.judge.refused(self, draft, broker, sent, effect)
             error = producing.ReplyError(effect.error.number, "", effect.error.retry_after_ms or 0)
             reply = producing.Replied(
-                sent.producer_epoch, sent.base_sequence, sent.run, error=error, route=_route(effect.route)
+                sent.producer_epoch, sent.base_sequence, sent.producer_run, error=error, route=_route(effect.route)
             )
         if draft.places and self.limits.reduced:  # it answers once
             draft.places = frozenset(place for place in draft.places if place.request != effect.request)

@@ -92,7 +92,7 @@ def torn_and_chatty(rng: random.Random, options: Options) -> Options:
         kinds={**found.kinds, "crash_torn": 12, "slow_disk": 4},
         send_gap_us=rng.choice((5_000, 20_000)),
         batches_per_producer=24,
-        sync_us_max=20_000,
+        flush_us_max=20_000,
         certificate_never_share=0.0,
         restart_us_max=rng.choice((200_000, 600_000)),
         wipe_share=rng.choice((0.1, 0.2)),
@@ -108,7 +108,7 @@ def fences(rng: random.Random, options: Options) -> Options:
         restart_us_max=rng.choice((15_000, 40_000)),
         send_gap_us=rng.choice((2_000, 5_000)),
         batches_per_producer=24,
-        sync_us_max=2_000,
+        flush_us_max=2_000,
         coordinator_us_max=2_000,
         wipe_share=0.0,
     )

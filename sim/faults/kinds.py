@@ -74,4 +74,5 @@ SERVING_KINDS: tuple[str, ...] = ("slow_link", "cut_short", "slow_reads", "serve
 
 
 GROUP_KINDS: tuple[str, ...] = ("cordon", "drain", "activate", "older_operator", "add_group", "gated_roll")
-"""Those of an operator that changes what it wants of broker groups; methods of `sim.whole.injector.GroupsInjector`."""
+"""Faults of an operator that changes what it wants of broker groups: methods of
+`sim.whole.injector.BrokerGroupsInjector`."""

@@ -33,8 +33,8 @@ def broken_links(rng: random.Random, options: Options) -> Options:
         fault_count=rng.choice((9, 14)),
         machine_share=1.0,
         send_gap_us=rng.choice((2_000, 5_000)),
-        sync_us_min=10_000,
-        sync_us_max=rng.choice((20_000, 50_000)),
+        flush_us_min=10_000,
+        flush_us_max=rng.choice((20_000, 50_000)),
         batches_per_producer=24,
     )
 
@@ -83,7 +83,7 @@ def false_certificates(rng: random.Random, options: Options) -> Options:
         wipe_share=rng.choice((0.3, 0.7)),
         disk_loss_max=3,
         send_gap_us=rng.choice((2_000, 5_000)),
-        sync_us_max=rng.choice((4_000, 20_000)),
+        flush_us_max=rng.choice((4_000, 20_000)),
         batches_per_producer=24,
         certificate_never_share=0.0,
     )

@@ -60,8 +60,8 @@ class Options:
     latency_us_max: int = 3_000
     latency_us_rare: int = 40_000
     latency_rare_share: float = 0.02
-    sync_us_min: int = 100
-    sync_us_max: int = 4_000
+    flush_us_min: int = 100
+    flush_us_max: int = 4_000
     coordinator_us_max: int = 6_000
 
     txn_lost_share: float = 0.02

@@ -22,7 +22,7 @@ def restarts(rng: random.Random, options: Options) -> Options:
         fault_count=rng.choice((4, 6)),
         restart_us_max=rng.choice((15_000, 40_000, 150_000)),
         send_gap_us=rng.choice((2_000, 5_000)),
-        sync_us_max=rng.choice((4_000, 20_000)),
+        flush_us_max=rng.choice((4_000, 20_000)),
         batches_per_producer=16,
     )
 
@@ -90,7 +90,7 @@ def anything(rng: random.Random) -> Options:
         kinds=kinds,
         latency_us_max=rng.choice((1_000, 3_000, 10_000)),
         latency_rare_share=rng.choice((0.0, 0.02, 0.1)),
-        sync_us_max=rng.choice((500, 4_000, 20_000)),
+        flush_us_max=rng.choice((500, 4_000, 20_000)),
         coordinator_us_max=rng.choice((2_000, 6_000, 30_000)),
         txn_lost_share=rng.choice((0.0, 0.02, 0.1)),
         txn_answer_lost_share=rng.choice((0.0, 0.05, 0.2)),

@@ -164,5 +164,5 @@ def stubs_copied(rng: random.Random, options: Options) -> Options:
         restart_us_max=rng.choice((15_000, 50_000)),
         wipe_share=0.6,
         disk_loss_max=3,
-        sync_us_max=20_000,
+        flush_us_max=20_000,
     )

@@ -20,8 +20,8 @@ class ServingFaults(Striking):
         chain, _ = self._world.coordinator.records.chain(partition)
         if chain is None:
             return None
-        heads = [no for no in self._world.judge.seen.heads(partition) if no < chain.open_segment.no]
-        segment = chain.segment(self._rng.choice(heads)) if heads else None
+        read = [no for no in self._world.judge.seen.cursor_segments(partition) if no < chain.open_segment.no]
+        segment = chain.segment(self._rng.choice(read)) if read else None
         if segment is None:
             return None
         return segment.server.broker, [m.broker for m in segment.eligible if m != segment.server]

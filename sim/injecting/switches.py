@@ -62,7 +62,7 @@ class SwitchFaults(Striking):
         chain, _ = self._world.coordinator.records.chain(partition)
         if chain is None:
             return
-        no, group = chain.open_segment.no, chain.open_segment.group
+        no, group = chain.open_segment.no, chain.open_segment.broker_group
         nexts = sorted(name for name, broker in self._world.brokers.items() if broker.group != group)[:2]
         others = [name for name in sorted(self._world.brokers) if name not in nexts]
         turn = (partition + no) % len(nexts)

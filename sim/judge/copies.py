@@ -58,7 +58,7 @@ class Copies:
         """A segment is opened on a member: return what the member prepared for it."""
         image = self._seen.image(member)
         found = image.partitions.get(partition) if image is not None else None
-        preparation = found.preparations.get((segment.no, segment.attempt)) if found is not None else None
+        preparation = found.preparations.get((segment.no, segment.switch_attempt)) if found is not None else None
         if preparation is None:
             what = f"segment {segment.no} was opened under an attempt that {member} did not prepare"
             self._seen.fail("COPY", what)

@@ -14,7 +14,7 @@ from seriatim_broker.core.values.segment import Segment, SegmentState
 from .deliveries import Deliveries
 from .operations import Operations
 from .seen import SETTLED, Seen
-from .views import GroupView
+from .views import ConsumerGroupView
 
 PERSON = "person"
 """The name under which a person rebuilds a coordinator that lost decisions, in a world of whole brokers."""
@@ -43,7 +43,7 @@ class Cursors:
         if old is None:
             begins = make_offset(new.segment_no, new.start_index)
             if begins > make_offset(1, 0):  # retention dropped all before
-                seen.groups[group, partition] = GroupView(new.group_epoch, begins)
+                seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, begins)
             return
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}"
         if new.requests != old.requests and not old.deleted:
@@ -60,7 +60,7 @@ class Cursors:
         self._check_passed(what, partition, old, new, seen.view(group, partition))
 
     def _check_passed(
-        self, what: str, partition: PartitionId, old: CursorRecord, new: CursorRecord, view: GroupView
+        self, what: str, partition: PartitionId, old: CursorRecord, new: CursorRecord, view: ConsumerGroupView
     ) -> None:
         """I8: each segment that the cursor passes is settled, and the consumer group has drained it."""
         seen = self._seen
@@ -90,7 +90,7 @@ class Cursors:
                 self._seen.fail("I11", f"{what}, and {no}:{confirmed} was confirmed to it")
 
 
-def _says_dropped(segment: Segment, cursor: CursorRecord, view: GroupView) -> bool:
+def _says_dropped(segment: Segment, cursor: CursorRecord, view: ConsumerGroupView) -> bool:
     """Whether a cursor that leaves an emptied segment says from which offset on its readers are told of the drop."""
     first = max(make_offset(segment.no, view.acked.get(segment.no, 0)), view.start)
     return segment.is_stub and 0 < cursor.dropped_from <= first

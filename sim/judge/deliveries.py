@@ -12,7 +12,7 @@ from seriatim_broker.core.values.segment import Segment, SegmentState
 from .excuses import Excuse
 from .outcomes import Outcomes
 from .seen import SETTLED, Seen
-from .views import GroupView, messages_of
+from .views import ConsumerGroupView, messages_of
 
 
 class Deliveries:
@@ -59,7 +59,7 @@ class Deliveries:
         view.first_at[message] = offset
         view.firsts.append((offset, message))
 
-    def is_drained(self, view: GroupView, partition: PartitionId, segment: Segment) -> bool:
+    def is_drained(self, view: ConsumerGroupView, partition: PartitionId, segment: Segment) -> bool:
         """Whether all of the segment is acknowledged, except messages that came earlier in the order."""
         assert segment.sealed_len is not None
         acked = view.acked.get(segment.no, 0)
@@ -102,7 +102,7 @@ class Deliveries:
                 seen.fail("I1", f"{group} is to skip {segment_no}:{index} and was never given {missing}")
             index = batch.header.end_index
 
-    def _was_dropped(self, partition: PartitionId, view: GroupView, messages: list[int]) -> bool:
+    def _was_dropped(self, partition: PartitionId, view: ConsumerGroupView, messages: list[int]) -> bool:
         """Whether the group was told that the first place of these messages was dropped."""
         if not view.dropped and not view.start:
             return False

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.effects import Batches, DeliveryEvent, Joined
-from seriatim_broker.core.values.events import CursorRecord, GroupOperation
+from seriatim_broker.core.values.events import ConsumerGroupOperation, CursorRecord
 
 from .seen import Seen
-from .views import GroupView
+from .views import ConsumerGroupView
 
 
 class Operations:
@@ -46,11 +46,11 @@ class Operations:
         segment = seen.history[partition][-1].segment(new.segment_no)
         if segment is None or (segment.sealed_len is not None and new.start_index > segment.sealed_len):
             seen.fail("I8", f"{what}: there is no such place")
-        seen.states.add("group rewound" if new.begun_by is GroupOperation.REWIND else "group skipped")
+        seen.states.add("group rewound" if new.begun_by is ConsumerGroupOperation.REWIND else "group skipped")
         seen.past_views.setdefault((group, partition), []).append(seen.view(group, partition))
-        seen.groups[group, partition] = GroupView(new.group_epoch, make_offset(*place))
+        seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, make_offset(*place))
 
-    def done(self, group: str, operation: GroupOperation, id_: bytes, *, was_done: bool) -> None:
+    def done(self, group: str, operation: ConsumerGroupOperation, id_: bytes, *, was_done: bool) -> None:
         """DONE: if a person is told that an operation is done, it was carried out, or there was nothing to do."""
         if id_ not in self._carried_out and not (was_done and not operation.moves):
             what = f"a person is told that {group} is done with {operation.name}"

@@ -10,7 +10,7 @@ from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.segment import SegmentState
 
 from .seen import Seen
-from .views import GroupView, messages_of
+from .views import ConsumerGroupView, messages_of
 
 
 class Order:
@@ -51,7 +51,7 @@ class Order:
             return self._replay_length(chain, open_length)
         return len(self._due(view, self.replay(chain, open_length)))
 
-    def _due(self, view: GroupView, order: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _due(self, view: ConsumerGroupView, order: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """The part of the replay that a consumer group must get: all behind its beginning, unless dropped unread."""
         due = [pair for pair in order if pair[0] >= view.start]
         return (

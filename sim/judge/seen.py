@@ -15,7 +15,7 @@ from ..schedule import Schedule
 from .disks import own_tail
 from .excuses import Excuse
 from .losses import Losses, Place
-from .views import Fate, GroupView
+from .views import ConsumerGroupView, Fate
 
 if TYPE_CHECKING:
     from ..cluster import Broker
@@ -69,8 +69,8 @@ class Seen:
         self.graveyard: list[tuple[MemberId, DiskImage]] = []
         self.displaced: list[tuple[MemberId, DiskImage]] = []
         self.gone: set[PartitionId] = set()
-        self.groups: dict[tuple[str, PartitionId], GroupView] = {}
-        self.past_views: dict[tuple[str, PartitionId], list[GroupView]] = {}
+        self.groups: dict[tuple[str, PartitionId], ConsumerGroupView] = {}
+        self.past_views: dict[tuple[str, PartitionId], list[ConsumerGroupView]] = {}
         self.cursors: dict[tuple[str, PartitionId], int] = {}
         self.left: dict[PartitionId, list[Segment]] = {}
         self.set_back: set[tuple[PartitionId, int, int]] = set()
@@ -142,21 +142,21 @@ class Seen:
 
     # ---- consumer groups ----------------------------------------------------------------------------
 
-    def view(self, group: str, partition: PartitionId, group_epoch: int | None = None) -> GroupView:
+    def view(self, group: str, partition: PartitionId, group_epoch: int | None = None) -> ConsumerGroupView:
         """What a consumer group has seen since it was last moved; with `group_epoch`, what it saw in that epoch."""
         found = self.groups.get((group, partition))
         if found is None:
-            found = self.groups[group, partition] = GroupView()
+            found = self.groups[group, partition] = ConsumerGroupView()
         if group_epoch is None or group_epoch >= found.group_epoch:
             return found
         past = self.past_views[group, partition]
         return next(view for view in reversed(past) if view.group_epoch <= group_epoch)
 
-    def views(self, partition: PartitionId) -> list[GroupView]:
+    def views(self, partition: PartitionId) -> list[ConsumerGroupView]:
         """The views of all consumer groups, also from before they were moved."""
         past = (view for (_, of), views in self.past_views.items() if of == partition for view in views)
         return [*past, *(view for (_, of), view in self.groups.items() if of == partition)]
 
-    def heads(self, partition: PartitionId) -> list[int]:
+    def cursor_segments(self, partition: PartitionId) -> list[int]:
         """The cursor segments of all consumer groups; the first segment, if there is no cursor yet."""
         return [no for (_, of), no in self.cursors.items() if of == partition] or [1]

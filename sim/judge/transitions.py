@@ -14,7 +14,7 @@ from seriatim_broker.core.values.segment import LEGAL_TRANSITIONS, Segment, Segm
 from .losses import Place
 from .seen import Seen
 
-_FIXED = ("attempt", "group", "master_run", "incomplete_table", "opened_at_ms", "append_floor_ms")
+_FIXED = ("switch_attempt", "broker_group", "master_run", "incomplete_table", "opened_at_ms", "append_floor_ms")
 """What never changes in the record of a segment."""
 
 
@@ -28,11 +28,13 @@ class Transitions:
     def used_once(self, who: str, after: Chain) -> None:
         """TWICE: a record is written."""
         for segment in after.segments:
-            first = self._attempts.setdefault((after.partition, segment.no), segment.attempt)
-            if first != segment.attempt:
+            first = self._attempts.setdefault((after.partition, segment.no), segment.switch_attempt)
+            if first != segment.switch_attempt:
                 if any(key[:2] == (after.partition, segment.no) for key in self._seen.placed):
-                    self._seen.fail("TWICE", f"{who} opens {after.partition}:{segment.no} again, on {segment.group}")
-                self._attempts[after.partition, segment.no] = segment.attempt
+                    self._seen.fail(
+                        "TWICE", f"{who} opens {after.partition}:{segment.no} again, on {segment.broker_group}"
+                    )
+                self._attempts[after.partition, segment.no] = segment.switch_attempt
 
     def begun(self, after: Chain) -> None:
         """A chain's first record."""

@@ -22,7 +22,7 @@ class Fate:
         self.outcome = ""
 
 
-class GroupView:
+class ConsumerGroupView:
     """What a consumer group has seen and acknowledged of one partition, since it began or was rewound or skipped.
 
     `start` is the offset at which that was, and `group_epoch` the group epoch that began there.

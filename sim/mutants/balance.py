@@ -31,7 +31,7 @@ def _chosen_master_alone() -> list[Patch]:
 
     def alone(broker: BrokerState, partition: Partition, sender: Any, message: Any) -> None:
         running = partition.switch
-        if running is not None and running.target_group and running.opening.members[:1] == (sender,):
+        if running is not None and running.target_broker_group and running.opening.members[:1] == (sender,):
             running.opening.members = running.opening.members[:1]
         on_answer(broker, partition, sender, message)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from seriatim._core import consumer, giving_up, producer
-from seriatim._core.attempts import Batch
 from seriatim._core.consumer_types import Acknowledge, Deliver, Delivered
+from seriatim._core.producer_runs import ProducerRun
 from seriatim._core.producer_types import Effect, Send
-from seriatim._core.runs import Run
+from seriatim._core.send_attempts import Batch
 
 from .. import clients
 from .mutation import Mutation, Patch
@@ -27,7 +27,7 @@ def _resend_out_of_order() -> list[Patch]:
         real(self, now_us, effects)
         sent = effects[before:]
         first = sent[0] if sent else None
-        if isinstance(first, Send) and first.starts_run and first.run > 1 and len(sent) > 1:
+        if isinstance(first, Send) and first.starts_run and first.producer_run > 1 and len(sent) > 1:
             again = [replace(effect, starts_run=False) for effect in reversed(sent) if isinstance(effect, Send)]
             effects[before:] = [replace(again[0], starts_run=True), *again[1:]]
 
@@ -35,12 +35,12 @@ def _resend_out_of_order() -> list[Patch]:
 
 
 def _cut_anew() -> list[Patch]:
-    real_attempt = Run.attempt
+    real_attempt = ProducerRun.begin_send_attempt
     real_send = producer.PartitionProducer._send
     real_carry = clients.SimProducer._attempt
     again: set[tuple[int, int, int]] = set()
 
-    def attempt(self: Run, batch: Batch, stream: int, route_epoch: int) -> Send:
+    def attempt(self: ProducerRun, batch: Batch, stream: int, route_epoch: int) -> Send:
         if batch.unknown_end and batch.message_count > 1:
             again.add((batch.batch_id, self.number, batch.base_sequence))
         return real_attempt(self, batch, stream, route_epoch)
@@ -51,15 +51,15 @@ def _cut_anew() -> list[Patch]:
         real_send(self, now_us, effects)
         cut: list[Effect] = []
         for effect in effects[before:]:
-            if isinstance(effect, Send) and (effect.batch_id, effect.run, effect.base_sequence) in again:
-                head = effect.message_count - 1
-                cut.append(replace(effect, message_count=head))
+            if isinstance(effect, Send) and (effect.batch_id, effect.producer_run, effect.base_sequence) in again:
+                first_part = effect.message_count - 1
+                cut.append(replace(effect, message_count=first_part))
                 cut.append(
                     replace(
                         effect,
-                        batch_id=effect.batch_id + head,
+                        batch_id=effect.batch_id + first_part,
                         message_count=1,
-                        base_sequence=effect.base_sequence + head,
+                        base_sequence=effect.base_sequence + first_part,
                         starts_run=False,
                     )
                 )
@@ -73,36 +73,36 @@ def _cut_anew() -> list[Patch]:
         real_carry(self, effect)
 
     return [
-        (Run, "attempt", attempt),
+        (ProducerRun, "begin_send_attempt", attempt),
         (producer.PartitionProducer, "_send", send),
         (clients.SimProducer, "_attempt", carry),
     ]
 
 
 def _forgotten_at_a_redirect() -> list[Patch]:
-    real = Run.start
+    real = ProducerRun.start
 
-    def start(self: Run, epoch: int, batches: Any) -> None:
+    def start(self: ProducerRun, epoch: int, batches: Any) -> None:
         """The next run begins behind what is on its way already."""
-        sent = sum(1 for batch in batches if batch.first_run and batch.epoch == epoch and not batch.acked)
+        sent = sum(1 for batch in batches if batch.first_producer_run and batch.epoch == epoch and not batch.acked)
         real(self, epoch, batches)
         self.sent_count = sent
 
-    return [(Run, "start", start)]
+    return [(ProducerRun, "start", start)]
 
 
 def _last_attempt_decides() -> list[Patch]:
-    def end_attempt(self: Batch, run: int, *, proven: bool) -> bool:
+    def end_send_attempt(self: Batch, run: int, *, proven: bool) -> bool:
         """An attempt that is proven to have failed speaks for all of them."""
-        if run not in self.open_runs:
+        if run not in self.open_producer_runs:
             return False
-        self.open_runs = tuple(other for other in self.open_runs if other != run)
+        self.open_producer_runs = tuple(other for other in self.open_producer_runs if other != run)
         self.unknown_end = not proven
         if proven:
-            self.open_runs = ()
+            self.open_producer_runs = ()
         return True
 
-    return [(Batch, "end_attempt", end_attempt)]
+    return [(Batch, "end_send_attempt", end_send_attempt)]
 
 
 def _sequences_are_kept() -> list[Patch]:

@@ -7,8 +7,8 @@ from seriatim_broker.core.dispatch import learning
 from seriatim_broker.core.peers import behind
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.partition import Partition
-from seriatim_broker.core.state.switching import Attempt, Content, Switch
-from seriatim_broker.core.switching import attempts, opening
+from seriatim_broker.core.state.switching import Content, Switch, SwitchAttempt
+from seriatim_broker.core.switching import opening, switch_attempts
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.membership import Seen
 
@@ -26,21 +26,21 @@ def _refused_is_lost() -> list[Patch]:
 
 def _always_a_new_attempt() -> list[Patch]:
     def begin(broker: BrokerState, partition: Partition, content: Content) -> tuple[bytes, bool]:
-        attempt = Attempt(broker.new_id(), content)
-        broker.attempts[partition.id] = (*broker.attempts.get(partition.id, ()), attempt)
+        attempt = SwitchAttempt(broker.new_id(), content)
+        broker.switch_attempts[partition.id] = (*broker.switch_attempts.get(partition.id, ()), attempt)
         return attempt.id, True
 
-    return [(attempts, "begin", begin)]
+    return [(switch_attempts, "begin", begin)]
 
 
 def _undecided_are_replaced() -> list[Patch]:
     """A switcher takes an unknown end for a failure, and each of its tries has an id of its own."""
 
     def replaced_by(broker: BrokerState, partition: Partition, attempt: bytes, segment_no: int) -> tuple[bytes, ...]:
-        known = broker.attempts.get(PartitionId(partition.id), ())
+        known = broker.switch_attempts.get(PartitionId(partition.id), ())
         return tuple(other.id for other in known if other.id != attempt and other.content.segment_no == segment_no)
 
-    return [(attempts, "replaced_by", replaced_by), *_always_a_new_attempt()]
+    return [(switch_attempts, "replaced_by", replaced_by), *_always_a_new_attempt()]
 
 
 def _older_is_believed() -> list[Patch]:

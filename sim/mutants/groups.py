@@ -67,7 +67,10 @@ def _leaves_when_listed() -> list[Patch]:
 
     def staying(broker: BrokerState, segment: Segment, gone: Collection[MemberId]) -> list[MemberId]:
         found = [member for member in segment.eligible if member not in gone]
-        return [*found, *(member for member in broker.directory.groups.get(segment.group, ()) if member not in found)]
+        return [
+            *found,
+            *(member for member in broker.directory.broker_groups.get(segment.broker_group, ()) if member not in found),
+        ]
 
     return [(drainer, "plan_release", _plan_with(stay, 1)), (leaving, "staying_copies", staying)]
 

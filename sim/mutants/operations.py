@@ -7,10 +7,10 @@ from typing import Any
 
 from seriatim_broker.core.consumers import crossing, cursors, operations, serving
 from seriatim_broker.core.state.broker import BrokerState
-from seriatim_broker.core.state.consumers import GroupHead
+from seriatim_broker.core.state.consumers import ConsumerGroup
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values.chain import Chain
-from seriatim_broker.core.values.events import CursorRecord, OperateGroup
+from seriatim_broker.core.values.events import CursorRecord, OperateConsumerGroup
 from seriatim_broker.core.values.log import CursorState
 
 from .mutation import Mutation, Patch, nothing
@@ -23,15 +23,20 @@ _WRITE_CURSOR = crossing.write_cursor
 
 def _chain_is_not_compared() -> list[Patch]:
     def write(
-        broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int, _chain: int = 0
+        broker: BrokerState,
+        partition: Partition,
+        consumer_group: ConsumerGroup,
+        record: CursorRecord,
+        revision: int,
+        _chain: int = 0,
     ) -> None:
-        _WRITE_CURSOR(broker, partition, head, record, revision)
+        _WRITE_CURSOR(broker, partition, consumer_group, record, revision)
 
     return [(crossing, "write_cursor", write)]
 
 
 def _epoch_is_not_raised() -> list[Patch]:
-    def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> CursorRecord:
+    def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None) -> CursorRecord:
         return replace(_AFTER(cursor, event, chain), group_epoch=cursor.group_epoch)
 
     return [(operations, "after", after)]
@@ -51,21 +56,25 @@ def _epochs_are_merged() -> list[Patch]:
         if known is None or known.group_epoch > new.group_epoch:
             return known or new
         acked, reserved = max(known.acked, new.acked), max(known.reserved, new.reserved)
-        return CursorState(new.segment_no, new.group, new.group_epoch, acked, reserved)
+        return CursorState(new.segment_no, new.consumer_group, new.group_epoch, acked, reserved)
 
     return [(cursors, "_merge", merge)]
 
 
 def _unknown_thaws() -> list[Patch]:
     def is_unsettled(
-        broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int
+        broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, revision: int
     ) -> bool:
-        operation = head.writing
-        if operation is not None and not head.crossing_serial and not operations.was_done(record, operation.event):
+        operation = consumer_group.writing
+        if (
+            operation is not None
+            and not consumer_group.crossing_serial
+            and not operations.was_done(record, operation.event)
+        ):
             operation.is_begun = False
-            head.operations.pop(0)
+            consumer_group.operations.pop(0)
             return False
-        return _UNSETTLED(broker, partition, head, record, revision)
+        return _UNSETTLED(broker, partition, consumer_group, record, revision)
 
     return [(operations, "is_unsettled", is_unsettled)]
 

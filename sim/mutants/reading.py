@@ -15,7 +15,7 @@ from seriatim_broker.core.peers import disks, lanes, right
 from seriatim_broker.core.state import segment_log
 from seriatim_broker.core.values import producers
 from seriatim_broker.core.values.effects import Send
-from seriatim_broker.core.values.messages import ChainChanges, CopyAnswer, CursorSync
+from seriatim_broker.core.values.messages import ChainChanges, CopyAnswer, ReplicateCursors
 from seriatim_broker.core.values.segments import Changes
 
 from ..cores.brokers import Broker
@@ -37,43 +37,43 @@ def _tables_go_early() -> list[Patch]:
 def _all_acknowledged() -> list[Patch]:
     real = crossing.cross_if_done
 
-    def cross(broker: Any, of: Any, head: Any) -> None:
+    def cross(broker: Any, of: Any, consumer_group: Any) -> None:
         """Delivered is as good as acknowledged."""
-        head.safe_acked = max(head.safe_acked, head.delivered)
-        real(broker, of, head)
+        consumer_group.safe_acked = max(consumer_group.safe_acked, consumer_group.delivered)
+        real(broker, of, consumer_group)
 
     return [(crossing, "cross_if_done", cross)]
 
 
 def _acks_on_every_eligible_member() -> list[Patch]:
-    real = cursors.sync
+    real = cursors.replicate
 
-    def sync(broker: Any, of: Any, head: Any) -> None:
+    def replicate(broker: Any, of: Any, consumer_group: Any) -> None:
         """Only this member's disk counts; the others hear nothing."""
         effects = len(broker.out.effects)
-        real(broker, of, head)
+        real(broker, of, consumer_group)
         broker.out.effects = [
             *broker.out.effects[:effects],
-            *(e for e in broker.out.effects[effects:] if not _is_sync(e)),
+            *(e for e in broker.out.effects[effects:] if not _replicates_cursors(e)),
         ]
-        for waiting in head.syncs.values():
+        for waiting in consumer_group.replications.values():
             for member in [member for member in waiting.waiting if member != broker.member]:
                 del waiting.waiting[member]
 
-    return [(cursors, "sync", sync)]
+    return [(cursors, "replicate", replicate)]
 
 
-def _is_sync(effect: Any) -> bool:
-    return isinstance(effect, Send) and isinstance(effect.message, CursorSync)
+def _replicates_cursors(effect: Any) -> bool:
+    return isinstance(effect, Send) and isinstance(effect.message, ReplicateCursors)
 
 
 def _reservations() -> list[Patch]:
     real = delivery.deliver_held_back
 
-    def deliver(broker: Any, of: Any, head: Any) -> None:
+    def deliver(broker: Any, of: Any, consumer_group: Any) -> None:
         """Delivers without having said so durably."""
-        head.safe_reserved = 1 << 40
-        real(broker, of, head)
+        consumer_group.safe_reserved = 1 << 40
+        real(broker, of, consumer_group)
 
     return [(delivery, "deliver_held_back", deliver)]
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from seriatim_broker.core.consumers import crossing, delivery, serving
-from seriatim_broker.core.consumers.head import head_of
+from seriatim_broker.core.consumers.consumer_group import consumer_group_of
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.copies import copying
 from seriatim_broker.core.dispatch import learning
 from seriatim_broker.core.state.segment_log import SegmentLog
-from seriatim_broker.core.values.events import CursorRecord, PassGroup, StartPosition, Trim
+from seriatim_broker.core.values.events import CursorRecord, PassConsumerGroup, StartPosition, Trim
 from seriatim_broker.core.values.segment import AT_ZERO
 
 from .mutation import Mutation, Patch, nothing, with_event
@@ -55,15 +55,15 @@ def _tables_leave() -> list[Patch]:
 
 
 def _drops_in_silence() -> list[Patch]:
-    def tell(_broker: Any, _of: Any, head: Any, to_index: int) -> None:
+    def tell(_broker: Any, _of: Any, consumer_group: Any, to_index: int) -> None:
         """The group goes on behind what was dropped, and says nothing."""
-        head.delivered = to_index
+        consumer_group.delivered = to_index
 
     return [(delivery, "tell_dropped", tell)]
 
 
 def _untold_is_forgotten() -> list[Patch]:
-    return [(crossing, "_untold", lambda _of, _head: (0, 0))]
+    return [(crossing, "_untold", lambda _of, _consumer_group: (0, 0))]
 
 
 def _untold_is_not_taken_up() -> list[Patch]:
@@ -71,21 +71,21 @@ def _untold_is_not_taken_up() -> list[Patch]:
 
 
 def _anybody_passes() -> list[Patch]:
-    def pass_group(broker: Any, of: Any, event: Any) -> None:
+    def pass_consumer_group(broker: Any, of: Any, event: Any) -> None:
         """Any member that finds the consumer group in a stub writes its cursor."""
         chain = of.chain
         segment = chain.segment(event.segment_no) if chain is not None else None
         following = chain.after(event.segment_no) if chain is not None else None
         if segment is None or following is None or not segment.is_stub:
             return
-        head = head_of(broker, of, event.group, StartPosition.EARLIEST)
-        known = of.cursor_in(segment.no, event.group)
+        consumer_group = consumer_group_of(broker, of, event.consumer_group, StartPosition.EARLIEST)
+        known = of.cursor_in(segment.no, event.consumer_group)
         epoch = known.group_epoch if known is not None else 1
         record = CursorRecord(following.no, epoch, 0, chain.topic, dropped_from=segment.no << 40, dropped_position=0)
         revision = broker.now.mono_us  # of no cursor: what was read is not known
-        crossing.write_cursor(broker, of, head, record, head.cursor_revision or revision)
+        crossing.write_cursor(broker, of, consumer_group, record, consumer_group.cursor_revision or revision)
 
-    return [(serving, "pass_group", pass_group), with_event(PassGroup, pass_group)]
+    return [(serving, "pass_consumer_group", pass_consumer_group), with_event(PassConsumerGroup, pass_consumer_group)]
 
 
 def _copy_begins_at_zero() -> list[Patch]:

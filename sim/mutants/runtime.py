@@ -96,7 +96,7 @@ def _certificate_is_not_compared() -> list[Patch]:
     def found(self: CoordinatorWork, effect: Any) -> None:
         from seriatim_broker.core.values.events import CertificateRead
 
-        self._report(CertificateRead(effect.partition, effect.run, True))
+        self._report(CertificateRead(effect.partition, effect.member_run, True))
 
     return [(CoordinatorWork, "_prepare", trusting), (CoordinatorWork, "read_certificate", found)]
 
@@ -138,7 +138,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "later-run": Mutation(
         "a member run that sees a later run of its disk ends",
-        lambda: [(BrokerState, "end_run", nothing)],
+        lambda: [(BrokerState, "end_member_run", nothing)],
         ("TWO",),
         "started-copies",
         world="brokers",

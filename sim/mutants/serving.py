@@ -17,7 +17,7 @@ from seriatim_broker.core.peers import right
 from seriatim_broker.core.switching import lengths
 from seriatim_broker.core.values.chain import add_eligible, change_server
 from seriatim_broker.core.values.log import CursorState
-from seriatim_broker.core.values.messages import EligibleRequest, ReplicaTail
+from seriatim_broker.core.values.messages import EligibleRequest, TailAnswer
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.core.writing import replication
 from seriatim_broker.runtime import archive
@@ -26,20 +26,20 @@ from .mutation import LOSS, Mutation, Patch, with_handler
 
 
 def _resumed_tail_is_durable() -> list[Patch]:
-    def on_tail(broker: Any, of: Any, sender: Any, message: ReplicaTail) -> None:
+    def on_tail(broker: Any, of: Any, sender: Any, message: TailAnswer) -> None:
         """What a follower has in memory when its connection is back, it has on its disk."""
-        replication.on_replica_tail(broker, of, sender, replace(message, durable=message.tail))
+        replication.on_tail_answer(broker, of, sender, replace(message, durable=message.tail))
 
-    return [with_handler(ReplicaTail, on_tail)]
+    return [with_handler(TailAnswer, on_tail)]
 
 
 def _own_disk_is_common() -> list[Patch]:
     real = serving._begin
 
-    def begin(broker: Any, of: Any, head: Any, segment: Any, record: Any) -> None:
+    def begin(broker: Any, of: Any, consumer_group: Any, segment: Any, record: Any) -> None:
         """What a new server finds on its own disk, every eligible member has."""
-        real(broker, of, head, segment, record)
-        head.safe_acked, head.safe_reserved = head.acked, head.reserved
+        real(broker, of, consumer_group, segment, record)
+        consumer_group.safe_acked, consumer_group.safe_reserved = consumer_group.acked, consumer_group.reserved
 
     return [(serving, "_begin", begin)]
 
@@ -78,7 +78,7 @@ def _lease_from_receipt() -> list[Patch]:
 def _no_second_look() -> list[Patch]:
     real = delivery.deliver_held_back
 
-    def deliver(broker: Any, of: Any, head: Any) -> None:
+    def deliver(broker: Any, of: Any, consumer_group: Any) -> None:
         """The right was asked for before the read; what was read is delivered."""
         ask = right.may_deliver
 
@@ -88,7 +88,7 @@ def _no_second_look() -> list[Patch]:
 
         right.may_deliver = once  # type: ignore[assignment]
         try:
-            real(broker, of, head)
+            real(broker, of, consumer_group)
         finally:
             right.may_deliver = ask
 
@@ -117,11 +117,11 @@ def _slave_keeps_its_run() -> list[Patch]:
 
     def open_(broker: Any, of: Any, chain: Any, segment: Any) -> None:
         """A slave opens what an earlier run of it prepared."""
-        run, chosen = broker.run, of.chosen_preparation(segment)
+        run, chosen = broker.member_run, of.chosen_preparation(segment)
         if chosen is not None and segment.master != broker.member:
-            broker.run = chosen.run
+            broker.member_run = chosen.member_run
         real(broker, of, chain, segment)
-        broker.run = run
+        broker.member_run = run
 
     return [(learning, "_open", open_)]
 

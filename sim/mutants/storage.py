@@ -16,7 +16,7 @@ from seriatim_broker.adapters.rocks.extents import ExtentLog
 from seriatim_broker.adapters.rocks.floor import FlushFailedError
 from seriatim_broker.adapters.rocks.scan import Scan, Stored, Stretch
 from seriatim_broker.adapters.rocks.storage import RocksStorage
-from seriatim_broker.adapters.rocks.writer import Group, Writer
+from seriatim_broker.adapters.rocks.writer import WriteGroup, Writer
 from seriatim_broker.core.values import producers
 
 from .mutation import Mutation, Patch
@@ -57,19 +57,19 @@ def _older(window: Any) -> Any:
 
 
 def _window_later() -> list[Patch]:
-    def set_window(self: Group, family: Any, key: bytes, window: Any) -> None:
+    def set_window(self: WriteGroup, family: Any, key: bytes, window: Any) -> None:
         """The producer's window is written with the next batch's group, not with its own."""
         self.windows.setdefault(key, (family, _older(window)))
 
-    return [(Group, "set_window", set_window)]
+    return [(WriteGroup, "set_window", set_window)]
 
 
 def _cut_in_memory() -> list[Patch]:
     real = RocksStorage._cut
 
-    def cut(self: RocksStorage, group: Group, partition: int, segment: int, log: ExtentLog, length: int) -> None:
+    def cut(self: RocksStorage, group: WriteGroup, partition: int, segment: int, log: ExtentLog, length: int) -> None:
         """What is cut off is forgotten here, and stays on the disk."""
-        real(self, Group(), partition, segment, log, length)
+        real(self, WriteGroup(), partition, segment, log, length)
 
     return [(RocksStorage, "_cut", cut)]
 

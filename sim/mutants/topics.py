@@ -9,7 +9,7 @@ from typing import Any
 from seriatim_broker.core.consumers import subscribing
 from seriatim_broker.core.dispatch import dropping
 from seriatim_broker.core.state.broker import BrokerState
-from seriatim_broker.core.state.consumers import Consumer, GroupPhase
+from seriatim_broker.core.state.consumers import Consumer, ConsumerGroupPhase
 from seriatim_broker.core.state.outbox import Outbox
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values.deleted import DeletedPartitions
@@ -39,17 +39,17 @@ def _floor_stays() -> list[Patch]:
     return [(Expiry, "_remove_some_cursors", remove)]
 
 
-def _stale_head_serves() -> list[Patch]:
+def _stale_cursor_segment_serves() -> list[Patch]:
     real = subscribing.join
 
     def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
-        head = partition.groups.get(event.group)
-        if head is None or head.phase is not GroupPhase.SERVING or head.consumers:
+        consumer_group = partition.consumer_groups.get(event.consumer_group)
+        if consumer_group is None or consumer_group.phase is not ConsumerGroupPhase.SERVING or consumer_group.consumers:
             real(broker, partition, event)
             return
         consumer = Consumer(event)
-        head.consumers.append(consumer)
-        subscribing.activate(broker, partition, head, consumer)
+        consumer_group.consumers.append(consumer)
+        subscribing.activate(broker, partition, consumer_group, consumer)
 
     return [(subscribing, "join", join)]
 
@@ -89,7 +89,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "first-reads": Mutation(
         "if a consumer group had no consumers, its server reads the cursor again",
-        _stale_head_serves,
+        _stale_cursor_segment_serves,
         ("I1", "I2", "I9", "I11"),
         "groups-again",
         world="brokers",

@@ -96,7 +96,7 @@ def _fence_durable() -> list[Patch]:
         return log
 
     def no_fence(broker: Any, of: partition.Partition) -> None:
-        preparing.void_attempts(broker, of)
+        preparing.void_switch_attempts(broker, of)
 
     return [
         (segment_log.SegmentLog, "recovered", classmethod(forgetful)),
@@ -128,14 +128,14 @@ def _start_fence() -> list[Patch]:
 def _voided() -> list[Patch]:
     def open_(broker: Any, of: partition.Partition, chain: Any, segment: Any) -> None:
         """A master opens what an earlier run prepared."""
-        run = broker.run
+        run = broker.member_run
         if segment.master == broker.member:
-            broker.run = segment.master_run
+            broker.member_run = segment.master_run
         real(broker, of, chain, segment)
-        broker.run = run
+        broker.member_run = run
 
     real = learning._open
-    return [(learning, "_open", open_), (preparing, "void_attempts", nothing)]
+    return [(learning, "_open", open_), (preparing, "void_switch_attempts", nothing)]
 
 
 def _commit_of_a_restarted_master() -> list[Patch]:
@@ -212,12 +212,12 @@ def _attempt_id() -> list[Patch]:
 
     def prepare(broker: Any, of: partition.Partition, sender: Any, message: PrepareRequest) -> None:
         preparing.on_prepare(broker, of, sender, message)
-        newest = of.preparations.get((message.segment_no, message.attempt))
+        newest = of.preparations.get((message.segment_no, message.switch_attempt))
         if newest is None:
             return
         for no, attempt in list(of.preparations):
-            if no == message.segment_no and attempt != message.attempt:
-                overwritten = replace(newest, attempt=attempt, members=of.preparations[no, attempt].members)
+            if no == message.segment_no and attempt != message.switch_attempt:
+                overwritten = replace(newest, switch_attempt=attempt, members=of.preparations[no, attempt].members)
                 of.preparations = put(of.preparations, (no, attempt), overwritten)
                 broker.out.write(PutPreparation(of.id, overwritten))
 
@@ -241,13 +241,13 @@ def _tail_from_the_commit() -> list[Patch]:
 
 
 def _table_travels() -> list[Patch]:
-    real = opening.choose_groups
+    real = opening.choose_broker_groups
 
     def choose(broker: Any, of: Any, switch: Switch) -> None:
         switch.sealing.table = producers.NO_TABLE
         real(broker, of, switch)
 
-    return [(opening, "choose_groups", choose)]
+    return [(opening, "choose_broker_groups", choose)]
 
 
 def _any_source_shorter() -> list[Patch]:
@@ -359,14 +359,14 @@ def _settle_at_commit() -> list[Patch]:
 
 
 def _mark_inherited() -> list[Patch]:
-    real = opening.choose_groups
+    real = opening.choose_broker_groups
 
     def choose(broker: Any, of: Any, switch: Switch) -> None:
         plan = switch.sealing
         plan.table_complete = plan.table_complete or plan.source is not None
         real(broker, of, switch)
 
-    return [(opening, "choose_groups", choose)]
+    return [(opening, "choose_broker_groups", choose)]
 
 
 def _merge_empty() -> list[Patch]:
@@ -439,7 +439,7 @@ def _without_dismissal(on_up: Any) -> Any:
 
 def _own_death() -> list[Patch]:
     """A run that reads its own certificate goes on."""
-    return [(BrokerState, "end_run", nothing)]
+    return [(BrokerState, "end_member_run", nothing)]
 
 
 def _contradicted_is_cut() -> list[Patch]:

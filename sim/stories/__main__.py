@@ -21,7 +21,7 @@ WIDTH: Final = 118
 LINES_ENOUGH: Final = 24
 """A story as short as this is not looked further for."""
 
-HEAD: Final = """\
+BEGINNING: Final = """\
 # Broken promises
 
 This page has the promises of the broker, and for each promise the story of a bug that breaks it. The bugs are planted:
@@ -134,7 +134,7 @@ def main() -> int:
     if options.only:
         print("\n".join(sections))
     elif not missing:
-        PAGE.write_text(HEAD + "\n".join(sections).rstrip() + "\n\n" + TAIL)
+        PAGE.write_text(BEGINNING + "\n".join(sections).rstrip() + "\n\n" + TAIL)
     print(f"without a story: {', '.join(missing)}" if missing else "all told")
     return int(bool(missing))
 

@@ -101,7 +101,7 @@ class Drawing:
             if text:
                 self._arrow(seen.who, COORDINATOR, text)
         elif isinstance(what, CursorWritten):
-            self._arrow(seen.who, COORDINATOR, f"{what.group} goes on in segment {what.new.segment_no}")
+            self._arrow(seen.who, COORDINATOR, f"{what.consumer_group} goes on in segment {what.new.segment_no}")
         elif isinstance(what, Words):
             self._words(seen.who, what.text)
 
@@ -193,13 +193,13 @@ def _clean(text: str) -> str:
 def _change(before: Chain | None, after: Chain) -> str:
     """What a record says that the one before did not; empty if only who may serve changed."""
     if before is None:
-        return f"segment 1 is open on {after.open_segment.group}"
+        return f"segment 1 is open on {after.open_segment.broker_group}"
     known = {segment.no: segment for segment in before.segments}
     said: list[str] = []
     for segment in after.segments:
         old = known.get(segment.no)
         if old is None:
-            said.append(f"{segment.no} is open on {segment.group}")
+            said.append(f"{segment.no} is open on {segment.broker_group}")
         elif old.state is not segment.state:
             said.append(_end(segment))
         elif set(segment.members) - set(old.members):

@@ -54,7 +54,7 @@ class ChainWritten:
 class CursorWritten:
     """The coordinator took a cursor."""
 
-    group: str
+    consumer_group: str
     new: CursorRecord
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sim.faults import GROUP_KINDS
 from sim.run import Task, run_all, run_seed
-from sim.whole.injector import GroupsInjector
+from sim.whole.injector import BrokerGroupsInjector
 
 SEED_COUNT = 40
 QUICK_SEED_COUNT = 12
@@ -50,4 +50,4 @@ def test_a_seed_runs_the_same_each_time() -> None:
 
 
 def test_there_is_a_fault_for_each_kind() -> None:
-    assert [kind for kind in GROUP_KINDS if not hasattr(GroupsInjector, f"inject_{kind}")] == []
+    assert [kind for kind in GROUP_KINDS if not hasattr(BrokerGroupsInjector, f"inject_{kind}")] == []

@@ -56,7 +56,7 @@ class Pair:
         self.judge.writes(slot.member.broker, (write,))
         ticket = slot.disk.submit((write,))
         if flushed:
-            slot.disk.sync(ticket)
+            slot.disk.flush(ticket)
 
     def take(self, name: str, count: int, *, flushed: bool) -> None:
         for batch in self.batches[:count]:

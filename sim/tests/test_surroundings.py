@@ -215,7 +215,7 @@ def test_a_crash_keeps_a_prefix_of_what_was_not_synced(kept: int) -> None:
     disk = MemoryDisk()
     batches = _batches(4)
     synced = disk.submit([PutSegment(ONE, SEGMENT), PutBatch(ONE, batches[0], 0, b"")])
-    disk.sync(synced)
+    disk.flush(synced)
     for batch in batches[1:]:
         disk.submit([PutBatch(ONE, batch, batch.header.base_index, b"")])
     assert disk.read(ONE, 1, 0, 8, 1 << 20) == batches
@@ -244,7 +244,7 @@ def test_truncating_cuts_batches_and_replaces_the_table() -> None:
     disk = MemoryDisk()
     batches = _batches(3)
     disk.submit([PutSegment(ONE, SEGMENT), *(PutBatch(ONE, batch, 2, b"") for batch in batches)])
-    disk.sync(disk.submit([Truncate(ONE, 1, 4, ())]))
+    disk.flush(disk.submit([Truncate(ONE, 1, 4, ())]))
     (found,) = disk.recover()
     assert (found.segments[0].tail, found.segments[0].commit, found.segments[0].windows) == (4, 2, ())
 
@@ -267,7 +267,7 @@ def test_reading_goes_on_in_a_tail_copy_where_the_log_ends() -> None:
 def test_dropping_a_segment_takes_its_cursors_along() -> None:
     disk = MemoryDisk()
     disk.submit([PutSegment(ONE, SEGMENT), PutCursor(ONE, CursorState(1, "g", 1, 0, 0))])
-    disk.sync(disk.submit([DropSegment(ONE, 1)]))
+    disk.flush(disk.submit([DropSegment(ONE, 1)]))
     (found,) = disk.recover()
     assert (found.segments, found.cursors) == ((), ())
 
@@ -356,7 +356,7 @@ class Disks:
     def write(self, name: str, *writes: Any) -> None:
         slot = self.slots[name]
         self.judge.writes(slot.member.broker, tuple(writes))
-        slot.disk.sync(slot.disk.submit(writes))
+        slot.disk.flush(slot.disk.submit(writes))
 
     def open(self) -> chains.Chain:
         for name in self.slots:

@@ -231,10 +231,10 @@ class RuntimeProcess:
         return runtime is not None and runtime.directory.is_dismissed(run)
 
     @property
-    def is_leader(self) -> bool:
+    def is_controller(self) -> bool:
         """Whether it is the controller, as far as it knows."""
         runtime = self._simulated.runtime if self._simulated is not None else None
-        return self.is_serving and runtime is not None and runtime.controller.election.is_leader
+        return self.is_serving and runtime is not None and runtime.controller.election.is_controller
 
     @property
     def simulated(self) -> SimulatedBroker:

@@ -22,11 +22,11 @@ from ..cluster import ClusterKind, Look
 from ..faults import draw_for_brokers, draw_latency_us
 from ..schedule import Violation
 from .brokers import START_AGAIN_US, RuntimeBroker, RuntimeProcess, serves
+from .consumer_groups_again import ConsumerGroupMaker
 from .coordinator import RuntimeCoordinator
 from .disks import AdapterDisks, MemoryDisks
-from .groups_again import GroupMaker
-from .injector import DisksInjector, GroupsInjector, RuntimeInjector
-from .operator import GroupOperator
+from .injector import BrokerGroupsInjector, DisksInjector, RuntimeInjector
+from .operator import BrokerGroupOperator
 from .restoring import Person
 from .topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
 
@@ -75,8 +75,8 @@ class WholeCluster:
             broker.forms = world.draw_forms()
         self.topics = TopicMaker(self)
         self.person = Person(self)
-        self.groups_again = GroupMaker(self)
-        self.operator = GroupOperator(self) if has_operator else None
+        self.groups_again = ConsumerGroupMaker(self)
+        self.operator = BrokerGroupOperator(self) if has_operator else None
 
     def connect(self) -> None:
         """Make the network and the coordinator."""
@@ -225,11 +225,11 @@ class WholeCluster:
             if self.world.schedule.now_us > CREATE_US_MAX:
                 raise Violation("I13", "the partitions were never created")
             self.world.run_until(self.world.schedule.now_us + LOOK_US)
-            leader = self.leader()
-            if leader is not None and self._all_admitted(leader) and all(task.done() for task in asking):
-                leader.loop.call_soon(_begin, asking, leader, create)
+            controller = self.controller()
+            if controller is not None and self._all_admitted(controller) and all(task.done() for task in asking):
+                controller.loop.call_soon(_begin, asking, controller, create)
 
-    def leader(self) -> RuntimeProcess | None:
+    def controller(self) -> RuntimeProcess | None:
         """The controller, if there is one."""
         return next((broker.process for broker in self.brokers.values() if _leads(broker.process)), None)
 
@@ -247,7 +247,9 @@ class WholeCluster:
     def _all_admitted(self, process: RuntimeProcess) -> bool:
         runtime = process.simulated.runtime
         assert runtime is not None
-        admitted: set[MemberId] = {member for members in runtime.directory.groups().values() for member in members}
+        admitted: set[MemberId] = {
+            member for members in runtime.directory.broker_groups().values() for member in members
+        }
         return admitted == {broker.member for broker in self.first_brokers()}
 
     # ---- the end ------------------------------------------------------------------------------------
@@ -291,7 +293,7 @@ def _lay_out(segments_min: int, segments_max: int, page_segments: int) -> None:
 
 
 def _leads(process: RuntimeProcess | None) -> bool:
-    return process is not None and process.is_leader
+    return process is not None and process.is_controller
 
 
 def _begin(
@@ -308,5 +310,7 @@ BROKERS = ClusterKind(draw_for_brokers, WholeCluster)
 DISKS = ClusterKind(draw_for_brokers, lambda world: WholeCluster(world, AdapterDisks, DisksInjector))
 """Whole brokers whose disks the real storage adapter writes."""
 
-GROUPS = ClusterKind(draw_for_brokers, lambda world: WholeCluster(world, injector=GroupsInjector, has_operator=True))
+GROUPS = ClusterKind(
+    draw_for_brokers, lambda world: WholeCluster(world, injector=BrokerGroupsInjector, has_operator=True)
+)
 """Whole brokers with an operator."""

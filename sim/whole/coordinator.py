@@ -99,7 +99,7 @@ class RuntimeCoordinator(CoordinatorServer):
 
     def intents(self) -> dict[str, Intent]:
         """What an operator wants of each broker group, if it said anything."""
-        prefix = self.keys.group_specs
+        prefix = self.keys.broker_group_specs
         items = [item for key, item in self.store.items.items() if key.startswith(prefix)]
         return {item.key.rpartition("/")[2]: spec_from_value(item.value).intent for item in items}
 
@@ -159,7 +159,7 @@ class RuntimeCoordinator(CoordinatorServer):
                 self._cursor_written(client, operation)
             elif operation.key == self.keys.operator:
                 self._operator_seen(records_pb2.OperatorRecord.FromString(operation.value).epoch)
-            elif operation.key.startswith(self.keys.group_specs):
+            elif operation.key.startswith(self.keys.broker_group_specs):
                 self._intent_written(client, operation)
             elif operation.key.startswith(self.keys.certificates):
                 record = records_pb2.DeathCertificate.FromString(operation.value)

@@ -60,7 +60,7 @@ class MemoryDisks:
         broker, world = process.broker, self._world
         rng = world.schedule.rng
         return SimulatedStorage(
-            broker.disk, world.schedule.time, lambda: world.sync_us(broker), lambda: rng.randint(*READ_US)
+            broker.disk, world.schedule.time, lambda: world.flush_us(broker), lambda: rng.randint(*READ_US)
         )
 
     def start_failed(self, broker: RuntimeBroker, error: BaseException) -> None:
@@ -86,7 +86,7 @@ class AdapterDisks(MemoryDisks):
             world.schedule.time,
             checksum,
             process.clock.wall_ms,
-            lambda: world.sync_us(broker),
+            lambda: world.flush_us(broker),
             lambda: world.schedule.after(0, self._disk_failed, process),
         )
         storage.judge, storage.name = world.judge, broker.name

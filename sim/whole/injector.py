@@ -12,7 +12,7 @@ from seriatim_broker.testing.adapter_storage import AdapterDisk
 from ..injecting import Injector
 from .brokers import RuntimeBroker, RuntimeProcess, serves
 from .coordinator import Snapshot
-from .operator import NEEDED_SHARE, GroupOperator
+from .operator import NEEDED_SHARE, BrokerGroupOperator
 from .restoring import NOTICED_US
 
 if TYPE_CHECKING:
@@ -290,11 +290,11 @@ class DisksInjector(RuntimeInjector):
             broker.disk.database.fails_next_flush = True
 
 
-class GroupsInjector(RuntimeInjector):
+class BrokerGroupsInjector(RuntimeInjector):
     """Adds what an operator does to broker groups."""
 
     @property
-    def _operator(self) -> GroupOperator:
+    def _operator(self) -> BrokerGroupOperator:
         operator = self._cluster.operator
         assert operator is not None
         return operator

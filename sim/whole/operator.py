@@ -43,7 +43,7 @@ NEEDED_SHARE = 0.8
 """The share of questions in which a member that holds something alone is asked about, if there is such a member."""
 
 
-class GroupOperator:
+class BrokerGroupOperator:
     """The operators of a cluster, one after the other."""
 
     def __init__(self, cluster: WholeCluster) -> None:
@@ -164,8 +164,8 @@ class GroupOperator:
         left: list[str] = []
         for partition in self._world.partitions:
             chain = self._world.chain(partition)
-            if chain.open_segment.group in closed:
-                left.append(f"the head of {partition} on {chain.open_segment.group}")
+            if chain.open_segment.broker_group in closed:
+                left.append(f"the head of {partition} on {chain.open_segment.broker_group}")
             for segment in chain.segments:
                 groups = {self._cluster.brokers[member.broker].group for member in holders(segment)} & drained
                 left += [f"{partition}:{segment.no} on {group}" for group in sorted(groups)]

@@ -73,20 +73,23 @@ class TopicMaker:
             world.judge.seen.states.add("topic made again")
             self._cluster.topic_made([PartitionId(partition) for partition in record.partition_ids])
             return
-        leader = self._cluster.leader()
-        if leader is not None and not self._is_asked(leader):
-            leader.loop.call_soon(self._ask, leader)
+        controller = self._cluster.controller()
+        if controller is not None and not self._is_asked(controller):
+            controller.loop.call_soon(self._ask, controller)
         world.schedule.after(STEP_US, self._step)
 
-    def _is_asked(self, leader: RuntimeProcess) -> bool:
-        return self._asked is not None and self._asked[0] is leader and not self._asked[1].done()
+    def _is_asked(self, controller: RuntimeProcess) -> bool:
+        return self._asked is not None and self._asked[0] is controller and not self._asked[1].done()
 
-    def _ask(self, leader: RuntimeProcess) -> None:
-        if not self._is_asked(leader):
-            self._asked = (leader, leader.loop.create_task(self._carry_out(leader, self.wanted), name="topic"))
+    def _ask(self, controller: RuntimeProcess) -> None:
+        if not self._is_asked(controller):
+            self._asked = (
+                controller,
+                controller.loop.create_task(self._carry_out(controller, self.wanted), name="topic"),
+            )
 
-    async def _carry_out(self, leader: RuntimeProcess, wanted: str) -> None:
-        runtime = leader.simulated.runtime
+    async def _carry_out(self, controller: RuntimeProcess, wanted: str) -> None:
+        runtime = controller.simulated.runtime
         assert runtime is not None
         topics, options = runtime.controller.topics, self._world.options
         settings = records_pb2.TopicSettings(flush=options.flush, chain_width=options.group_count)

@@ -63,7 +63,7 @@ CHUNK_BYTES: Final = 16
 DIGEST_BYTES: Final = 16
 
 _MAGIC: Final = b"SQM1"
-_HEAD: Final = struct.Struct("<4s16sI")
+_HEADER: Final = struct.Struct("<4s16sI")
 _PART: Final = struct.Struct("<IIQQ")
 _BATCH: Final = struct.Struct("<IIQ16s")
 
@@ -216,13 +216,13 @@ def write_manifest(manifest: Manifest) -> bytes:
     Raises:
         BadRequestError: The manifest is over `MANIFEST_BYTES_MAX`.
     """
-    size_bytes = _HEAD.size + sum(_PART.size + _BATCH.size * len(part.batches) for part in manifest.parts)
+    size_bytes = _HEADER.size + sum(_PART.size + _BATCH.size * len(part.batches) for part in manifest.parts)
     if size_bytes > MANIFEST_BYTES_MAX:
         raise BadRequestError(
             f"the manifest of this publication has {size_bytes} bytes, and {MANIFEST_BYTES_MAX} are allowed: publish "
             "fewer rows at once, or stage larger batches"
         )
-    out = [_HEAD.pack(_MAGIC, bytes.fromhex(manifest.incarnation), len(manifest.parts))]
+    out = [_HEADER.pack(_MAGIC, bytes.fromhex(manifest.incarnation), len(manifest.parts))]
     for part in sorted(manifest.parts, key=lambda part: part.partition):
         out.append(_PART.pack(part.partition, len(part.batches), part.rows, part.value_bytes))
         out.append(part.batches.packed)
@@ -238,13 +238,13 @@ def read_manifest(data: bytes) -> Manifest:
     if len(data) > MANIFEST_BYTES_MAX:
         raise BadRequestError(f"a manifest has at most {MANIFEST_BYTES_MAX} bytes, not {len(data)}")
     try:
-        magic, incarnation, count = _HEAD.unpack_from(data)
+        magic, incarnation, count = _HEADER.unpack_from(data)
         if magic != _MAGIC:
             raise BadRequestError("not a manifest")
         if count > PARTS_MAX:
             raise BadRequestError(f"a manifest has at most {PARTS_MAX} partitions, not {count}")
         parts: list[ManifestPart] = []
-        at = _HEAD.size
+        at = _HEADER.size
         for _ in range(count):
             part, at = _read_part(data, at)
             if parts and part.partition <= parts[-1].partition:

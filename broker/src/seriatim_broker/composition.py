@@ -272,7 +272,7 @@ class Broker:
         except (PeerRefusedError, PeerSilentError):
             return False
         await connection.abandon("it was only asked who it is")
-        return (connection.peer.member, connection.peer.run) == (run.member, run.run)
+        return (connection.peer.member, connection.peer.member_run) == (run.member, run.run)
 
     def _open_disk(self, cluster_id: str, known: KnownDisk | None, may_replace: bool) -> _Disk:
         directory = open_directory(self.settings.data, self.settings.broker, cluster_id, crc32c)
@@ -688,7 +688,7 @@ class Broker:
             ),
             "controller": (
                 "1 if this broker is the controller, otherwise 0",
-                lambda: float(self._controller.election.is_leader),
+                lambda: float(self._controller.election.is_controller),
             ),
             "ready": ("1 if this broker is admitted and serving, otherwise 0", lambda: float(not self.not_ready())),
         }

@@ -119,8 +119,8 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unava
 
 
 def _response(status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> bytes:
-    head = (
+    header = (
         f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    return head.encode() + body
+    return header.encode() + body

@@ -208,7 +208,7 @@ def recovered(
     commit: int = 0,
     members: tuple[MemberId, ...] = (M00, M01),
     flush: bool = True,
-    opened_run: int = 0,
+    opened_member_run: int = 0,
     fenced: bool = False,
     sealed: bool = False,
     incomplete: bool = False,
@@ -224,7 +224,7 @@ def recovered(
         members,
         flush,
         incomplete,
-        opened_run,
+        opened_member_run,
         fenced or sealed,
         tail if sealed else None,
         checksum_of(batches) if sealed else None,
@@ -250,13 +250,13 @@ def prepared(
     return filled(
         Preparation,
         segment_no=no,
-        attempt=name or attempt(no),
+        switch_attempt=name or attempt(no),
         members=members,
         flush=True,
         incomplete_table=incomplete,
         table=table,
         tail=tail,
-        run=run,
+        member_run=run,
         voided=voided,
     )
 
@@ -455,7 +455,7 @@ class Bench:
             msg.PrepareRequest,
             partition=P,
             segment_no=no,
-            attempt=name or attempt(no),
+            switch_attempt=name or attempt(no),
             members=members,
             flush=flush,
             incomplete_table=incomplete,
@@ -480,7 +480,7 @@ class Bench:
     def follow(self, member: MemberId, no: int = 1, tail: int = 0, tail_checksum: int = 0) -> None:
         """A follower is linked and in step with this master."""
         self.link(member)
-        self.hear(member, msg.ReplicaTail(P, no, attempt(no), tail, tail_checksum, tail))
+        self.hear(member, msg.TailAnswer(P, no, attempt(no), tail, tail_checksum, tail))
 
     def ack(self, member: MemberId, tail: int, no: int = 1, durable: int | None = None) -> list[fx.Effect]:
         """A follower has the log up to `tail`."""
@@ -573,7 +573,7 @@ class Serving(Bench):
         self.wait(self.config.serve_lease_us + self.config.serve_margin_us + 100 * MS, (other,))
         self.cursor()
         self.persist()
-        self.synced()
+        self.confirm_replications()
 
     def reads(self) -> None:
         """The disk answers what it was asked."""
@@ -587,19 +587,22 @@ class Serving(Bench):
                 ]
                 self.do(ev.LogRead(read.serial, tuple(found)))
 
-    def synced(self, member: MemberId = M01) -> None:
+    def confirm_replications(self, member: MemberId = M01) -> None:
         """The other member has all control records that were sent to it on its disk."""
-        for sync in self.sent(msg.CursorSync, member):
-            if sync.serial not in self.answered:
-                self.answered.add(sync.serial)
-                self.hear(member, msg.CursorSynced(P, sync.segment_no, sync.server_epoch, sync.serial))
+        for replication in self.sent(msg.ReplicateCursors, member):
+            if replication.serial not in self.answered:
+                self.answered.add(replication.serial)
+                self.hear(
+                    member,
+                    msg.CursorsReplicated(P, replication.segment_no, replication.server_epoch, replication.serial),
+                )
 
     def deliver(self) -> None:
         """All that may be delivered is."""
         for _ in range(3):
             self.reads()
             self.persist()
-            self.synced()
+            self.confirm_replications()
             self.wait(self.config.heartbeat_us, (M01,))
 
     def ack(self, index: int, token: int | None = None, subscription: int = 1) -> None:  # type: ignore[override]

@@ -114,7 +114,7 @@ def test_what_was_lost_and_decided_once_more_is_the_same_record() -> None:
 def test_a_number_that_was_used_twice_is_noticed_whatever_the_epoch() -> None:
     bench = ahead()
     other = second_chain()
-    forked = replace(other.open_segment, attempt=b"another---------", group="g2", members=(M20, M21))
+    forked = replace(other.open_segment, switch_attempt=b"another---------", broker_group="g2", members=(M20, M21))
     chain = replace(other, epoch=other.epoch + 7, segments=(*other.segments[:-1], forked))
     bench.do(ev.ChainRead(P, chain, 300))
     assert "opened twice" in behind.reason(bench.core.state)
@@ -155,7 +155,7 @@ def test_who_knows_of_the_loss_answers_no_fence() -> None:
     bench.do(ev.OwnRecordSeen("it has no record of g0-0"))
     bench.persist()
     bench.clear()
-    bench.hear(M20, msg.FenceRequest(P, 1, first_chain().open_segment.attempt, b"s" * 16))
+    bench.hear(M20, msg.FenceRequest(P, 1, first_chain().open_segment.switch_attempt, b"s" * 16))
     (answer,) = bench.sent(msg.FenceAnswer, M20)
     assert answer.coordinator_behind
     assert not answer.fenced
@@ -208,7 +208,7 @@ def test_the_record_is_on_the_disk_and_a_restarted_member_remembers_it() -> None
     assert is_behind(again)
     again.link(M20)
     again.clear()
-    again.hear(M20, msg.FenceRequest(P, 1, b"switch----------", first_chain().open_segment.attempt))
+    again.hear(M20, msg.FenceRequest(P, 1, b"switch----------", first_chain().open_segment.switch_attempt))
     assert again.sent(msg.ChainUpdate, M20)[-1].chain == second_chain(), "a switcher is told what was decided"
     again.hear(M20, msg.ChainUpdate(first_chain(), 3))
     assert again.part.decided == second_chain(), "what another broker believes changes nothing"
@@ -244,7 +244,7 @@ def test_who_holds_the_next_segment_ends_the_switch(refusal: str) -> None:
 
 
 def prepare_again(bench: Bench, refusal: str) -> None:
-    attempt = bench.part.switch.opening.attempt  # type: ignore[union-attr]
+    attempt = bench.part.switch.opening.switch_attempt  # type: ignore[union-attr]
     bench.hear(M10, msg.PrepareAnswer(P, 2, attempt, 1, refusal))
 
 

@@ -377,7 +377,7 @@ def test_the_next_segment_is_other_work_though_its_master_is_the_same() -> None:
 
 
 def _fence(bench: Bench) -> None:
-    bench.hear(M01, filled(msg.FenceRequest, partition=P, segment_no=1, switch=b"s" * 16, attempt=attempt(1)))
+    bench.hear(M01, filled(msg.FenceRequest, partition=P, segment_no=1, switch=b"s" * 16, switch_attempt=attempt(1)))
 
 
 def test_at_most_a_window_is_uncommitted() -> None:
@@ -651,7 +651,7 @@ def test_followers_keep_the_writer_too_on_their_disks() -> None:
     assert append_time_of(window) == at_ms
     follower.clear()
     follower.hear(M00, replace(kept, append_time_ms=at_ms, producer=b"?" * 16))
-    follower.hear(M00, replace(kept, append_time_ms=at_ms + 5000, attempt=b"another-attempt!"))
+    follower.hear(M00, replace(kept, append_time_ms=at_ms + 5000, switch_attempt=b"another-attempt!"))
     assert not follower.writes(Truncate), "a producer that is not known, and another attempt"
 
 
@@ -733,4 +733,4 @@ def test_what_is_staged_has_no_consumers() -> None:
     (refused,) = bench.delivered(fx.SubscriptionRefused)
     assert isinstance(refused.error, errors.BadRequestError)
     assert not bench.all(fx.WriteCursor)
-    assert not bench.part.groups
+    assert not bench.part.consumer_groups

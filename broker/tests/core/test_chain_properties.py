@@ -127,7 +127,7 @@ def test_a_length_and_a_base_once_known_never_change(story: Story) -> None:
 def test_what_opened_a_segment_never_changes(story: Story) -> None:
     for before, after in _pairs(story):
         for old, new in zip(before.segments, after.segments, strict=False):
-            fixed = ("attempt", "group", "master_run", "incomplete_table", "opened_at_ms")
+            fixed = ("switch_attempt", "broker_group", "master_run", "incomplete_table", "opened_at_ms")
             assert [getattr(new, name) for name in fixed] == [getattr(old, name) for name in fixed]
             if old.state in (SegmentState.OPEN, SegmentState.UNSETTLED):
                 assert new.members == old.members
@@ -150,9 +150,9 @@ def test_the_send_chain_keeps_its_groups_and_its_head_owns_the_open_segment(stor
     for before, after in _pairs(story):
         assert sorted(after.send_chain) == sorted(GROUPS)
         if len(after.segments) > len(before.segments):
-            assert after.send_chain[0] == after.open_segment.group
-            if before.open_segment.group != after.open_segment.group:
-                assert after.send_chain[-1] == before.open_segment.group
+            assert after.send_chain[0] == after.open_segment.broker_group
+            if before.open_segment.broker_group != after.open_segment.broker_group:
+                assert after.send_chain[-1] == before.open_segment.broker_group
 
 
 @QUICK

@@ -12,12 +12,12 @@ from seriatim_broker.core.values.log import CursorState
 from .support import GROUP, M01, P, Serving
 
 
-def described(bench: Serving) -> fx.GroupDescribed:
-    before = len(bench.all(fx.GroupDescribed))
-    bench.do(ev.DescribeGroup(9, P, GROUP))
+def described(bench: Serving) -> fx.ConsumerGroupDescribed:
+    before = len(bench.all(fx.ConsumerGroupDescribed))
+    bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
     bench.read_chain(bench.chain)
     bench.cursor()
-    (found,) = bench.all(fx.GroupDescribed)[before:]
+    (found,) = bench.all(fx.ConsumerGroupDescribed)[before:]
     return found
 
 
@@ -26,10 +26,10 @@ def test_what_the_server_alone_has_is_not_shown() -> None:
     bench.begin()
     bench.deliver()
     bench.ack(2)
-    bench.wait(bench.config.ack_sync_us, ())
+    bench.wait(bench.config.ack_replication_us, ())
     bench.persist()
     assert described(bench).position == 0, "the other eligible member does not have it"
-    bench.synced()
+    bench.confirm_replications()
     found = described(bench)
     assert (found.acked, found.position, found.error) == (3, 3, None)
 
@@ -49,7 +49,7 @@ def test_a_new_server_does_not_know_what_was_confirmed_before_it_has_asked() -> 
     assert found.position is None
     assert found.active, "who reads is known all the same"
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert described(bench).position == 3
 
 

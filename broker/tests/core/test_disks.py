@@ -194,7 +194,7 @@ def test_a_hung_member_is_not_listed() -> None:
     say_stalled(bench, M01)
     bench.clear()
     bench.hear(M01, msg.EligibleRequest(P, 1))
-    assert not bench.sent(msg.CursorSync, M01)
+    assert not bench.sent(msg.ReplicateCursors, M01)
 
 
 def test_a_member_that_hangs_while_it_joins_holds_up_no_acknowledgement() -> None:

@@ -65,7 +65,7 @@ def test_a_dismissed_run_that_connects_again_is_cut_again(how: str) -> None:
     bench.clear()
     bench.link(M01)
     assert bench.all(fx.Disconnect) == [fx.Disconnect(M01.broker, 2)]
-    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 0, 0, 0))
+    bench.hear(M01, msg.TailAnswer(P, 1, attempt(1), 0, 0, 0))
     assert not bench.sent(msg.Replicate, M01)
     assert not bench.core.state.is_linked(M01)
     assert bench.core.state.is_gone(M01)
@@ -119,10 +119,10 @@ def test_what_a_dismissed_member_prepared_does_not_count() -> None:
     asked = bench.sent(msg.PrepareRequest, M10)
     assert asked
     certify(bench, M11)
-    bench.hear(M10, msg.PrepareAnswer(P, 2, asked[-1].attempt, 1, ""))
-    bench.hear(M11, msg.PrepareAnswer(P, 2, asked[-1].attempt, 1, ""))
+    bench.hear(M10, msg.PrepareAnswer(P, 2, asked[-1].switch_attempt, 1, ""))
+    bench.hear(M11, msg.PrepareAnswer(P, 2, asked[-1].switch_attempt, 1, ""))
     assert not bench.all(fx.WriteChain)
-    assert running.opening.group != "g1"
+    assert running.opening.broker_group != "g1"
 
 
 def test_a_run_that_reads_its_own_certificate_ends_and_does_nothing_more() -> None:
@@ -132,7 +132,7 @@ def test_a_run_that_reads_its_own_certificate_ends_and_does_nothing_more() -> No
     bench.clear()
     certify(bench, M00)
     (end,) = bench.effects
-    assert isinstance(end, fx.EndRun)
+    assert isinstance(end, fx.EndMemberRun)
     assert isinstance(end.error, RunOverError)
     assert "run 1" in str(end.error)
     bench.clear()
@@ -146,14 +146,14 @@ def test_the_certificate_that_a_switch_reads_ends_its_own_run_too() -> None:
     bench = opened_master()
     bench.clear()
     bench.do(ev.CertificateRead(P, RunId(M00, 1), True))
-    assert [type(effect) for effect in bench.effects] == [fx.EndRun]
+    assert [type(effect) for effect in bench.effects] == [fx.EndMemberRun]
 
 
 @pytest.mark.parametrize("run", [RunId(M00, 1), RunId(MemberId(M00.broker, "8" * 32), 7)])
 def test_certificates_of_earlier_runs_and_disks_end_nothing(run: RunId) -> None:
     bench = Bench(run=2)
     bench.do(ev.CertificateSeen(run))
-    assert not bench.all(fx.EndRun)
+    assert not bench.all(fx.EndMemberRun)
 
 
 def test_a_new_server_waits_for_the_lease_of_one_that_was_connected_when_it_was_certified() -> None:
@@ -171,7 +171,7 @@ def test_a_new_server_waits_for_the_lease_of_one_that_was_connected_when_it_was_
 def test_a_run_ends_when_a_later_run_of_its_disk_registers() -> None:
     bench = Bench(M00, run=3)
     bench.do(ev.DirectoryChanged(GROUPS, ((M00, 3),)))
-    assert not bench.all(fx.EndRun)
+    assert not bench.all(fx.EndMemberRun)
     bench.do(ev.DirectoryChanged(GROUPS, ((M00, 4),)))
-    (end,) = bench.all(fx.EndRun)
+    (end,) = bench.all(fx.EndMemberRun)
     assert "run 4" in end.error.message

@@ -249,7 +249,7 @@ def test_a_follower_answers_its_tail_with_what_lies_above_the_commit_it_knew() -
 
 def _restarted(member: object = M00, **options: object) -> Bench:
     batches = batches_of(1, [1, 1, 1])
-    found = recovered(1, batches, commit=1, opened_run=1)
+    found = recovered(1, batches, commit=1, opened_member_run=1)
     assert member in (M00, M01)
     return Bench(
         M00 if member == M00 else M01,
@@ -323,7 +323,7 @@ def test_a_late_switcher_is_told_the_newer_record() -> None:
 def test_a_start_fences_and_voids_before_anything_is_answered() -> None:
     found = RecoveredPartition(
         P,
-        (recovered(1, batches_of(1, [1]), opened_run=1),),
+        (recovered(1, batches_of(1, [1]), opened_member_run=1),),
         (prepared(1, (M00, M01)), prepared(2, (M00, M01), name=b"x" * 16)),
     )
     bench = Bench(M00, 2, (found,), start=False)
@@ -331,7 +331,7 @@ def test_a_start_fences_and_voids_before_anything_is_answered() -> None:
     assert [type(effect) for effect in effects] == [fx.Persist], "nothing else before it is durable"
     assert all(write.segment.fenced for write in bench.writes(PutSegment))
     assert len(bench.writes(PutSegment)) == 1
-    assert {write.preparation.attempt for write in bench.writes(PutPreparation)} == {attempt(1), b"x" * 16}
+    assert {write.preparation.switch_attempt for write in bench.writes(PutPreparation)} == {attempt(1), b"x" * 16}
     assert all(write.preparation.voided for write in bench.writes(PutPreparation))
     bench.clear()
     bench.link(M10)
@@ -389,7 +389,7 @@ def test_prepare_is_answered_when_it_is_durable_and_names_the_run() -> None:
     assert not bench.sent(msg.PrepareAnswer)
     bench.persist()
     (answer,) = bench.sent(msg.PrepareAnswer, M00)
-    assert (answer.run, answer.refusal) == (5, "")
+    assert (answer.member_run, answer.refusal) == (5, "")
 
 
 def test_two_switchers_preparations_stand_side_by_side_and_only_the_chosen_one_opens() -> None:
@@ -408,7 +408,7 @@ def test_two_switchers_preparations_stand_side_by_side_and_only_the_chosen_one_o
     assert log.table.at_rest() == NO_TABLE, "the table of the attempt that the record names"
     assert not bench.part.preparations
     assert log.opened_with is not None
-    assert log.opened_with.attempt == attempt(2)
+    assert log.opened_with.switch_attempt == attempt(2)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -190,7 +190,7 @@ def test_a_switch_folds_only_if_every_registered_broker_reads_it(registered: int
         if isinstance(effect.message, msg.PrepareRequest):
             ask = effect.message
             member = next(member for member in (M10, M11, M21) if member.broker == effect.broker)
-            bench.hear(member, msg.PrepareAnswer(P, 4, ask.attempt, 1, ""))
+            bench.hear(member, msg.PrepareAnswer(P, 4, ask.switch_attempt, 1, ""))
     bench.persist()
     (write,) = bench.all(fx.WriteChain)
     assert numbers(write.chain) == ([1, 3, 4] if folds else [1, 2, 3, 4])
@@ -265,7 +265,7 @@ def test_a_group_crosses_to_the_next_number_that_is_there() -> None:
     bench.read_chain(folded_behind(bench))
     bench.ack(bench.length - 1)
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert bench.all(fx.WriteCursor)[-1].record == ev.CursorRecord(3, 1, 0, TOPIC)
 
 

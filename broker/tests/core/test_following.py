@@ -99,8 +99,8 @@ def test_a_follower_that_lacks_what_is_staged_gets_the_bodies_from_there_on() ->
     carry, request = asked(2, 2, bench=bench)
     carry.fetched(is_here=True)
     bench.hear(M01, msg.ReplicateRefused(P, 1, attempt(1), "staged"))
-    assert bench.sent(msg.ResumeReplica, M01)
-    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 0, 0, 0))
+    assert bench.sent(msg.TailRequest, M01)
+    bench.hear(M01, msg.TailAnswer(P, 1, attempt(1), 0, 0, 0))
     assert [len(sent.batches) for sent in bench.sent(msg.Replicate, M01)] == [2]
     assert bench.part.switch is None, "the segment goes on"
     carry.commit()
@@ -173,7 +173,7 @@ def test_a_follower_without_the_body_says_so_and_takes_the_bytes() -> None:
     assert follower.refusals == ["staged"]
     follower.fetched(0, 2)
     assert not follower.log, "the master begins again behind the tail"
-    follower.bench.hear(M00, msg.ResumeReplica(P, 1, attempt(1)))
+    follower.bench.hear(M00, msg.TailRequest(P, 1, attempt(1)))
     replicate(follower.bench, tuple(follower.batches))
     assert follower.log == follower.batches
     assert follower.refusals == ["staged"]
@@ -197,8 +197,8 @@ def test_a_body_that_is_not_what_the_master_named_is_not_taken() -> None:
 def test_a_resume_lets_go_of_what_waits() -> None:
     follower = Follower()
     follower.hear(0, 1)
-    follower.bench.hear(M00, msg.ResumeReplica(P, 1, attempt(1)))
-    assert follower.bench.sent(msg.ReplicaTail, M00)[-1].tail == 0
+    follower.bench.hear(M00, msg.TailRequest(P, 1, attempt(1)))
+    assert follower.bench.sent(msg.TailAnswer, M00)[-1].tail == 0
     follower.fetched(0)
     assert not follower.log
     replicate(follower.bench, tuple(follower.batches))

@@ -111,7 +111,7 @@ def test_what_arrived_for_one_try_is_there_for_the_next() -> None:
     assert [answer.missing_bytes for answer in bench.sent(msg.PrepareAnswer, M20)] == [4 * 48]
     _give(bench, FROM_3)
     bench.persist()
-    assert {answer.attempt for answer in bench.sent(msg.PrepareAnswer, M20) if not answer.missing_bytes} == {
+    assert {answer.switch_attempt for answer in bench.sent(msg.PrepareAnswer, M20) if not answer.missing_bytes} == {
         b"x" * 16,
         b"y" * 16,
     }
@@ -231,13 +231,13 @@ def test_a_member_that_gets_on_with_its_blocks_has_the_time() -> None:
     (request,) = bench.sent(msg.PrepareRequest, M10)
     assert (request.table, request.source) == (TABLE, M00)
     for missing_bytes in (40_000_000, 20_000_000, 1):
-        bench.hear(M10, msg.PrepareAnswer(P, 2, request.attempt, 1, "", missing_bytes))
+        bench.hear(M10, msg.PrepareAnswer(P, 2, request.switch_attempt, 1, "", missing_bytes))
         bench.wait(bench.config.transfer_us(missing_bytes), (M00, M01, M10, M11, M21))
         assert bench.part.switch is not None
-        assert bench.part.switch.opening.attempt == request.attempt
+        assert bench.part.switch.opening.switch_attempt == request.switch_attempt
     for member in (M10, M11):
-        bench.hear(member, msg.PrepareAnswer(P, 2, request.attempt, 1, ""))
-    assert bench.all(fx.WriteChain)[-1].chain.open_segment.attempt == request.attempt
+        bench.hear(member, msg.PrepareAnswer(P, 2, request.switch_attempt, 1, ""))
+    assert bench.all(fx.WriteChain)[-1].chain.open_segment.switch_attempt == request.switch_attempt
 
 
 def test_a_group_with_a_member_of_an_older_version_is_never_told_names() -> None:

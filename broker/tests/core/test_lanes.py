@@ -164,7 +164,7 @@ def test_an_answer_says_how_much_arrived_on_the_data_lane() -> None:
     bench.hear(M01, msg.LaneProbe())
     bench.hear(M01, ACK)
     assert said() == 2
-    bench.hear(M01, msg.CursorSynced(P, 1, 1, 1))
+    bench.hear(M01, msg.CursorsReplicated(P, 1, 1, 1))
     assert said() == 2
     bench.link(M01)
     assert said() == 0

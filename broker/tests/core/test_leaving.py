@@ -18,7 +18,7 @@ from seriatim_broker.core.values.chain import (
     release_copies,
     remove_eligible,
 )
-from seriatim_broker.core.values.placement import GroupSpec, Intent
+from seriatim_broker.core.values.placement import BrokerGroupSpec, Intent
 
 from .support import (
     GROUPS,
@@ -42,7 +42,7 @@ MORE_GROUPS = (*GROUPS, ("g3", (M30, M31)))
 
 def want(bench: Bench, groups: tuple[tuple[str, tuple[MemberId, ...]], ...] = GROUPS, **intents: Intent) -> None:
     """An operator says what it wants of broker groups."""
-    specs = tuple((group, GroupSpec(intent)) for group, intent in sorted(intents.items()))
+    specs = tuple((group, BrokerGroupSpec(intent)) for group, intent in sorted(intents.items()))
     bench.do(ev.DirectoryChanged(groups, (), specs))
 
 
@@ -145,7 +145,7 @@ def test_a_master_that_is_asked_to_move_its_head_switches_as_planned() -> None:
     assert bench.part.switch.is_planned
     for member in (M10, M11):
         (prepare,) = bench.sent(msg.PrepareRequest, member)
-        bench.hear(member, msg.PrepareAnswer(P, 2, prepare.attempt, 1, ""))
+        bench.hear(member, msg.PrepareAnswer(P, 2, prepare.switch_attempt, 1, ""))
     bench.persist()  # it asked itself to come to rest, and for the fence
     assert bench.part.switch.sealing.answers[M00].unbroken
     assert not bench.sent(msg.FenceRequest, M01)

@@ -28,14 +28,14 @@ def _open(bench: Bench, number: int, master: bool) -> None:
     members = (M00, M01) if master else (M01, M00)
     chain = create(partition, TOPIC, number, True, SEND_CHAIN, opening(1, members), number)
     segment = chain.open_segment
-    bench.hear(M10, msg.PrepareRequest(partition, 1, segment.attempt, members, True, False, NO_TABLE, None))
+    bench.hear(M10, msg.PrepareRequest(partition, 1, segment.switch_attempt, members, True, False, NO_TABLE, None))
     bench.persist()
     bench.hear(M10, msg.ChainUpdate(chain, number))
     bench.persist()
     if master:
-        bench.hear(M01, msg.ReplicaTail(partition, 1, attempt(1), 0, 0, 0))
+        bench.hear(M01, msg.TailAnswer(partition, 1, attempt(1), 0, 0, 0))
     else:
-        bench.hear(M01, msg.ResumeReplica(partition, 1, attempt(1)))
+        bench.hear(M01, msg.TailRequest(partition, 1, attempt(1)))
     bench.clear()
 
 
@@ -71,7 +71,7 @@ def test_who_takes_the_last_item_out_of_a_map_leaves_no_empty_one() -> None:
     bench.deliver()
     assert bench.delivered(fx.Batches)
     partition = bench.part
-    assert not partition.groups
+    assert not partition.consumer_groups
     assert not partition.writes
     assert not partition.waiters
     _check_no_empty_dict(partition)

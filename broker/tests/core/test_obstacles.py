@@ -17,7 +17,7 @@ EVERYBODY = frozenset((M00, M01, M10, M11, M20))
 def chain_of(sealed: Segment) -> Chain:
     """A sealed segment 1, and an open one on g1."""
     first = first_chain()
-    opened = replace(first.open_segment, no=2, group="g1", members=(M10, M11), server=M10, eligible=(M10, M11))
+    opened = replace(first.open_segment, no=2, broker_group="g1", members=(M10, M11), server=M10, eligible=(M10, M11))
     return replace(first, partition=PartitionId(7), topic="orders", number=3, segments=(sealed, opened))
 
 

@@ -148,7 +148,7 @@ class Pair(RuleBasedStateMachine):
         if side.tickets:
             ticket, token = side.tickets[-1]
             side.tickets.clear()
-            side.disk.sync(ticket)
+            side.disk.flush(ticket)
             self._do(side, ev.Persisted(token))
 
     def _hear_switcher(self, side: Side, message: msg.Message) -> None:
@@ -165,7 +165,7 @@ class Pair(RuleBasedStateMachine):
                 msg.PrepareRequest,
                 partition=P,
                 segment_no=1,
-                attempt=attempt(1),
+                switch_attempt=attempt(1),
                 members=(M00, M01),
                 flush=True,
                 incomplete_table=False,

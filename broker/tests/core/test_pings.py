@@ -51,8 +51,8 @@ def test_a_group_that_is_not_found_yet_is_not_served() -> None:
 def test_subscriptions_that_have_ended_are_not_kept() -> None:
     bench = Serving()
     bench.begin()
-    head = bench.part.groups[GROUP]
-    head.consumers = []
-    head.active = None
+    consumer_group = bench.part.consumer_groups[GROUP]
+    consumer_group.consumers = []
+    consumer_group.active = None
     assert pong(bench, 1).unserved == ()
     assert bench.core.state.streams.subscriptions[STREAM] == {}

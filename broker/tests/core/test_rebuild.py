@@ -35,7 +35,7 @@ def test_another_record_at_the_same_epoch_is_written_over() -> None:
 
 
 def test_a_number_that_was_used_twice_is_left_to_a_person() -> None:
-    forked = replace(SECOND.open_segment, attempt=b"another---------", group="g2", members=(M20, M21))
+    forked = replace(SECOND.open_segment, switch_attempt=b"another---------", broker_group="g2", members=(M20, M21))
     planned = plan_chain(P, {"a": SECOND, "b": replace(SECOND, segments=(SECOND.segments[0], forked))}, None)
     assert planned.chain is None
     assert "opened twice" in planned.conflict

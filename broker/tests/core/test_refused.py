@@ -13,7 +13,7 @@ from seriatim_broker.core.values.log import DropPreparation, PutPreparation
 from seriatim_broker.core.values.producers import NO_TABLE
 
 from .support import CONFLICT, M00, M01, M10, M11, M20, M21, MS, UNKNOWN, Bench, P, attempt, batches_of, first_chain
-from .test_groups import cross, served
+from .test_consumer_groups import cross, served
 from .test_switch import asked_to_prepare, fenced, prepare_answers, switcher
 
 REFUSED = ev.WriteOutcome.REFUSED
@@ -86,7 +86,7 @@ def test_the_same_content_is_prepared_under_the_same_attempt() -> None:
         refused_and_tried_again(bench)
         again = asked_to_prepare(bench)[-1][1]
         assert again == first
-    assert len(bench.core.state.attempts[P]) == 1
+    assert len(bench.core.state.switch_attempts[P]) == 1
 
 
 def test_a_refused_write_may_have_been_kept_and_then_the_switch_is_over() -> None:
@@ -95,13 +95,13 @@ def test_a_refused_write_may_have_been_kept_and_then_the_switch_is_over() -> Non
     bench.written(REFUSED)
     bench.read_chain(write.chain)
     assert P not in bench.core.partitions, "a broker that is no member has nothing left to do"
-    assert not bench.core.state.attempts
+    assert not bench.core.state.switch_attempts
 
 
 @pytest.mark.parametrize(("outcome", "is_decided"), [(CONFLICT, True), (UNKNOWN, False), (REFUSED, False)])
 def test_only_an_attempt_that_can_never_be_chosen_is_replaced(outcome: ev.WriteOutcome, is_decided: bool) -> None:
     bench = tried()
-    first = asked_to_prepare(bench)[-1][1].attempt
+    first = asked_to_prepare(bench)[-1][1].switch_attempt
     chain = replace(first_chain(), epoch=2) if outcome is CONFLICT else first_chain()  # a broker wrote another field
     bench.written(outcome)
     bench.read_chain(chain)
@@ -117,13 +117,13 @@ def test_only_an_attempt_that_can_never_be_chosen_is_replaced(outcome: ev.WriteO
     answer = msg.FenceAnswer(P, 1, request.switch, True, 1, 5, True, 0, 0, NO_TABLE, False, (batch,))
     bench.hear(M00, answer)
     second = asked_to_prepare(bench)[-1][1]
-    assert second.attempt != first
+    assert second.switch_attempt != first
     assert second.replaces == ((first,) if is_decided else ())
 
 
 def test_an_attempt_of_unknown_end_is_replaced_once_the_record_has_passed_it() -> None:
     bench = tried()
-    first = asked_to_prepare(bench)[-1][1].attempt
+    first = asked_to_prepare(bench)[-1][1].switch_attempt
     bench.written(UNKNOWN)
     bench.clear()
     bench.read_chain(replace(first_chain(), epoch=2))  # by another write: what it compared does not hold any more
@@ -143,7 +143,7 @@ def test_a_member_forgets_what_is_replaced() -> None:
         P, 2, attempt(2), (M10, M11), True, False, NO_TABLE, None, (b"first-----------", b"unknown---------")
     )
     bench.hear(M20, request)
-    assert [drop.attempt for drop in bench.writes(DropPreparation)] == [b"first-----------"]
+    assert [drop.switch_attempt for drop in bench.writes(DropPreparation)] == [b"first-----------"]
     assert {name for _, name in bench.part.preparations} == {b"second----------", attempt(2)}
 
 
@@ -154,18 +154,18 @@ def test_a_member_that_has_restarted_is_asked_under_another_attempt_at_once() ->
     bench.clear()
     bench.read_chain(replace(first_chain(), epoch=2))
     fenced(bench, M00, 0, unbroken=True)
-    assert asked_to_prepare(bench)[-1][1].attempt == first.attempt
+    assert asked_to_prepare(bench)[-1][1].switch_attempt == first.switch_attempt
     prepare_answers(bench, M10, refusal="voided")
     again = asked_to_prepare(bench)[-1][1]
     assert again.members == first.members
-    assert again.attempt != first.attempt
+    assert again.switch_attempt != first.switch_attempt
 
 
 def test_a_refused_crossing_waits_and_is_tried_again() -> None:
     bench = served()
     write = cross(bench)
     bench.clear()
-    bench.do(ev.CursorWritten(P, write.group, write.serial, REFUSED, 0))
+    bench.do(ev.CursorWritten(P, write.consumer_group, write.serial, REFUSED, 0))
     assert not bench.all(fx.ReadCursor)
     bench.wait(bench.config.refused_us - 10 * MS, (M01,))
     assert not bench.all(fx.ReadCursor)
@@ -180,7 +180,7 @@ def test_a_group_does_not_cross_while_all_writes_are_refused() -> None:
     bench.do(ev.WritesRefused(True))
     bench.ack(bench.length - 1)
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert not bench.all(fx.WriteCursor)
     bench.do(ev.WritesRefused(False))
     assert bench.all(fx.WriteCursor)

@@ -357,21 +357,21 @@ def test_its_server_moves_a_group_on_that_has_no_consumer() -> None:
     bench = begun()
     bench.do(ev.ConsumerLeave(1, 1))
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     bench.read_chain(stubbed(bench))
-    bench.do(ev.PassGroup(P, 1, GROUP))
+    bench.do(ev.PassConsumerGroup(P, 1, GROUP))
     bench.cursor()
     [write] = [write for write in bench.all(fx.WriteCursor) if write.record.segment_no == 2]
     assert write.record.dropped_from == make_offset(1, 0)
     bench.do(ev.CursorWritten(P, GROUP, write.serial, DONE, 9))
-    assert GROUP not in bench.part.groups
+    assert GROUP not in bench.part.consumer_groups
 
 
 def test_another_broker_asks_the_server_to_move_a_group_on() -> None:
     bench = Serving(M01, counts=(2, 1, 2))
     bench.link(M00)
     bench.read_chain(stubbed(bench))
-    bench.do(ev.PassGroup(P, 1, GROUP))
+    bench.do(ev.PassConsumerGroup(P, 1, GROUP))
     assert bench.sent(msg.PassRequest, M00) == [msg.PassRequest(P, 1, GROUP)]
     assert not bench.all(fx.WriteCursor)
 
@@ -380,11 +380,11 @@ def test_a_group_that_has_messages_left_is_not_moved_on() -> None:
     bench = begun()
     bench.do(ev.ConsumerLeave(1, 1))
     bench.persist()
-    bench.synced()
-    bench.do(ev.PassGroup(P, 1, GROUP))
+    bench.confirm_replications()
+    bench.do(ev.PassConsumerGroup(P, 1, GROUP))
     bench.cursor()
     assert not bench.all(fx.WriteCursor)
-    assert GROUP not in bench.part.groups
+    assert GROUP not in bench.part.consumer_groups
 
 
 def test_a_new_group_begins_where_the_partition_does_and_compares_the_record() -> None:
@@ -393,7 +393,7 @@ def test_a_new_group_begins_where_the_partition_does_and_compares_the_record() -
     bench.read_chain(trim(known(bench), 1, start_at(3), 1))
     bench.do(ev.ConsumerJoin(1, 2, P, "new", "consumer", ev.StartPosition.EARLIEST, False))
     bench.do(ev.CursorRead(P, "new", None, 0))
-    [write] = [write for write in bench.all(fx.WriteCursor) if write.group == "new"]
+    [write] = [write for write in bench.all(fx.WriteCursor) if write.consumer_group == "new"]
     assert (write.record.segment_no, write.record.start_index) == (1, 3)
     assert write.chain_revision == bench.part.revision > 0
 
@@ -403,7 +403,7 @@ def test_a_new_group_begins_behind_the_stubs_that_another_group_keeps() -> None:
     bench.read_chain(stubbed(bench))
     bench.do(ev.ConsumerJoin(1, 2, P, "new", "consumer", ev.StartPosition.EARLIEST, False))
     bench.do(ev.CursorRead(P, "new", None, 0))
-    [write] = [write for write in bench.all(fx.WriteCursor) if write.group == "new"]
+    [write] = [write for write in bench.all(fx.WriteCursor) if write.consumer_group == "new"]
     assert (write.record.segment_no, write.record.start_index) == (2, 0)
 
 

@@ -38,7 +38,7 @@ def ready() -> Serving:
     """All is there but the deliveries: the disk has not answered yet."""
     bench = Serving()
     bench.begin()
-    bench.part.groups["readers"].safe_reserved = 100
+    bench.part.consumer_groups["readers"].safe_reserved = 100
     bench.clear()
     return bench
 
@@ -50,8 +50,8 @@ def beat(bench: Bench, member: object = M01, refused: tuple[object, ...] = ()) -
 
 def read(bench: Serving) -> None:
     """The disk answers at last."""
-    head = bench.part.groups["readers"]
-    bench.do(ev.LogRead(head.reading, bench.batches))
+    consumer_group = bench.part.consumer_groups["readers"]
+    bench.do(ev.LogRead(consumer_group.reading, bench.batches))
 
 
 def test_a_server_whose_heartbeats_are_answered_delivers() -> None:
@@ -125,7 +125,7 @@ def test_a_restarted_server_takes_the_right_anew_though_a_peer_that_is_behind_sp
     """Else it would go on under the old `server_epoch`, and a token of its last run would be valid again (I4)."""
     one = first_chain((M10, M11))
     two = sealed_chain(one, 0, 0, (M00, M01), server=M10)
-    found = recovered(2, (), opened_run=1)
+    found = recovered(2, (), opened_member_run=1)
     bench = Bench(M00, 2, (RecoveredPartition(P, (found,), (prepared(2, (M00, M01)),), (), ()),))
     bench.link(M10)
     bench.hear(M10, msg.ChainUpdate(one, 101))
@@ -285,10 +285,10 @@ def test_a_whole_member_is_listed_when_it_has_the_control_records() -> None:
     bench.link(M01)
     bench.clear()
     bench.hear(M01, msg.EligibleRequest(P, 1))
-    (sync,) = bench.sent(msg.CursorSync, M01)
-    assert {cursor.group for cursor in sync.cursors} == {"readers"}
+    (replication,) = bench.sent(msg.ReplicateCursors, M01)
+    assert {cursor.consumer_group for cursor in replication.cursors} == {"readers"}
     assert not bench.all(fx.WriteChain)
-    bench.hear(M01, msg.CursorSynced(P, 1, sync.server_epoch, sync.serial))
+    bench.hear(M01, msg.CursorsReplicated(P, 1, replication.server_epoch, replication.serial))
     assert segment_of(bench.all(fx.WriteChain)[-1].chain, 1).eligible == (M00, M01)
 
 
@@ -297,7 +297,7 @@ def test_only_the_server_lists() -> None:
     bench.link(M10)
     bench.hear(M10, msg.EligibleRequest(P, 1))
     assert not bench.all(fx.WriteChain)
-    assert not bench.sent(msg.CursorSync)
+    assert not bench.sent(msg.ReplicateCursors)
 
 
 def test_the_master_of_an_open_segment_serves_it_at_once() -> None:
@@ -327,14 +327,14 @@ def test_a_reservation_waits_for_a_member_that_is_about_to_be_eligible() -> None
     bench.begin()
     bench.link(M01)
     bench.hear(M01, msg.EligibleRequest(P, 1))
-    sync = bench.sent(msg.CursorSync, M01)[-1]
-    bench.hear(M01, msg.CursorSynced(P, 1, sync.server_epoch, sync.serial))
+    replication = bench.sent(msg.ReplicateCursors, M01)[-1]
+    bench.hear(M01, msg.CursorsReplicated(P, 1, replication.server_epoch, replication.serial))
     assert bench.all(fx.WriteChain), "it may be eligible from now on, whether this member heard of it or not"
     bench.reads()
     bench.persist()
     bench.wait(100 * MS, (M01,))
     assert not bench.indexes()
-    bench.synced()
+    bench.confirm_replications()
     bench.wait(100 * MS, (M01,))
     assert bench.indexes()
 
@@ -347,8 +347,8 @@ def test_a_member_that_may_be_listed_counts_as_eligible_until_a_newer_record_say
     bench.begin()
     bench.link(M01)
     bench.hear(M01, msg.EligibleRequest(P, 1))
-    sync = bench.sent(msg.CursorSync, M01)[-1]
-    bench.hear(M01, msg.CursorSynced(P, 1, sync.server_epoch, sync.serial))
+    replication = bench.sent(msg.ReplicateCursors, M01)[-1]
+    bench.hear(M01, msg.CursorsReplicated(P, 1, replication.server_epoch, replication.serial))
     beat(bench)
     bench.written(UNKNOWN)
     bench.unlink(M01)

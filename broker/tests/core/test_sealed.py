@@ -211,8 +211,10 @@ def test_a_tail_copy_is_kept_until_two_whole_copies_are_listed() -> None:
 def _long_chain(count: int) -> Chain:
     """So many sealed segments on the first group, as they come from the coordinator."""
     opened = _switches(first_chain(), 1)
-    sealed = tuple(replace(opened.segments[0], no=no, attempt=attempt(no), server_epoch=no) for no in range(1, count))
-    last = replace(opened.segments[1], no=count, attempt=attempt(count), server_epoch=count)
+    sealed = tuple(
+        replace(opened.segments[0], no=no, switch_attempt=attempt(no), server_epoch=no) for no in range(1, count)
+    )
+    last = replace(opened.segments[1], no=count, switch_attempt=attempt(count), server_epoch=count)
     return replace(opened, epoch=count, segments=(*sealed, last))
 
 
@@ -266,18 +268,18 @@ def test_of_a_group_only_the_newest_control_record_is_kept() -> None:
     bench.read_chain(_long_chain(200))
     for no in range(1, 101):
         for acked in (1, 2):
-            sync = msg.CursorSync(P, no, no, no, (CursorState(no, "g", 1, acked, 10),))
-            bench.hear(M00, sync)
+            replication = msg.ReplicateCursors(P, no, no, no, (CursorState(no, "g", 1, acked, 10),))
+            bench.hear(M00, replication)
     assert list(bench.part.cursors.values()) == [CursorState(100, "g", 1, 2, 10)]
     late = (CursorState(7, "g", 1, 5, 10),)
-    bench.hear(M00, msg.CursorSync(P, 7, 7, 7, late))
+    bench.hear(M00, msg.ReplicateCursors(P, 7, 7, 7, late))
     assert bench.part.cursors["g"].segment_no == 100, "a server that serves no more"
     again = CursorState(3, "g", 2, 0, 0)  # in a new epoch it may begin anywhere
-    bench.hear(M00, msg.CursorSync(P, 3, 3, 3, (again,)))
+    bench.hear(M00, msg.ReplicateCursors(P, 3, 3, 3, (again,)))
     assert list(bench.part.cursors.values()) == [again]
     found = tuple(CursorState(no, "g", 1, 1, 1) for no in range(1, 50))
     start = Bench(M01, 2, (RecoveredPartition(P, (), (), (), (*found, CursorState(4, "h", 1, 1, 1))),))
-    assert [(c.segment_no, c.group) for c in start.part.cursors.values()] == [(49, "g"), (4, "h")], (
+    assert [(c.segment_no, c.consumer_group) for c in start.part.cursors.values()] == [(49, "g"), (4, "h")], (
         "and what is on the disk"
     )
 
@@ -287,7 +289,7 @@ def test_the_disk_keeps_only_the_newest_control_record_too() -> None:
     bench.link(M00)
     bench.read_chain(_long_chain(200))
     for no in (3, 4):
-        bench.hear(M00, msg.CursorSync(P, no, no, no, (CursorState(no, "g", 1, 1, 1),)))
+        bench.hear(M00, msg.ReplicateCursors(P, no, no, no, (CursorState(no, "g", 1, 1, 1),)))
     assert bench.writes(DropCursor) == [DropCursor(P, 3, "g")]
     found = (CursorState(3, "g", 1, 1, 1), CursorState(4, "g", 1, 1, 1), CursorState(4, "h", 1, 1, 1))
     start = Bench(M01, 2, (RecoveredPartition(P, (), (), (), found),))
@@ -300,9 +302,9 @@ def test_control_records_of_a_deleted_group_are_forgotten_below_the_floor_only()
     bench.do(ev.ListCursors(1, (0, ""), 5, 100))
     bench.do(ev.ListCursors(2, (0, ""), 5, 1))
     bench.do(ev.ListCursors(3, (P, "g"), 5, 100))
-    listed = {effect.request: [group for _, group in effect.groups] for effect in bench.all(fx.CursorsListed)}
+    listed = {effect.request: [group for _, group in effect.consumer_groups] for effect in bench.all(fx.CursorsListed)}
     assert listed == {1: ["g", "h"], 2: ["g"], 3: ["h"]}
     for group in "fgh":
-        bench.do(ev.ForgetGroup(P, group, 5))
-    assert [write.group for write in bench.writes(DropCursor)] == ["g", "h"]
+        bench.do(ev.ForgetConsumerGroup(P, group, 5))
+    assert [write.consumer_group for write in bench.writes(DropCursor)] == ["g", "h"]
     assert list(bench.part.cursors) == ["f"], "it was made again, in an epoch above the floor"

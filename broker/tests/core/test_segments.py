@@ -79,8 +79,8 @@ def test_the_digest_of_a_segment_says_all_of_it() -> None:
     said = segments_module._digest(first)
     assert segments_module._digest(_FIRST) != said
     values = {
-        "members": (M10,), "eligible": (), "tail_copies": (M10,), "server": M10, "attempt": b"other", "group": "g9",
-        "state": type(_FIRST.state).LOST, "incomplete_table": True, "records_lost": True,
+        "members": (M10,), "eligible": (), "tail_copies": (M10,), "server": M10, "switch_attempt": b"other",
+        "broker_group": "g9", "state": type(_FIRST.state).LOST, "incomplete_table": True, "records_lost": True,
         "begin": Start(7, 7, 8),
     }  # fmt: skip
     for name in names:

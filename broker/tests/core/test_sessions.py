@@ -12,7 +12,7 @@ STANDBY, THIRD = 8, 7
 SESSION_MS = 2000
 
 
-def group_of(*standbys: int) -> Serving:
+def broker_group_of(*standbys: int) -> Serving:
     """The consumer of `STREAM` is active and has been given everything."""
     bench = Serving()
     bench.begin()
@@ -24,7 +24,7 @@ def group_of(*standbys: int) -> Serving:
 
 
 def active_stream(bench: Serving) -> int:
-    active = bench.part.groups[GROUP].active
+    active = bench.part.consumer_groups[GROUP].active
     assert active is not None
     return active.stream
 
@@ -37,7 +37,7 @@ def pass_time(bench: Serving, half_seconds: int, *pinging: int) -> None:
 
 
 def test_a_silent_consumer_gives_way_after_twice_its_session() -> None:
-    bench = group_of(STANDBY)
+    bench = broker_group_of(STANDBY)
     pass_time(bench, 4, STREAM, STANDBY)
     pass_time(bench, 7, STANDBY)
     assert active_stream(bench) == STREAM, "it may still give the old deliveries to its application"
@@ -46,12 +46,12 @@ def test_a_silent_consumer_gives_way_after_twice_its_session() -> None:
     (revoked,) = bench.delivered(fx.Revoked)
     assert isinstance(revoked.error, errors.NotServingError), "retriable: it may join again"
     bench.deliver()
-    assert bench.delivered(fx.Batches)[-1].attempt == 2
+    assert bench.delivered(fx.Batches)[-1].delivery_attempt == 2
 
 
 def test_one_look_does_not_decide() -> None:
     """A broker that was frozen itself reads the heartbeats after its first look."""
-    bench = group_of(STANDBY)
+    bench = broker_group_of(STANDBY)
     pass_time(bench, 4, STREAM, STANDBY)
     pass_time(bench, 9, STANDBY)
     pass_time(bench, 10, STREAM, STANDBY)
@@ -59,7 +59,7 @@ def test_one_look_does_not_decide() -> None:
 
 
 def test_nobody_waits_for_a_consumer_without_a_standby_that_lives() -> None:
-    bench = group_of(STANDBY, THIRD)
+    bench = broker_group_of(STANDBY, THIRD)
     pass_time(bench, 4, STREAM, STANDBY, THIRD)
     pass_time(bench, 40)
     assert active_stream(bench) == STREAM, "all are silent: as likely it is this broker that hears nothing"
@@ -68,19 +68,19 @@ def test_nobody_waits_for_a_consumer_without_a_standby_that_lives() -> None:
 
 
 def test_a_consumer_of_an_older_version_keeps_its_place() -> None:
-    bench = group_of(STANDBY)
+    bench = broker_group_of(STANDBY)
     pass_time(bench, 60, STANDBY)
     assert active_stream(bench) == STREAM
 
 
 def test_a_group_without_standbys_is_not_looked_at() -> None:
-    bench = group_of()
+    bench = broker_group_of()
     pass_time(bench, 20, STREAM)
     assert not [timer for timer in bench.core.state.timers.heap if timer.kind == "session"]
 
 
 def test_a_stream_that_has_ended_leaves_nothing() -> None:
-    bench = group_of(STANDBY)
+    bench = broker_group_of(STANDBY)
     pass_time(bench, 1, STREAM, STANDBY)
     assert set(bench.core.state.streams.heard) == {STREAM, STANDBY}
     bench.do(ev.ConsumerGone(STREAM))

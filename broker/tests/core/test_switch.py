@@ -77,7 +77,7 @@ def prepare_answers(bench: Bench, *members: MemberId, run: int = 1, refusal: str
     """Members answer the last prepare request."""
     request = asked_to_prepare(bench)[-1][1]
     for member in members:
-        bench.hear(member, msg.PrepareAnswer(P, request.segment_no, request.attempt, run, refusal))
+        bench.hear(member, msg.PrepareAnswer(P, request.segment_no, request.switch_attempt, run, refusal))
 
 
 def written_chain(bench: Bench) -> Chain:
@@ -232,11 +232,11 @@ def test_the_record_names_the_attempt_and_each_group_has_its_own() -> None:
     first = asked_to_prepare(bench)[-1][1]
     prepare_answers(bench, M10, refusal="voided")
     second = asked_to_prepare(bench)[-1][1]
-    assert second.attempt != first.attempt
+    assert second.switch_attempt != first.switch_attempt
     assert second.members in ((M20, M21), (M21, M20))
     bench.persist()
     prepare_answers(bench, M21)
-    assert written_chain(bench).open_segment.attempt == second.attempt
+    assert written_chain(bench).open_segment.switch_attempt == second.switch_attempt
 
 
 def test_answers_to_another_attempt_do_not_count() -> None:
@@ -328,14 +328,14 @@ def nobody() -> Bench:
 def test_without_a_certificate_a_silent_segment_is_not_opened_over() -> None:
     bench = nobody()
     (read,) = bench.all(fx.ReadCertificate)
-    assert (read.run.member, read.run.run) == (M00, 1)
-    bench.do(ev.CertificateRead(P, read.run, False))
+    assert (read.member_run.member, read.member_run.run) == (M00, 1)
+    bench.do(ev.CertificateRead(P, read.member_run, False))
     bench.clear()
     for _ in range(20):
         bench.wait(SECOND // 4, (M10, M11, M21))
         bench.read_chain(first_chain())
         for read in bench.all(fx.ReadCertificate)[-1:]:
-            bench.do(ev.CertificateRead(P, read.run, False))
+            bench.do(ev.CertificateRead(P, read.member_run, False))
     assert not asked_to_prepare(bench)
     assert not bench.all(fx.WriteChain)
     assert len(bench.all(fx.ReadCertificate)) > 1, "it looks again"
@@ -343,13 +343,13 @@ def test_without_a_certificate_a_silent_segment_is_not_opened_over() -> None:
 
 def test_an_unknown_certificate_is_none() -> None:
     bench = nobody()
-    bench.do(ev.CertificateRead(P, bench.all(fx.ReadCertificate)[0].run, None))
+    bench.do(ev.CertificateRead(P, bench.all(fx.ReadCertificate)[0].member_run, None))
     assert not asked_to_prepare(bench)
 
 
 def test_with_a_certificate_it_is_opened_over_and_the_transaction_compares_it() -> None:
     bench = nobody()
-    run = bench.all(fx.ReadCertificate)[0].run
+    run = bench.all(fx.ReadCertificate)[0].member_run
     bench.do(ev.CertificateRead(P, run, True))
     assert all(request.incomplete_table for _, request in asked_to_prepare(bench))
     assert all(request.table == NO_TABLE and request.tail is None for _, request in asked_to_prepare(bench))
@@ -370,7 +370,7 @@ def test_the_certificate_of_a_later_run_of_the_disk_will_do_and_is_compared(
 ) -> None:
     """An earlier run's, or another disk's, says nothing of the run that may still acknowledge."""
     bench = nobody()
-    assert bench.all(fx.ReadCertificate)[0].run == RunId(M00, 1)
+    assert bench.all(fx.ReadCertificate)[0].member_run == RunId(M00, 1)
     bench.do(ev.CertificateRead(P, RunId(*proof), True))
     assert bool(asked_to_prepare(bench)) == is_proof
     if is_proof:
@@ -550,8 +550,10 @@ def test_the_target_prepares_before_anybody_waits() -> None:
     bench.hear(M00, fence_answer(1, request.switch, 4, unbroken=True, commit=4))
     again = [prepare for _, prepare in asked_to_prepare(bench)]
     assert {prepare.members for prepare in again} == {first[1].members}
-    assert all(prepare.attempt != first[1].attempt for prepare in again), "with the table, under another attempt"
-    assert all(prepare.replaces == (first[1].attempt,) for prepare in again), "the rehearsal is forgotten"
+    assert all(prepare.switch_attempt != first[1].switch_attempt for prepare in again), (
+        "with the table, under another attempt"
+    )
+    assert all(prepare.replaces == (first[1].switch_attempt,) for prepare in again), "the rehearsal is forgotten"
 
 
 @pytest.mark.parametrize("how", ["link", "refusal", "silence"])
@@ -735,7 +737,7 @@ def test_a_partition_is_made_on_the_first_group_that_answers() -> None:
     prepare_answers(bench, M10, M11)
     write = bench.all(fx.WriteChain)[-1]
     assert (write.revision, write.chain.epoch, write.chain.open_segment.no) == (0, 1, 1)
-    assert write.chain.open_segment.group == "g1"
+    assert write.chain.open_segment.broker_group == "g1"
     bench.written(DONE)
     assert [(effect.request, effect.error) for effect in bench.all(fx.Resolved)] == [(4, None)]
 
@@ -897,7 +899,7 @@ def test_members_get_longer_to_write_a_larger_table(producer_count: int) -> None
     bench.wait(allowed_us - 1, (M00, M01, M10, M11, M21))
     assert asked_to_prepare(bench)[-1][1] == request, "the same try goes on"
     prepare_answers(bench, M10, M11)
-    assert written_chain(bench).open_segment.attempt == request.attempt
+    assert written_chain(bench).open_segment.switch_attempt == request.switch_attempt
 
 
 def test_a_switch_whose_members_are_always_a_little_too_slow_comes_to_an_end() -> None:
@@ -917,7 +919,7 @@ def test_a_switch_whose_members_are_always_a_little_too_slow_comes_to_an_end() -
             request = asked_to_prepare(bench)[-1][1]
             bench.wait(took_us, all_others)
             for member in set(request.members) & set(all_others):
-                bench.hear(member, msg.PrepareAnswer(P, 2, request.attempt, 1, ""))
+                bench.hear(member, msg.PrepareAnswer(P, 2, request.switch_attempt, 1, ""))
         elif running.phase is SwitchPhase.WRITING:
             return
         else:

@@ -49,9 +49,9 @@ def test_an_attempt_that_members_may_forget_is_not_used_again() -> None:
     one = asked_in_a_try(bench, M01, LIVE)
     two = asked_in_a_try(bench, M00, TABLE, unbroken=True)
     three = asked_in_a_try(bench, M01, LIVE)
-    assert one.attempt in two.replaces
-    assert two.attempt in three.replaces
-    assert three.attempt not in (one.attempt, two.attempt)
+    assert one.switch_attempt in two.replaces
+    assert two.switch_attempt in three.replaces
+    assert three.switch_attempt not in (one.switch_attempt, two.switch_attempt)
 
 
 def test_a_preparation_that_waited_for_blocks_drops_nothing_when_they_come() -> None:

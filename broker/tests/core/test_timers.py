@@ -64,7 +64,7 @@ def test_several_groups_that_wait_for_the_right_poll_no_more_often_than_one() ->
             bench.do(ev.ConsumerJoin(1, 10 + number, P, name, "c", ev.StartPosition.EARLIEST, False))
             bench.do(ev.CursorRead(P, name, ev.CursorRecord(1, 1, 0, TOPIC), 5))
         bench.persist()
-        bench.synced()
+        bench.confirm_replications()
         bench.unlink(M01)
         counts.append(events_in(bench, 5 * SECOND))
     assert counts[1] < 2 * counts[0]
@@ -85,7 +85,7 @@ def test_a_standing_complaint_about_a_server_does_not_multiply_polls() -> None:
             assert read.partition == P
             bench.read_chain(bench.chain)
         for cursor in bench.all(fx.ReadCursor):
-            bench.do(ev.CursorRead(P, cursor.group, ev.CursorRecord(1, 1, 0, TOPIC), 5))
+            bench.do(ev.CursorRead(P, cursor.consumer_group, ev.CursorRecord(1, 1, 0, TOPIC), 5))
 
 
 def test_a_fenced_segment_is_looked_after_again_and_again_but_seldom() -> None:
@@ -124,7 +124,7 @@ def test_a_partition_that_was_only_asked_about_is_forgotten(kind: str) -> None:
         bench.do(ev.ResolveProducer(1, P, None, bench.now_us + 100 * MS))
         bench.read_chain(first_chain())
     elif kind == "describe":
-        bench.do(ev.DescribeGroup(1, P, GROUP))
+        bench.do(ev.DescribeConsumerGroup(1, P, GROUP))
         bench.read_chain(first_chain())
         bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(1, 1, 0, TOPIC), 5))
     elif kind == "fence":

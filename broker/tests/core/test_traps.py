@@ -238,7 +238,7 @@ def test_the_last_acks_of_a_consumer_that_leaves_are_kept() -> None:
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.wait(SECOND, (M01,))
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert bench.part.cursors[GROUP].acked == 3
 
 
@@ -273,7 +273,7 @@ def test_a_planned_switch_whose_master_dies_asks_the_others_and_opens_nothing_ov
     bench.read_chain(first_chain())
     for member in (M11, M20, M21):
         for prepare in bench.sent(msg.PrepareRequest, member):
-            bench.hear(member, msg.PrepareAnswer(P, 2, prepare.attempt, 1, ""))
+            bench.hear(member, msg.PrepareAnswer(P, 2, prepare.switch_attempt, 1, ""))
     bench.persist()
     (request,) = bench.sent(msg.QuiesceRequest)
     bench.hear(M00, msg.QuiesceAnswer(P, 1, request.switch, True))
@@ -281,7 +281,7 @@ def test_a_planned_switch_whose_master_dies_asks_the_others_and_opens_nothing_ov
     bench.clear()
     bench.wait(2 * SECOND, others)
     for read in bench.all(fx.ReadCertificate):
-        bench.do(ev.CertificateRead(P, read.run, True))
+        bench.do(ev.CertificateRead(P, read.member_run, True))
     bench.read_chain(first_chain())
     assert bench.sent(msg.FenceRequest, M01)
     assert not [prepare for prepare in bench.sent(msg.PrepareRequest) if prepare.incomplete_table]
@@ -292,12 +292,12 @@ def test_an_answer_to_an_earlier_run_or_another_segment_confirms_no_control_reco
     bench.begin()
     bench.reads()
     bench.persist()
-    head = bench.part.groups[GROUP]
-    assert head.syncs
-    bench.hear(M01, msg.CursorSynced(P, 1, 1, 1_000_000))
-    bench.hear(M01, msg.CursorSynced(P, 1, head.server_epoch - 1, max(head.syncs)))
-    bench.hear(M01, msg.CursorSynced(P, 2, head.server_epoch, max(head.syncs)))
-    assert head.syncs
+    consumer_group = bench.part.consumer_groups[GROUP]
+    assert consumer_group.replications
+    bench.hear(M01, msg.CursorsReplicated(P, 1, 1, 1_000_000))
+    bench.hear(M01, msg.CursorsReplicated(P, 1, consumer_group.server_epoch - 1, max(consumer_group.replications)))
+    bench.hear(M01, msg.CursorsReplicated(P, 2, consumer_group.server_epoch, max(consumer_group.replications)))
+    assert consumer_group.replications
 
 
 def test_a_member_that_becomes_eligible_has_the_newest_control_records() -> None:
@@ -305,8 +305,8 @@ def test_a_member_that_becomes_eligible_has_the_newest_control_records() -> None
     bench.begin()
     bench.link(M01)
     bench.hear(M01, msg.EligibleRequest(P, 1))
-    sync = bench.sent(msg.CursorSync, M01)[-1]
-    bench.hear(M01, msg.CursorSynced(P, 1, sync.server_epoch, sync.serial))
+    replication = bench.sent(msg.ReplicateCursors, M01)[-1]
+    bench.hear(M01, msg.CursorsReplicated(P, 1, replication.server_epoch, replication.serial))
     write = bench.all(fx.WriteChain)[-1]
     assert M01 in segment_of(write.chain, 1).eligible
     bench.unlink(M01)  # what follows does not reach it
@@ -317,7 +317,7 @@ def test_a_member_that_becomes_eligible_has_the_newest_control_records() -> None
     delivered = bool(bench.indexes())
     reserved = bench.part.cursors[GROUP].reserved
     bench.do(ev.ChainWritten(P, write.serial, DONE, 500))
-    known = [cursor for sync in bench.sent(msg.CursorSync, M01) for cursor in sync.cursors]
+    known = [cursor for replication in bench.sent(msg.ReplicateCursors, M01) for cursor in replication.cursors]
     assert any(cursor.reserved >= reserved for cursor in known) or not delivered
 
 
@@ -356,10 +356,10 @@ def test_a_stale_master_and_a_member_that_knows_nothing_do_not_talk_without_a_pa
     bench.link(M01)
     bench.clear()
     bench.hear(M01, msg.ReplicateRefused(P, 1, attempt(1), "not opened"))
-    assert not bench.sent(msg.ResumeReplica)
+    assert not bench.sent(msg.TailRequest)
     assert bench.all(fx.ReadChain)
     bench.wait(10 * MS, (M01,))
-    assert bench.sent(msg.ResumeReplica, M01)
+    assert bench.sent(msg.TailRequest, M01)
 
 
 def test_a_prepared_member_looks_what_became_of_the_attempt() -> None:
@@ -376,11 +376,11 @@ def test_a_prepared_member_looks_what_became_of_the_attempt() -> None:
 
 def test_to_describe_a_group_does_not_make_it() -> None:
     bench = Serving()
-    bench.do(ev.DescribeGroup(1, P, GROUP))
+    bench.do(ev.DescribeConsumerGroup(1, P, GROUP))
     bench.read_chain(bench.chain)
     bench.do(ev.CursorRead(P, GROUP, None, 0))
     assert not bench.all(fx.WriteCursor)
-    assert bench.all(fx.GroupDescribed)[0].error is not None
+    assert bench.all(fx.ConsumerGroupDescribed)[0].error is not None
 
 
 def test_a_server_that_is_known_to_be_replaced_gets_no_control_record_confirmed() -> None:
@@ -390,9 +390,9 @@ def test_a_server_that_is_known_to_be_replaced_gets_no_control_record_confirmed(
     bench.link(M00)
     stale = bench.chain.segments[0].server_epoch - 1
     bench.clear()
-    bench.hear(M00, msg.CursorSync(P, 1, stale, 3, (CursorState(1, GROUP, 1, 4, 4),)))
+    bench.hear(M00, msg.ReplicateCursors(P, 1, stale, 3, (CursorState(1, GROUP, 1, 4, 4),)))
     bench.persist()
-    assert not bench.sent(msg.CursorSynced)
+    assert not bench.sent(msg.CursorsReplicated)
     assert bench.part.cursor_in(1, GROUP) is None
 
 
@@ -413,13 +413,13 @@ def test_consumers_and_questions_of_a_deleted_topic_are_answered_and_nothing_is_
     assert [type(event.error) for event in refused] == [errors.UnknownTopicError] * 2
     bench.clear()
     bench.do(ev.ResolveConsumer(7, P, GROUP, 1, ev.StartPosition.EARLIEST, bench.now_us + 10 * SECOND))
-    bench.do(ev.DescribeGroup(8, P, GROUP))
+    bench.do(ev.DescribeConsumerGroup(8, P, GROUP))
     bench.join(3)
     bench.do(ev.CursorRead(P, GROUP, None, 0))
     bench.read_chain(None)
     (resolved,) = bench.all(fx.ConsumerResolved)
     assert isinstance(resolved.error, errors.UnknownTopicError)
-    assert isinstance(bench.all(fx.GroupDescribed)[0].error, errors.UnknownTopicError)
+    assert isinstance(bench.all(fx.ConsumerGroupDescribed)[0].error, errors.UnknownTopicError)
     assert isinstance(bench.delivered(fx.SubscriptionRefused)[0].error, errors.UnknownTopicError)
     bench.clear()
     bench.wait(10 * SECOND, (M01,))

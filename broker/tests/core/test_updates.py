@@ -27,9 +27,11 @@ def long_chain(count: int) -> Chain:
     """So many segments on the first group, all but the last of them sealed."""
     first = sealed_chain(first_chain(), 0, 0, members=(M00, M01))
     sealed, last = first.segments
-    segments = tuple(replace(sealed, no=no, attempt=attempt(no), server_epoch=no) for no in range(1, count))
+    segments = tuple(replace(sealed, no=no, switch_attempt=attempt(no), server_epoch=no) for no in range(1, count))
     return replace(
-        first, epoch=count, segments=(*segments, replace(last, no=count, attempt=attempt(count), server_epoch=count))
+        first,
+        epoch=count,
+        segments=(*segments, replace(last, no=count, switch_attempt=attempt(count), server_epoch=count)),
     )
 
 

@@ -34,17 +34,18 @@ MEMBERS = {member.broker: member for _, members in GROUPS for member in members}
 ENUMS = {item.name: item for kind in (ev.WriteOutcome, ev.StartPosition, ev.AckLevel) for item in kind}
 WORDS: dict[str, object] = {"yes": True, "no": False, "none": None}
 UNITS = {"ms": 1_000, "s": SECOND, "h": 3_600 * SECOND}
-ECHOED = ("attempt", "serial", "server_epoch", "settle", "switch")
+ECHOED = ("switch_attempt", "serial", "server_epoch", "settle", "switch")
 """Fields that an answer repeats from the question."""
 LEFT_OUT = {
-    "attempt", "checksum", "digest", "partition", "request", "sealed_bytes", "sealed_checksum", "serial", "settle",
-    "switch", "tail_checksum", "topic", "window", "windows",
+    "checksum", "delivery_attempt", "digest", "partition", "request", "sealed_bytes", "sealed_checksum", "serial",
+    "settle", "switch", "switch_attempt", "tail_checksum", "topic", "window", "windows",
 }  # fmt: skip
 """Fields that no transcript shows: ids, checksums, and what is the same in all lines."""
-LEFT_OUT_OF_SEGMENTS = {"append_floor_ms", "group", "master_run", "no", "opened_at_ms", "sealed_at_ms", "state"}
+LEFT_OUT_OF_SEGMENTS = {"append_floor_ms", "broker_group", "master_run", "no", "opened_at_ms", "sealed_at_ms", "state"}
 BEATS = (msg.Heartbeat, msg.HeartbeatAnswer, msg.LaneProbe)
 BENCH_VERBS = (
-    "ack", "append", "follow", "join", "open", "persist", "prepare", "reads", "synced", "unlink", "written",
+    "ack", "append", "confirm_replications", "follow", "join", "open", "persist", "prepare", "reads", "unlink",
+    "written",
 )  # fmt: skip
 """Verbs that are methods of `Bench` or `Serving`."""
 
@@ -168,7 +169,7 @@ class Transcript:
             for sent in reversed(self.bench.sent(object, sender)):
                 if hasattr(sent, name):
                     return getattr(sent, name)
-        if name == "attempt":
+        if name == "switch_attempt":
             return support.attempt(given["segment_no"])
         empty = {"bytes": b"-" * 16, "bool": False, "str": "", "Table": NO_TABLE}
         return empty.get(kind, () if kind.startswith("tuple") else None if kind.endswith("None") else 0)

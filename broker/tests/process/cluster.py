@@ -129,8 +129,8 @@ class Cluster:
             return 0, ""
         try:
             writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            return (int(head.split()[1]), body.decode()) if head else (0, "")
+            header, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            return (int(header.split()[1]), body.decode()) if header else (0, "")
         finally:
             writer.close()
 

@@ -73,7 +73,7 @@ class Watching:
     def __init__(self, peer: Peer) -> None:
         who = peer.identity
         self.stalled: list[object] = []
-        self._core = BrokerCore(self.CONFIG, who.member, who.run, bytes(12), lambda *_: 0)
+        self._core = BrokerCore(self.CONFIG, who.member, who.member_run, bytes(12), lambda *_: 0)
         self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
         self._links = peer.links
@@ -268,7 +268,7 @@ async def test_a_link_with_a_stalled_lane_ends_and_is_made_anew(peers: Peers, la
     await b.until(lambda: bool(b.ups()))
     watching = Watching(a), Watching(b)
     for peer, other in ((a, b), (b, a)):  # they were not watched when it came up
-        peer.hears(LinkUp(other.identity.member.broker, other.identity.member, other.identity.run, 1))
+        peer.hears(LinkUp(other.identity.member.broker, other.identity.member, other.identity.member_run, 1))
     assert len(a.ups()) == len(b.ups()) == 1
     peers.stall("a", "b", lane)
     await a.until(lambda: len(a.ups()) > 1)

@@ -67,8 +67,8 @@ cursors = st.lists(st.builds(CursorState, u32, texts, u63, u63, u63), max_size=3
 segments = st.builds(
     Segment,
     no=u32,
-    attempt=ids16,
-    group=texts,
+    switch_attempt=ids16,
+    broker_group=texts,
     members=st.lists(members, min_size=1, max_size=3).map(tuple),
     master_run=u63,
     state=st.sampled_from(SegmentState),
@@ -104,7 +104,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "segment_no": u32,
     "checksum": u32,
     "switch": ids16,
-    "attempt": ids16,
+    "switch_attempt": ids16,
     "producer": ids16,
     "settle": ids16,
     "members": st.lists(members, max_size=3).map(tuple),
@@ -138,7 +138,7 @@ BY_KIND_AND_NAME: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (m.BlockAnswer, "contents"): st.lists(st.binary(min_size=48, max_size=48), max_size=3).map(tuple),
     (m.CopyAnswer, "table"): st.none() | tables,
     (m.TableAnswer, "table"): st.none() | tables,
-    (m.ReplicaTail, "tail"): u63,
+    (m.TailAnswer, "tail"): u63,
 }
 BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     int: u63,

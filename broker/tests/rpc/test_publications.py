@@ -143,8 +143,8 @@ class Owner:
         self.coordinator = MemoryCoordinator(MemoryStore())
         self.keys = Keys("c")
         self.listed: list[int] = []
-        self.directory = SimpleNamespace(groups=lambda: {"g": ("b",)}, members={})
-        self.heads: list[records_pb2.ChainRecord] = []
+        self.directory = SimpleNamespace(broker_groups=lambda: {"g": ("b",)}, members={})
+        self.records: list[records_pb2.ChainRecord] = []
         self.servicer = PublicationsServicer(*cast(Any, (self, None, None, self, None, None)))
 
     def check_understood(self) -> None: ...
@@ -152,8 +152,8 @@ class Owner:
     async def topic(self, name: str) -> Any:
         return SimpleNamespace(incarnation={"orders": "ab" * 16, "others": "cd" * 16}[name])
 
-    async def chain_heads(self, partitions: Any) -> list[records_pb2.ChainRecord]:
-        return self.heads[: len(partitions)]
+    async def chain_records(self, partitions: Any) -> list[records_pb2.ChainRecord]:
+        return self.records[: len(partitions)]
 
     def route_of(self, chain: Any) -> common_pb2.Route:
         return common_pb2.Route(partition_id=chain.partition, segment=chain.open_segment.no)
@@ -194,13 +194,13 @@ async def test_where_to_stage_is_told_from_the_newest_segments_alone() -> None:
     for partition in (90, 91):
         record = records_pb2.ChainRecord(partition_id=partition, epoch=9, page_count=3)
         record.segments.add(no=200 + partition, group="g", members=[member], state=records_pb2.SEGMENT_STATE_OPEN)
-        owner.heads.append(record)
+        owner.records.append(record)
     topic = records_pb2.TopicRecord(name="_stage", state=records_pb2.TOPIC_STATE_READY, partition_ids=[90, 91])
     await owner.coordinator.txn((), [Put(owner.keys.topic("_stage"), topic.SerializeToString())])
     answer = await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
     assert [route.segment for route in answer.stage.routes] == [290, 291]
     assert list(answer.groups) == ["g", "g"]
-    owner.heads.pop()
+    owner.records.pop()
     with pytest.raises(RefusedError):
         await owner.servicer.PrepareStaging(publications_pb2.PrepareStagingRequest(), Call())
 

@@ -123,7 +123,7 @@ class Cluster:
             raise errors.UnknownTopicError(name)
         return records_pb2.TopicRecord.FromString(item.value)
 
-    async def chain_heads(self, partitions: Sequence[int]) -> list[Any]:
+    async def chain_records(self, partitions: Sequence[int]) -> list[Any]:
         member = SimpleNamespace(broker=self.master)
         segment = SimpleNamespace(no=5, members=[member])
         return [SimpleNamespace(partition_id=partition, segments=[segment]) for partition in partitions]

@@ -46,7 +46,7 @@ class Cluster:
         self.identity = SimpleNamespace(member=OWN)
         self.holders = {THIRD.broker}
         self.asked: list[str] = []  # brokers
-        self.heads_read = 0
+        self.records_read = 0
         self.is_away = False  # the coordinator
         self.staging = Staging(cast(Any, self), cast(Any, self), Places(cast(Any, self), cast(Any, None)))
 
@@ -57,10 +57,10 @@ class Cluster:
             self.known = self.newest  # the core reads it
         return PartitionSurveyed(1, self.known, None, False, None)
 
-    async def chain_heads(self, partitions: Sequence[int]) -> list[records_pb2.ChainRecord]:
+    async def chain_records(self, partitions: Sequence[int]) -> list[records_pb2.ChainRecord]:
         if self.is_away:
             raise errors.CoordinatorUnavailableError("away")
-        self.heads_read += 1
+        self.records_read += 1
         return [records_pb2.ChainRecord(partition_id=id_, epoch=self.newest.epoch) for id_ in partitions]
 
     async def publications(self, broker: str, _method: str, _request: Any, _deadline_s: float) -> Any:
@@ -79,7 +79,7 @@ async def test_what_the_known_chain_does_not_have_is_looked_for_in_the_newest(kn
     """This broker has the first segment, so no broker told it of the third segment, or where the batch is by now."""
     cluster = Cluster(known, chain_of(9, OWN, OTHER, THIRD))
     assert (await cluster.staging.read(STAGED)).body == b"x"
-    assert cluster.heads_read == 1
+    assert cluster.records_read == 1
 
 
 async def test_what_the_known_chain_has_needs_no_coordinator() -> None:
@@ -94,5 +94,5 @@ async def test_what_nobody_gives_is_not_called_gone_and_not_looked_up_each_time(
     for _ in range(3):
         with pytest.raises(errors.UnavailableError):
             await cluster.staging.read(STAGED)
-    assert cluster.heads_read == 1
+    assert cluster.records_read == 1
     assert cluster.asked == [THIRD.broker] * 3

@@ -59,7 +59,7 @@ def switched(chain: Chain, times: int) -> Chain:
 @cache
 def longer(count: int) -> Chain:
     """A chain of `count` segments."""
-    last = replace(CHAIN.open_segment, attempt=bytes(16), members=(A, B), server=A, eligible=(A, B))
+    last = replace(CHAIN.open_segment, switch_attempt=bytes(16), members=(A, B), server=A, eligible=(A, B))
     sealed = replace(last, state=State.SEALED, sealed_len=10, sealed_checksum=5)
     older = tuple(replace(sealed, no=no, base=10 * (no - 1)) for no in range(1, count))
     chain = replace(CHAIN, segments=(*older, replace(last, no=count, base=10 * (count - 1))), epoch=max(CHAIN.epoch, 9))

@@ -12,7 +12,7 @@ from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.values.effects import Resolved
 from seriatim_broker.core.values.events import PlanSwitch
-from seriatim_broker.core.values.placement import DEFAULT_SPEC, GroupSpec, Intent
+from seriatim_broker.core.values.placement import DEFAULT_SPEC, BrokerGroupSpec, Intent
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime.balancer import FAILURES_MAX, Balancer, BalancerSettings
@@ -50,11 +50,11 @@ class World:
             f"g{number}": tuple(MemberId(f"g{number}-{slot}", f"disk-{number}-{slot}") for slot in range(2))
             for number in range(group_count)
         }
-        self.runs = {member.broker: 1 for members in self.members.values() for member in members}
+        self.member_runs = {member.broker: 1 for members in self.members.values() for member in members}
         self.gone: set[str] = set()
-        self.specs: dict[str, GroupSpec] = {}
+        self.specs: dict[str, BrokerGroupSpec] = {}
         self.load: dict[int, int] = {}
-        self.heads: dict[int, tuple[str, int]] = {}
+        self.open_segments: dict[int, tuple[str, int]] = {}
         self.silent: set[str] = set()
         self.seconds = 10.0
         self.asked: list[str] = []
@@ -68,15 +68,15 @@ class World:
 
     # what the balancer asks of the directory, of masters, and of the driver
 
-    def groups(self) -> dict[str, tuple[MemberId, ...]]:
+    def broker_groups(self) -> dict[str, tuple[MemberId, ...]]:
         return self.members
 
-    def spec(self, group: str) -> GroupSpec:
+    def spec(self, group: str) -> BrokerGroupSpec:
         return self.specs.get(group, DEFAULT_SPEC)
 
-    def run_of(self, broker: str) -> RunId:
+    def member_run_of(self, broker: str) -> RunId:
         member = next(member for members in self.members.values() for member in members if member.broker == broker)
-        return RunId(member, self.runs[broker])
+        return RunId(member, self.member_runs[broker])
 
     def on_change(self, changed: Callable[[], None]) -> None:
         self.listeners.append(changed)
@@ -91,7 +91,7 @@ class World:
             raise UnavailableError("silent")
         mine = {
             PartitionId(id_): (0, self.load[id_] * 10)
-            for id_, (group, slot) in self.heads.items()
+            for id_, (group, slot) in self.open_segments.items()
             if f"{group}-{slot}" == broker
         }
         seconds, self.seconds = self.seconds, 10.0
@@ -108,19 +108,19 @@ class World:
         self.switches.append(event)
         self.clock.now_s += MOVE_S
         if self.error is None:
-            self.put(event.partition, event.target_group, int(event.target_master[-1]))
+            self.put(event.partition, event.target_broker_group, int(event.target_master[-1]))
         self._replies[event.request](Resolved(event.request, None, self.error))
 
     # what tests do
 
     def put(self, partition: int, group: str, slot: int = 0, load: int | None = None) -> None:
         """The open segment is there from now on."""
-        self.heads[partition] = (group, slot)
+        self.open_segments[partition] = (group, slot)
         if load is not None:
             self.load[partition] = load
         members = self.members[group]
         members = (*members[slot:], *members[:slot])
-        segment = replace(CHAIN.open_segment, group=group, members=members, opened_at_ms=self.clock.wall_ms())
+        segment = replace(CHAIN.open_segment, broker_group=group, members=members, opened_at_ms=self.clock.wall_ms())
         chain = replace(CHAIN, partition=PartitionId(partition), segments=(segment,))
         self.store.txn((), [Put(KEYS.chain(PartitionId(partition)), chain_to_record(chain).SerializeToString())], ())
 
@@ -132,7 +132,7 @@ class World:
             listener()
 
     def on(self, group: str) -> int:
-        return sum(at == group for at, _ in self.heads.values())
+        return sum(at == group for at, _ in self.open_segments.values())
 
 
 def uneven(**options: Any) -> World:
@@ -167,7 +167,7 @@ async def test_a_person_sees_the_plan_and_nothing_moves() -> None:
     look = await world.balancer.ask(run=False)
     assert (len(look.moves), look.reason) == (4, "")
     assert not world.switches
-    assert {head.group for head in look.after} == {"g0", "g1"}
+    assert {open_segment.broker_group for open_segment in look.after} == {"g0", "g1"}
 
 
 async def test_it_says_why_there_is_nothing_to_move() -> None:
@@ -188,7 +188,7 @@ async def test_it_looks_by_itself_and_spreads_groups_and_masters() -> None:
     world = uneven()
     await run_until(world, lambda: world.counters.balance_moves.get("done", 0) >= 4)
     assert (world.on("g0"), world.on("g1")) == (4, 4)
-    assert sorted(world.heads.values()) == [(group, slot) for group in ("g0", "g1") for slot in (0, 0, 1, 1)]
+    assert sorted(world.open_segments.values()) == [(group, slot) for group in ("g0", "g1") for slot in (0, 0, 1, 1)]
     assert len(world.switches) == 4
 
 
@@ -209,9 +209,9 @@ async def test_what_a_person_asks_for_is_carried_out_once() -> None:
     ("reason", "change"),
     [
         ("not whole", lambda world: world.gone.add("g0-1")),
-        ("cordoned", lambda world: world.specs.update(g0=GroupSpec(Intent.CORDONED))),
-        ("draining", lambda world: world.specs.update(g1=GroupSpec(Intent.DRAINING))),
-        ("changed", lambda world: world.runs.update({"g1-0": 2})),
+        ("cordoned", lambda world: world.specs.update(g0=BrokerGroupSpec(Intent.CORDONED))),
+        ("draining", lambda world: world.specs.update(g1=BrokerGroupSpec(Intent.DRAINING))),
+        ("changed", lambda world: world.member_runs.update({"g1-0": 2})),
         ("did not say", lambda world: world.silent.add("g1-1")),
     ],
 )
@@ -226,7 +226,7 @@ async def test_a_group_that_is_not_steady_neither_gives_nor_takes(reason: str, c
 
 async def test_a_group_is_left_alone_for_a_while_after_a_change() -> None:
     world = uneven()
-    world.runs["g0-0"] = 2
+    world.member_runs["g0-0"] = 2
     world.changed()
     world.later(SETTINGS.steady_s - 1)
     assert not (await world.balancer.ask(run=False)).moves
@@ -240,7 +240,7 @@ async def test_a_move_that_does_not_mean_any_more_what_it_meant_is_left_out() ->
     await asyncio.sleep(0)
     world.later(60)
     look = await world.balancer.ask(run=True)
-    gone, opened = look.moves[0].head, look.moves[1].head
+    gone, opened = look.moves[0].open_segment, look.moves[1].open_segment
     world.put(gone.partition, "g1", 1 - int(gone.master[-1]))  # under the other member now
     world.put(opened.partition, "g1", int(opened.master[-1]))  # a new segment at the same place, a moment ago
     world.clock.now_s -= 0.001
@@ -296,10 +296,10 @@ async def test_a_head_is_not_moved_twice_within_a_while() -> None:
         world.load[partition] = 100_000  # now the other group is too busy
     world.later(60)
     look = await world.balancer.ask(run=False)
-    assert not moved & {move.head.partition for move in look.moves}
+    assert not moved & {move.open_segment.partition for move in look.moves}
     world.later(SETTINGS.move_again_s)
     look = await world.balancer.ask(run=False)
-    assert moved & {move.head.partition for move in look.moves}
+    assert moved & {move.open_segment.partition for move in look.moves}
 
 
 async def test_figures_that_nobody_has_asked_for_in_a_long_time_are_asked_for_again(

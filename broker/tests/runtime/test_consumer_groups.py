@@ -7,7 +7,7 @@ from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.runtime.consumer_groups import CURSORS_PER_TXN, GroupCursors
+from seriatim_broker.runtime.consumer_groups import CURSORS_PER_TXN, ConsumerGroupCursors
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.operators import guard_of
 from seriatim_broker.runtime.records import cursor_from_value, cursor_to_value
@@ -26,10 +26,10 @@ def store_with_chains() -> MemoryStore:
     return store
 
 
-async def read(store: MemoryStore, epoch: int | None = None) -> GroupCursors:
+async def read(store: MemoryStore, epoch: int | None = None) -> ConsumerGroupCursors:
     coordinator = MemoryCoordinator(store)
     guards = () if epoch is None else (guard_of(coordinator, KEYS, epoch),)
-    cursors = GroupCursors(coordinator, KEYS, "g", *guards)
+    cursors = ConsumerGroupCursors(coordinator, KEYS, "g", *guards)
     await cursors.read(IDS)
     return cursors
 

@@ -21,7 +21,7 @@ async def test_a_coordinator_that_is_away_at_the_start_is_waited_for(
 ) -> None:
     # Found on processes: the coordinator was restarted just as a broker started, and after 5 s the broker ended.
     directory: Any = SimpleNamespace(
-        loaded=asyncio.Event(), is_admitted=lambda _member: False, groups=dict, on_change=lambda _changed: None
+        loaded=asyncio.Event(), is_admitted=lambda _member: False, broker_groups=dict, on_change=lambda _changed: None
     )
     held: Any = SimpleNamespace(is_held=True, id=0)
     identity = Identity("c1", MemberId("g0-0", "disk"), "g0", 0, 1, 0)
@@ -44,6 +44,6 @@ async def test_a_coordinator_that_is_away_at_the_start_is_waited_for(
     directory.loaded.set()
     async with asyncio.timeout(10):
         await elected.wait()
-    assert election.is_leader
+    assert election.is_controller
     standing.cancel()
     await asyncio.gather(standing, return_exceptions=True)

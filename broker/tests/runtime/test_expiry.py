@@ -20,13 +20,13 @@ from seriatim_broker.core.values.events import (
     CursorRead,
     CursorRecord,
     CursorWritten,
-    ForgetGroup,
+    ForgetConsumerGroup,
     ListCursors,
     WriteOutcome,
 )
 from seriatim_broker.core.values.messages import FORM_EXPIRED, FORMS
 from seriatim_broker.interfaces.coordinator import Delete, Put, TxnResult
-from seriatim_broker.runtime.consumer_groups import GroupCursors
+from seriatim_broker.runtime.consumer_groups import ConsumerGroupCursors
 from seriatim_broker.runtime.expiry import PARTITIONS_PER_PASS, REMOVED_PER_PASS, REMOVED_PER_TXN, Expiry
 from seriatim_broker.runtime.forgetting import Forgetting
 from seriatim_broker.runtime.group_epochs import EpochFloor
@@ -61,7 +61,7 @@ async def test_a_group_that_reports_itself_goes_once_it_reports_no_more() -> Non
 
 async def test_progress_goes_forward_in_an_epoch_and_back_into_the_next() -> None:
     cluster = Cluster()
-    cursors = GroupCursors(cluster.coordinator, KEYS, "spark")
+    cursors = ConsumerGroupCursors(cluster.coordinator, KEYS, "spark")
     seen = []
     for place in ((1, 5), (2, 0), (1, 9)):
         await cursors.read([ONE])
@@ -126,8 +126,8 @@ class Cluster:
         item = self.store.items.get(KEYS.deleted_partitions)
         return deleted_partitions_from(item.value if item is not None else None)
 
-    async def group(self, name: str) -> GroupCursors:
-        cursors = GroupCursors(self.coordinator, KEYS, name)
+    async def group(self, name: str) -> ConsumerGroupCursors:
+        cursors = ConsumerGroupCursors(self.coordinator, KEYS, name)
         await cursors.read([ONE])
         return cursors
 
@@ -435,10 +435,10 @@ class Groups:
     def forget_request(self, request: int) -> None:
         pass
 
-    def feed(self, event: ListCursors | ForgetGroup) -> None:
-        if isinstance(event, ForgetGroup):
-            if self.epochs[event.group] <= event.epoch_max:
-                del self.epochs[event.group]
+    def feed(self, event: ListCursors | ForgetConsumerGroup) -> None:
+        if isinstance(event, ForgetConsumerGroup):
+            if self.epochs[event.consumer_group] <= event.epoch_max:
+                del self.epochs[event.consumer_group]
             if not self.epochs:
                 self.is_empty.set()
             return

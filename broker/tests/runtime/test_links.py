@@ -78,7 +78,7 @@ def test_a_bug_in_the_upkeep_of_a_link_is_told_to_who_ends_the_process() -> None
 # ---- runs that were dismissed, and runs that answer -----------------------------------------------------
 
 PEER = PeerIdentity("cluster", MemberId("b", "1" * 32), 4)
-RUN = RunId(PEER.member, PEER.run)
+RUN = RunId(PEER.member, PEER.member_run)
 
 
 class FakeConnection:

@@ -204,13 +204,13 @@ async def test_the_directory_tells_what_every_registered_broker_reads(coordinato
     await joined(coordinator, FakeDisk(MemberId("g0-1", "disk-b")), slot=1)
     following = asyncio.create_task(directory.run(coordinator))
     try:
-        await taker.until(lambda event: isinstance(event, DirectoryChanged) and len(event.runs) == 2)
+        await taker.until(lambda event: isinstance(event, DirectoryChanged) and len(event.member_runs) == 2)
         record = await record_of(coordinator, "g0-1")
         assert (record.forms, record.forms_run) == (FORMS, record.run)
         record.run += 1
         await coordinator.txn((), [Put(KEYS.member("g0-1"), record.SerializeToString())])
-        await taker.until(lambda event: isinstance(event, DirectoryChanged) and event.runs[-1][1] == 2)
-        told = [event.forms for event in taker.events if isinstance(event, DirectoryChanged) and event.runs]
+        await taker.until(lambda event: isinstance(event, DirectoryChanged) and event.member_runs[-1][1] == 2)
+        told = [event.forms for event in taker.events if isinstance(event, DirectoryChanged) and event.member_runs]
         assert told[-1] == 0
         assert told[0] == FORMS
     finally:

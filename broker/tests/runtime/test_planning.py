@@ -11,7 +11,7 @@ from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.control.controller import (
     MemberView,
     holders,
-    lost_groups,
+    lost_broker_groups,
     plan_copies_elsewhere,
     plan_heals,
     plan_release,
@@ -20,7 +20,7 @@ from seriatim_broker.core.control.controller import (
 )
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import Heal, Release
-from seriatim_broker.core.values.placement import GroupSpec, Intent, healers, order, placeable, send_chain
+from seriatim_broker.core.values.placement import BrokerGroupSpec, Intent, healers, order, placeable, send_chain
 from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.runtime.keys import CHAINS_PER_PAGE, Keys, partition_of
 
@@ -53,15 +53,16 @@ def view(member: MemberId, *, live: bool, certified: bool = False, admitted: boo
 
 
 def test_a_group_is_lost_when_nobody_of_it_runs() -> None:
-    assert lost_groups([view(A, live=False), view(B, live=True)]) == frozenset()
-    assert lost_groups([view(A, live=False), view(B, live=False), view(C, live=True)]) == {"g0"}
-    assert lost_groups([view(A, live=True, certified=True), view(B, live=False)]) == {"g0"}
-    assert lost_groups([view(A, live=False, admitted=False)]) == frozenset()
+    assert lost_broker_groups([view(A, live=False), view(B, live=True)]) == frozenset()
+    assert lost_broker_groups([view(A, live=False), view(B, live=False), view(C, live=True)]) == {"g0"}
+    assert lost_broker_groups([view(A, live=True, certified=True), view(B, live=False)]) == {"g0"}
+    assert lost_broker_groups([view(A, live=False, admitted=False)]) == frozenset()
 
 
 def make_segment(no: int, state: SegmentState, members: tuple[MemberId, ...]) -> Segment:
     return Segment(
-        no=no, attempt=bytes(16), group=members[0].broker.split("-")[0], members=members, master_run=1, state=state,
+        no=no, switch_attempt=bytes(16), broker_group=members[0].broker.split("-")[0], members=members,
+        master_run=1, state=state,
         base=0, server=members[0], server_epoch=1, eligible=members, opened_at_ms=0,
         sealed_len=5 if state is SegmentState.SEALED else None,
     )  # fmt: skip
@@ -192,8 +193,8 @@ def test_who_holds_a_tail_or_serves_is_a_holder_and_nobody_is_of_a_lost_segment(
 
 
 def test_new_partitions_go_to_active_groups_while_there_is_one() -> None:
-    cordoned, draining = GroupSpec(Intent.CORDONED), GroupSpec(Intent.DRAINING)
-    assert placeable({"b": 1, "a": 2, "c": 3}, {"a": cordoned, "c": GroupSpec(weight=2.0)}) == ["b", "c"]
+    cordoned, draining = BrokerGroupSpec(Intent.CORDONED), BrokerGroupSpec(Intent.DRAINING)
+    assert placeable({"b": 1, "a": 2, "c": 3}, {"a": cordoned, "c": BrokerGroupSpec(weight=2.0)}) == ["b", "c"]
     assert placeable(["b", "a"], {"a": cordoned, "b": draining}) == ["a", "b"]
 
 

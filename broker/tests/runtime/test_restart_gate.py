@@ -56,7 +56,7 @@ class Brokers:
         self.silent: str = ""
         self._replies: dict[int, Callable[[Any], None]] = {}
 
-    def run_of(self, broker: str) -> RunId:
+    def member_run_of(self, broker: str) -> RunId:
         return RunId(next(member for member in (*OLDER, *CHAIN.open_segment.members) if member.broker == broker), 1)
 
     def is_admitted(self, _member: object) -> bool:

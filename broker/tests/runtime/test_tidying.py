@@ -120,5 +120,5 @@ async def test_the_end_of_a_run_is_proved_by_a_later_certificate_of_its_disk(ask
     await desk.until_count(1)
     (answer,) = desk.events
     assert isinstance(answer, CertificateRead)
-    assert (answer.run, answer.exists) == (found or RunId(A, asked), found is not None)
+    assert (answer.member_run, answer.exists) == (found or RunId(A, asked), found is not None)
     await desk.work.close()

@@ -106,11 +106,11 @@ def segment_record(no: int = 1, *, sealed_len: int | None = None, fenced: bool =
     """A segment's record."""
     return LocalSegment(
         no=no,
-        attempt=ATTEMPT,
+        switch_attempt=ATTEMPT,
         members=MEMBERS,
         flush=True,
         incomplete_table=False,
-        opened_run=3,
+        opened_member_run=3,
         fenced=fenced,
         sealed_len=sealed_len,
         sealed_checksum=7 if sealed_len is not None else None,
@@ -122,4 +122,4 @@ def preparation(
 ) -> Preparation:
     """A preparation of segment `no`."""
     table = pack_table({b"q" * 16: pack_window([Entry(1, 0, 2, 0), Entry(1, 2, 1, 2)], 3)})
-    return Preparation(no, attempt, MEMBERS, True, False, table, tail, run=4, voided=voided)
+    return Preparation(no, attempt, MEMBERS, True, False, table, tail, member_run=4, voided=voided)

@@ -204,7 +204,7 @@ async def test_everything_durable_is_found_again(harness: Harness) -> None:
         assert segment.last_append_ms == builder.batches[1].header.append_time_ms
         assert segment.uncommitted == (builder.batches[1],)
         assert segment.windows == ((builder.producer, builder.window),)
-        assert {p.attempt for p in found.preparations} == {preparation(2).attempt, b"another"}
+        assert {p.switch_attempt for p in found.preparations} == {preparation(2).switch_attempt, b"another"}
         assert preparation(2, tail=tail) in found.preparations
         assert found.tail_copies == (tail,)
         assert found.cursors == (CursorState(2, "billing", 1, 2, 3),)
@@ -335,7 +335,7 @@ async def test_tail_copies_are_read_where_the_log_ends(harness: Harness) -> None
         assert await harness.storage.read(at, 1, 0, 8, MIB) == builder.batches[:4]
         await put(harness, [PutCursor(at, CursorState(1, "g", 1, 0, 0))])
         await harness.reopen(crash=crash)
-    await put(harness, [DropPreparation(at, 2, preparation(2).attempt)])
+    await put(harness, [DropPreparation(at, 2, preparation(2).switch_attempt)])
     assert await read_all(harness, builder) == builder.batches[:3]
 
 

@@ -43,7 +43,7 @@ def _chain(builders: list[SegmentBuilder]) -> Chain:
     for at, builder in enumerate(builders):
         segments.append(
             replace(
-                first.open_segment, no=builder.segment, attempt=_attempt(builder.segment), base=300 + at,
+                first.open_segment, no=builder.segment, switch_attempt=_attempt(builder.segment), base=300 + at,
                 state=SegmentState.SEALED, sealed_len=1, sealed_checksum=builder.checksum, sealed_at_ms=first.epoch,
                 server=MEMBERS[at % 2], server_epoch=at + 1, opened_at_ms=1_700_000_000_000 + at, sealed_bytes=292,
             )

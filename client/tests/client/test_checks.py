@@ -145,7 +145,7 @@ async def test_many_messages_with_headers_are_cut_by_their_whole_size() -> None:
         headers = [{"h": bytes(n * 100)} for n in range(50)]
         await (await producer.send_many([b"v"] * 50, headers=headers, tags=["tag"] * 50))
         assert producer.buffered_bytes == producer.unsettled_count == 0
-        assert all(len(batch.body) < 20_000 for batch in cluster.partition("t").head.batches)
+        assert all(len(batch.body) < 20_000 for batch in cluster.partition("t").open_segment.batches)
         assert len(cluster.values("t")) == 50
 
 
@@ -192,7 +192,7 @@ async def test_arrow_timestamps_become_milliseconds(unit: str) -> None:
     async with producing() as (cluster, producer):
         times = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns")).cast(pa.timestamp(unit), safe=False)
         await (await producer.send_table(pa.table({"value": [b"a"], "timestamp": times})))
-        [batch] = cluster.partition("t").head.batches
+        [batch] = cluster.partition("t").open_segment.batches
         assert batch.header.first_timestamp_ms == (1_700_000_000_000 if unit == "s" else 1_700_000_000_123)
 
 

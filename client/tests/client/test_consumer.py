@@ -179,7 +179,7 @@ def move_server(cluster: FakeCluster) -> None:
     """The other copy of the segment takes the right over."""
     partition = cluster.partition("t")
     partition.epoch += 1
-    partition.head.broker = cluster.brokers[1]
+    partition.open_segment.broker = cluster.brokers[1]
     partition.groups["g"].server_epoch += 1
 
 
@@ -237,7 +237,7 @@ async def test_a_hole_stops_the_consumer() -> None:
         address = cluster.brokers[0].address
         async with Client.connect(address) as client, client.producer("t") as producer:
             await fill(producer, 0, 30)
-            del cluster.partition("t").head.batches[1]
+            del cluster.partition("t").open_segment.batches[1]
             async with client.consumer("t", "g") as consumer:
                 with pytest.raises(errors.OrderViolationError):
                     await read(consumer, 30)
@@ -249,7 +249,7 @@ async def test_a_damaged_body_is_not_passed_on() -> None:
         address = cluster.brokers[0].address
         async with Client.connect(address) as client, client.producer("t") as producer:
             await fill(producer, 0, 10)
-            batch = cluster.partition("t").head.batches[0]
+            batch = cluster.partition("t").open_segment.batches[0]
             batch.body = batch.body[:-1] + b"\xff"
             async with client.consumer("t", "g") as consumer:
                 with pytest.raises(errors.ChecksumMismatchError):

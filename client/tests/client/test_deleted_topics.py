@@ -29,7 +29,7 @@ async def test_what_is_under_way_ends_as_what_is_known_of_it() -> None:
             cluster.partition("t", 0).hold_commit = True
             cluster.partition("t", 1).refuse += [errors.OverloadedError("full", retry_after_ms=200)] * 100
             sent = [await producer.send(b"in the log", partition=0), await producer.send(b"refused", partition=1)]
-            await until(lambda: cluster.partition("t").head.length == 2)
+            await until(lambda: cluster.partition("t").open_segment.length == 2)
             sent.append(await producer.send(b"behind it", partition=0))
             _answer(cluster, 0, errors.OutcomeUnknownError("the topic was deleted while segment 1 held this batch"))
             cluster.delete_topic("t")
@@ -92,7 +92,7 @@ async def test_a_broker_that_alone_knows_no_such_partition_is_not_believed() -> 
             await (await producer.send(b"a"))
             cluster.deleted.add(cluster.partition("t").id)  # the topic's record is there, and names it
             delivery = await producer.send(b"b")
-            await until(lambda: producer._partitions[0].core.run > 1)
+            await until(lambda: producer._partitions[0].core.producer_run > 1)
             assert not delivery.done
             cluster.deleted.clear()
             await asyncio.wait_for(delivery, 5)

@@ -20,7 +20,7 @@ async def fill(cluster: FakeCluster, client: Client, start: int = 2) -> None:
     async with client.producer("t") as producer:
         for value in (b"0", b"1", b"2", b"3"):
             await (await producer.send(value))
-    cluster.partition("t").head.start = start
+    cluster.partition("t").open_segment.start = start
 
 
 async def test_the_consumer_is_told_and_goes_on_behind_it() -> None:
@@ -74,7 +74,7 @@ async def test_a_broker_that_jumps_and_says_nothing_is_found_out() -> None:
         cluster.create_topic("t")
         async with Client.connect(cluster.brokers[0].address) as client:
             await fill(cluster, client, start=0)
-            del cluster.partition("t").head.batches[:2]
+            del cluster.partition("t").open_segment.batches[:2]
             async with client.consumer("t", "g", on_gap=lambda gap: pytest.fail(str(gap))) as consumer:
                 with pytest.raises(errors.OrderViolationError):
                     await consumer.fetch(10, 5)

@@ -177,7 +177,7 @@ class _Reader:
                     await consumer.close()
         if not partition.segments[0].sealed:
             place.cluster.switch(partition, place.cluster.brokers[1])
-        if not partition.head.batches:
+        if not partition.open_segment.batches:
             fill(partition, range(2, 6))
         for task in asyncio.all_tasks():
             if task is not asyncio.current_task():
@@ -227,7 +227,7 @@ BODIES = [encode(MESSAGES[at : at + 5], None, [1] * 5) for at in range(0, len(ME
 
 def fill(partition: FakePartition, batches: range) -> None:
     """Store messages, five in a batch, without a producer."""
-    stream = AppendStream(partition.head.broker, None)
+    stream = AppendStream(partition.open_segment.broker, None)
     for number in batches:
         body = BODIES[number]
         header = make_header(

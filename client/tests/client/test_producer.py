@@ -56,7 +56,7 @@ async def test_messages_sent_in_one_turn_share_a_batch() -> None:
         async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
             deliveries = [producer.send_nowait(b"%d" % n) for n in range(100)]
             receipts = [await delivery for delivery in deliveries]
-        assert len(cluster.partition("t").head.batches) == 1
+        assert len(cluster.partition("t").open_segment.batches) == 1
         assert [r.offset for r in receipts] == list(range(receipts[0].offset, receipts[0].offset + 100))
 
 
@@ -83,9 +83,9 @@ async def test_truncated_batches_are_sent_again() -> None:
         partition.hold_commit = True
         async with Client.connect(cluster.brokers[0].address) as client, client.producer("t", linger_ms=0) as producer:
             first = await producer.send(b"a")
-            await until(lambda: partition.head.length == 1)
+            await until(lambda: partition.open_segment.length == 1)
             second = await producer.send(b"b")
-            await until(lambda: partition.head.length == 2)
+            await until(lambda: partition.open_segment.length == 2)
             partition.hold_commit = False
             cluster.switch(partition, cluster.brokers[1], keep=1)
             assert (await first).offset >> 40 == 1
@@ -169,7 +169,7 @@ async def test_not_answered_until_the_deadline_is_unknown_and_the_next_goes_on()
             partition.hold_commit = False
             await (await producer.send(b"b"))
         assert cluster.values("t") == [b"a", b"b"]
-        assert [batch.header.producer_epoch for batch in partition.head.batches] == [0, 1]
+        assert [batch.header.producer_epoch for batch in partition.open_segment.batches] == [0, 1]
 
 
 async def test_overloaded_is_tried_again() -> None:
@@ -213,7 +213,7 @@ async def test_room_is_waited_for_in_line() -> None:
         async with Client.connect(address) as client, client.producer("t", buffer_size_bytes=1000) as producer:
             await producer.send(b"0" * 900)
             waiting = [asyncio.create_task(producer.send(b"%d" % n + b"x" * 400)) for n in range(1, 6)]
-            await until(lambda: partition.head.length == 1)
+            await until(lambda: partition.open_segment.length == 1)
             with pytest.raises(errors.OverloadedError):
                 producer.send_nowait(b"x")
             assert not any(task.done() for task in waiting)
@@ -236,7 +236,7 @@ async def test_closing_sends_those_away_who_wait_for_room() -> None:
             producer = await client.producer("t", buffer_size_bytes=1000)
             taken = await producer.send(b"0" * 900)
             waiting = [asyncio.create_task(producer.send(b"x" * 400)), asyncio.create_task(producer.send_many([b"y"]))]
-            await until(lambda: partition.head.length == 1)
+            await until(lambda: partition.open_segment.length == 1)
             result = await producer.close(0)
             for task in waiting:
                 with pytest.raises(errors.PreconditionError):
@@ -285,7 +285,7 @@ async def test_send_many_is_cut_into_batches() -> None:
         async with Client.connect(address) as client, client.producer("t", batch_size_bytes=100_000) as producer:
             parts = await (await producer.send_many(values))
         assert cluster.values("t") == values
-        assert len(cluster.partition("t").head.batches) >= 10
+        assert len(cluster.partition("t").open_segment.batches) >= 10
         assert [part.positions.start for part in parts if isinstance(part.positions, range)] == sorted(
             part.positions[0] for part in parts
         )
@@ -315,7 +315,7 @@ async def test_compressed_bodies_are_smaller_and_read_the_same(compression: str)
         async with Client.connect(address) as client, client.producer("t", compression=compression) as producer:
             await (await producer.send_many([b"abc" * 1000] * 50))
         assert cluster.values("t") == [b"abc" * 1000] * 50
-        assert sum(len(batch.body) for batch in cluster.partition("t").head.batches) < 50_000
+        assert sum(len(batch.body) for batch in cluster.partition("t").open_segment.batches) < 50_000
 
 
 async def test_closing_with_an_error_settles_what_is_left() -> None:

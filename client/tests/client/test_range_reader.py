@@ -52,9 +52,9 @@ class RangeScript:
 
     async def offsets(self, request: ranges_pb2.GetOffsetsRequest, _context: Any) -> ranges_pb2.GetOffsetsResponse:
         partition = self.cluster.partition(TOPIC)
-        head = partition.head
+        open_segment = partition.open_segment
         is_end = request.at == ranges_pb2.OFFSET_AT_END
-        offset = make_offset(head.no, head.length) if is_end else make_offset(1, 0)
+        offset = make_offset(open_segment.no, open_segment.length) if is_end else make_offset(1, 0)
         row = ranges_pb2.PartitionOffset(partition=0, partition_id=partition.id, offset=offset)
         return ranges_pb2.GetOffsetsResponse(incarnation="i", partitions=[row])
 

@@ -66,12 +66,12 @@ class Brokers:
         self.routes = [self.route]
 
     @property
-    def head(self) -> Segment:
+    def open_segment(self) -> Segment:
         return self.segments[-1]
 
     @property
     def route(self) -> Route:
-        return Route(self.epoch, self.head.no, self.head.address, self.head.address)
+        return Route(self.epoch, self.open_segment.no, self.open_segment.address, self.open_segment.address)
 
     def connect(self, address: str) -> Stream:
         stream = Stream(len(self.streams) + 1, address)
@@ -88,12 +88,12 @@ class Brokers:
     def deliver(self, stream: Stream, *, overloaded: bool = False, with_route: bool = True) -> None:
         """The next frame of the stream reaches its broker."""
         send = stream.frames.popleft()
-        head = self.head
+        open_segment = self.open_segment
         if send.starts_run:
             stream.refused_run = 0
-        if stream.refused_run == send.run:
+        if stream.refused_run == send.producer_run:
             self._refuse(stream, send, RUN_REFUSED)
-        elif head.address != stream.address:
+        elif open_segment.address != stream.address:
             self._refuse(stream, send, MOVED, self.route if with_route else None)
         elif overloaded:
             self._refuse(stream, send, OVERLOADED)
@@ -103,18 +103,18 @@ class Brokers:
             self._append(stream, send)
 
     def _append(self, stream: Stream, send: Send) -> None:
-        head, number = self.head, (send.producer_epoch, send.base_sequence)
-        for position, stored in enumerate(head.log):
+        open_segment, number = self.open_segment, (send.producer_epoch, send.base_sequence)
+        for position, stored in enumerate(open_segment.log):
             if (stored.epoch, stored.sequence) == number:
                 assert stored.batch_id == send.batch_id, "a stored number was given to another batch"
                 self._reply_when_committed(position, stream, send)
                 return
-        if number in head.repeats:
-            self._ok(stream, send, head.repeats[number])
+        if number in open_segment.repeats:
+            self._ok(stream, send, open_segment.repeats[number])
             return
-        last = head.last
+        last = open_segment.last
         if last is None:
-            takes = (head.incomplete and send.starts_run) or send.base_sequence == 0
+            takes = (open_segment.incomplete and send.starts_run) or send.base_sequence == 0
         elif send.producer_epoch < last[0]:
             self._refuse(stream, send, FENCED)
             return
@@ -125,20 +125,20 @@ class Brokers:
         if not takes:
             self._refuse(stream, send, GAP)
             return
-        head.log.append(Stored(send.producer_epoch, send.base_sequence, send.message_count, send.batch_id))
-        self._reply_when_committed(len(head.log) - 1, stream, send)
+        open_segment.log.append(Stored(send.producer_epoch, send.base_sequence, send.message_count, send.batch_id))
+        self._reply_when_committed(len(open_segment.log) - 1, stream, send)
 
     def _reply_when_committed(self, position: int, stream: Stream, send: Send) -> None:
-        if position < self.head.commit:
-            self._ok(stream, send, offset(self.head.no, position))
+        if position < self.open_segment.commit:
+            self._ok(stream, send, offset(self.open_segment.no, position))
         else:
-            self.head.waiting.append((position, stream, send))
+            self.open_segment.waiting.append((position, stream, send))
 
     def commit(self, to: int) -> None:
-        head = self.head
-        assert head.commit <= to <= len(head.log)
-        head.commit = to
-        self._answer_below(head, to)
+        open_segment = self.open_segment
+        assert open_segment.commit <= to <= len(open_segment.log)
+        open_segment.commit = to
+        self._answer_below(open_segment, to)
 
     def _answer_below(self, segment: Segment, to: int) -> None:
         for position, stream, send in segment.waiting:
@@ -148,19 +148,21 @@ class Brokers:
 
     def _ok(self, stream: Stream, send: Send, at: int) -> None:
         if stream.open:
-            stream.replies.append(Replied(send.producer_epoch, send.base_sequence, send.run, at))
+            stream.replies.append(Replied(send.producer_epoch, send.base_sequence, send.producer_run, at))
 
     def _refuse(self, stream: Stream, send: Send, number: int, route: Route | None = None) -> None:
-        stream.refused_run = send.run
+        stream.refused_run = send.producer_run
         if stream.open:
-            reply = Replied(send.producer_epoch, send.base_sequence, send.run, error=ReplyError(number), route=route)
+            reply = Replied(
+                send.producer_epoch, send.base_sequence, send.producer_run, error=ReplyError(number), route=route
+            )
             stream.replies.append(reply)
 
     # ---- switches ------------------------------------------------------------------------------------
 
     def switch(self, address: str, sealed_len: int, *, with_route: bool) -> None:
         """Seal at `sealed_len` and open the next segment at `address`."""
-        old = self.head
+        old = self.open_segment
         assert old.commit <= sealed_len <= len(old.log)
         del old.log[sealed_len:]
         old.sealed = True
@@ -173,7 +175,7 @@ class Brokers:
 
     def open_over(self, address: str) -> None:
         """Open the next segment without an answer: all processes of the old one are dead."""
-        old = self.head
+        old = self.open_segment
         old.unsettled = True
         old.waiting = []
         for stream in self.streams:

@@ -15,6 +15,7 @@ from seriatim._core.consumer_types import (
     Assigned,
     Connected,
     ConsumerConfig,
+    ConsumerGroupChanged,
     Deliver,
     Delivered,
     Disconnected,
@@ -22,7 +23,6 @@ from seriatim._core.consumer_types import (
     Ended,
     GapDeclared,
     GapFound,
-    GroupChanged,
     Joined,
     Leave,
     OpenStream,
@@ -420,7 +420,7 @@ def test_a_moved_group_is_told_before_anything_is_delivered(by: Literal["rewind"
     core = active()
     core.step(delivered((10, 10)), 0)
     told = core.step(moved(3, 2, by=by), 0)
-    assert told == [GroupChanged(by or "moved", 2, 1, 3), Assigned(2, True, 1, 3)]
+    assert told == [ConsumerGroupChanged(by or "moved", 2, 1, 3), Assigned(2, True, 1, 3)]
     assert core.step(Acknowledge(1, 1, 15), 0) == [], "of the grant before"
     assert core.step(delivered((3, 1)), 0) == [Deliver(2, 1, 3, 0, 1)]
     assert core.step(moved(4, 2, by=by), 0) == [Assigned(3, True, 1, 4)], "a new grant in the same epoch is no news"
@@ -431,22 +431,25 @@ def test_a_group_may_be_sent_to_an_earlier_segment_with_a_lower_serving_epoch() 
     core.step(Refused(1, ELSEWHERE, "b:2"), 0)
     core.step(Connected("b:2", 4), 0)
     told = core.step(Joined(2, True, 0, 7, 79, 2, 3, begun_by="rewind"), 0)
-    assert told == [GroupChanged("rewind", 2, 0, 7), Assigned(3, True, 0, 7)]
+    assert told == [ConsumerGroupChanged("rewind", 2, 0, 7), Assigned(3, True, 0, 7)]
     assert core.step(Delivered(2, 0, ((7, 1),), 7, 0, 1, 3), 0) == [Deliver(3, 0, 7, 0, 1)]
 
 
 def test_a_pause_and_its_end_are_told_once_and_keep_the_grant() -> None:
     core = active()
     core.step(delivered((10, 2)), 0)
-    assert core.step(Paused(1, True), 0) == [GroupChanged("pause", 1, 1, 12)]
+    assert core.step(Paused(1, True), 0) == [ConsumerGroupChanged("pause", 1, 1, 12)]
     assert core.paused
     assert core.step(Paused(1, True), 0) == []
     assert core.step(Acknowledge(1, 1, 11), 0) == [SendAck(3, 1, 77, make_offset(1, 10))]
-    assert core.step(Paused(1, False), 0) == [GroupChanged("resume", 1, 1, 12)]
+    assert core.step(Paused(1, False), 0) == [ConsumerGroupChanged("resume", 1, 1, 12)]
     assert core.step(delivered((12, 1)), 0) == [Deliver(1, 1, 12, 0, 1)]
     assert core.step(Paused(0, True), 0) == [], "of an older subscription"
 
 
 def test_who_joins_a_paused_group_is_told() -> None:
     core = joining()
-    assert core.step(moved(10, 1, paused=True), 0) == [GroupChanged("pause", 1, 1, 10), Assigned(1, True, 1, 10)]
+    assert core.step(moved(10, 1, paused=True), 0) == [
+        ConsumerGroupChanged("pause", 1, 1, 10),
+        Assigned(1, True, 1, 10),
+    ]

@@ -64,7 +64,7 @@ class World:
             (self.answer_resolve, lambda: self.resolving, 1),
             (self.deliver_frame, lambda: any(s.frames for s in self.brokers.streams), 2),
             (self.deliver_reply, lambda: any(s.replies for s in self.live_streams()), 2),
-            (self.commit, lambda: self.brokers.head.commit < len(self.brokers.head.log), 1),
+            (self.commit, lambda: self.brokers.open_segment.commit < len(self.brokers.open_segment.log), 1),
             (self.break_stream, lambda: bool(self.live_streams()), 0.5),
             (self.switch, lambda: True, 0.5),
             (self.open_over, lambda: not any(s.unsettled for s in self.brokers.segments), 0.2),
@@ -146,8 +146,8 @@ class World:
         self.step(stream.replies.popleft())
 
     def commit(self) -> None:
-        head = self.brokers.head
-        self.brokers.commit(self.random.randint(head.commit + 1, len(head.log)))
+        open_segment = self.brokers.open_segment
+        self.brokers.commit(self.random.randint(open_segment.commit + 1, len(open_segment.log)))
 
     def break_stream(self) -> None:
         """The client sees the end; what it sent may still arrive later."""
@@ -161,8 +161,8 @@ class World:
         self.step(Disconnected(stream.address, stream.number))
 
     def switch(self) -> None:
-        head = self.brokers.head
-        sealed_len = self.random.randint(head.commit, len(head.log))
+        open_segment = self.brokers.open_segment
+        sealed_len = self.random.randint(open_segment.commit, len(open_segment.log))
         self.brokers.switch(self.random.choice(ADDRESSES), sealed_len, with_route=self.random.random() < 0.5)
 
     def open_over(self) -> None:
@@ -229,8 +229,8 @@ class World:
                 self.step(Resolved(self.brokers.route))
             elif frames := [s for s in self.brokers.streams if s.frames]:
                 self.brokers.deliver(frames[0])
-            elif self.brokers.head.commit < len(self.brokers.head.log):
-                self.brokers.commit(len(self.brokers.head.log))
+            elif self.brokers.open_segment.commit < len(self.brokers.open_segment.log):
+                self.brokers.commit(len(self.brokers.open_segment.log))
             elif replies := [s for s in self.live_streams() if s.replies]:
                 self.step(replies[0].replies.popleft())
             else:

@@ -59,7 +59,9 @@ def started(count: int = 2) -> PartitionProducer:
 def sends_of(effects: list[Effect]) -> list[tuple[int, int, int, int, bool]]:
     """Batch id, epoch, sequence, run, starts_run of each attempt."""
     return [
-        (e.batch_id, e.producer_epoch, e.base_sequence, e.run, e.starts_run) for e in effects if isinstance(e, Send)
+        (e.batch_id, e.producer_epoch, e.base_sequence, e.producer_run, e.starts_run)
+        for e in effects
+        if isinstance(e, Send)
     ]
 
 

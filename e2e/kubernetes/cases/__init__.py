@@ -38,7 +38,7 @@ CASES: Final = (
     Case("master pod deleted", pods.master_pod_deleted, quick=True),
     Case("container killed", pods.container_killed, quick=True),
     Case("node lost", nodes.node_lost, quick=True),
-    Case("node of etcd's leader lost", nodes.node_of_leader_lost),
+    Case("node of etcd's leader lost", nodes.node_of_etcd_leader_lost),
     Case("settings rolled", changes.settings_rolled, quick=True),
     Case("image rolled", changes.image_rolled),
     Case("node drained", nodes.node_drained),

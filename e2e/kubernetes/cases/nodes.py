@@ -18,7 +18,7 @@ NEW_MEMBER_LIMIT_S: Final = 120.0
 DRAIN_GAP_LIMIT_S: Final = 0.3
 REPLACED_S: Final = 400.0
 DRAIN_S: Final = 180
-LEADER: Final = "etcd's leader"
+ETCD_LEADER: Final = "etcd's leader"
 REFUSED_DRAIN_S: Final = 20
 """How long the drain is tried that must be refused."""
 
@@ -31,15 +31,15 @@ async def node_lost(stage: Stage) -> None:
         await _lose(stage, traffic, await stage.node_of(await traffic.master()))
 
 
-async def node_of_leader_lost(stage: Stage) -> None:
+async def node_of_etcd_leader_lost(stage: Stage) -> None:
     """The lost node has etcd's leader. No segment can be opened until another member of etcd leads."""
     async with stage.traffic() as traffic:
-        await _lose(stage, traffic, (await coordinator.leader(stage.place))["spec"]["nodeName"])
+        await _lose(stage, traffic, (await coordinator.etcd_leader(stage.place))["spec"]["nodeName"])
 
 
 async def _lose(stage: Stage, traffic: Traffic, node: str) -> None:
-    leading = (await coordinator.leader(stage.place))["spec"]["nodeName"]
-    names = [*sorted(await _names_on(stage, node)), *([LEADER] if leading == node else [])]
+    leading = (await coordinator.etcd_leader(stage.place))["spec"]["nodeName"]
+    names = [*sorted(await _names_on(stage, node)), *([ETCD_LEADER] if leading == node else [])]
     stage.note(f"{node} was lost: {', '.join(names)}")
     async with traffic.struck("lose node", node), stage.machines.down(node):
         stage.figure("gap", await traffic.gap_s(), limit=NODE_GAP_LIMIT_S)
@@ -54,8 +54,8 @@ async def node_lost_for_good(stage: Stage) -> None:
         node = await stage.node_of(victim)
         before = {pod["metadata"]["name"] for pod in await stage.pods()}
         lost = {name for name in before if name in await _names_on(stage, node)}
-        leading = (await coordinator.leader(stage.place))["spec"]["nodeName"]
-        stage.note(f"{node} was deleted: {', '.join([*sorted(lost), *([LEADER] if leading == node else [])])}")
+        leading = (await coordinator.etcd_leader(stage.place))["spec"]["nodeName"]
+        stage.note(f"{node} was deleted: {', '.join([*sorted(lost), *([ETCD_LEADER] if leading == node else [])])}")
         healing.push_async_callback(coordinator.replace_lost_member, stage.place, node)
         healing.push_async_callback(stage.machines.start, node)
         async with traffic.struck("lose node for good", node):
@@ -132,7 +132,7 @@ async def _watch_evictions(stage: Stage, traffic: Traffic, node: str) -> list[st
                 continue
             evicted.append(name)
             group = name.split("-")[1]
-            if group in (await traffic.load.observer.look()).head_groups():
+            if group in (await traffic.load.observer.look()).open_broker_groups():
                 stage.problem(f"{name} was evicted while heads stood on {group}")
         await asyncio.sleep(0.1)
     return evicted

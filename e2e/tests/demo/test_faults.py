@@ -59,10 +59,10 @@ def test_what_is_frozen_or_cut_stays_so_long_enough_to_be_noticed(seed: int) -> 
 @pytest.mark.parametrize("pick", [0.0, 0.3, 0.5, 0.99])
 def test_a_victim_holds_a_head_or_serves_a_consumer(pick: float) -> None:
     now = snapshot()
-    head = choose(PlannedFault("kill", "head", 1, pick), now, MEMBERS)
-    assert head is not None
-    assert head.brokers[0] in ("g0-0", "g1-1")
-    assert head.role == "head"
+    chosen = choose(PlannedFault("kill", "head", 1, pick), now, MEMBERS)
+    assert chosen is not None
+    assert chosen.brokers[0] in ("g0-0", "g1-1")
+    assert chosen.role == "head"
     server = choose(PlannedFault("freeze", "server", 1, pick), now, MEMBERS)
     assert server is not None
     assert server.brokers == ("g2-0",), "g0-1 serves no consumer"

@@ -159,11 +159,11 @@ def test_a_broker_that_ends_unasked_is_a_problem() -> None:
 
 
 def test_ends_of_a_cut_follow_the_open_segment() -> None:
-    head = segment(1, "OPEN", ("g0-1", "g0-0"), ())
-    assert ends_of(head, "master", ("g0", "g1")) == ("g0-1",)
-    assert ends_of(head, "slave", ("g0", "g1")) == ("g0-0",)
-    assert ends_of(head, "others", ("g0", "g1", "g2")) == ("g1", "g2")
-    assert ends_of(head, "coordinator", ("g0",)) == ("coordinator",)
+    open_segment = segment(1, "OPEN", ("g0-1", "g0-0"), ())
+    assert ends_of(open_segment, "master", ("g0", "g1")) == ("g0-1",)
+    assert ends_of(open_segment, "slave", ("g0", "g1")) == ("g0-0",)
+    assert ends_of(open_segment, "others", ("g0", "g1", "g2")) == ("g1", "g2")
+    assert ends_of(open_segment, "coordinator", ("g0",)) == ("coordinator",)
 
 
 def test_a_message_names_its_number_and_its_topic() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.faults.shims import Shims, Synced, find_compiler, parse_synced
+from e2e.faults.shims import Flushed, Shims, find_compiler, parse_flushed
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler: the shims cannot be built")
 
@@ -69,18 +69,18 @@ def test_files_elsewhere_are_not_noted(shims: Shims, tmp_path: Path) -> None:
     elsewhere = tmp_path / "data" / "bb"
     elsewhere.mkdir()
     run(shims, WRITER, str(elsewhere))
-    assert shims.synced("b") == []
+    assert shims.flushed("b") == []
 
 
 def test_a_flush_that_failed_is_not_noted(shims: Shims, tmp_path: Path) -> None:
     shims.set_disk("b", "fail_sync=1")
     assert run(shims, FAILING_WRITER, str(tmp_path / "data" / "b")).strip() == "5"
-    assert shims.synced("b") == []
+    assert shims.flushed("b") == []
 
 
 def test_a_log_whose_last_line_is_torn() -> None:
-    assert parse_synced("7 100 5\n8 20 6\n7 1") == [Synced(7, 100, 5), Synced(8, 20, 6)]
-    assert parse_synced("") == []
+    assert parse_flushed("7 100 5\n8 20 6\n7 1") == [Flushed(7, 100, 5), Flushed(8, 20, 6)]
+    assert parse_flushed("") == []
 
 
 def test_the_wall_clock_jumps_and_the_monotonic_one_does_not(shims: Shims) -> None:

@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(90)
 slow = pytest.mark.slow
 
 
-def head_of(now: Snapshot) -> ChainNow:
+def chain_of(now: Snapshot) -> ChainNow:
     return now.chains[0]
 
 
 async def test_a_killed_master(cluster: LocalCluster, tmp_path: Path) -> None:
     async with traffic(cluster, "killed-master", tmp_path) as running:
-        before = head_of(await running.look()).head
+        before = chain_of(await running.look()).open_segment
         await cluster.kill(before.members[0])
         after = await running.moved_past(before.no)
         await running.goes_on()
@@ -42,7 +42,7 @@ async def test_a_killed_master(cluster: LocalCluster, tmp_path: Path) -> None:
 @slow
 async def test_a_killed_slave(cluster: LocalCluster, tmp_path: Path) -> None:
     async with traffic(cluster, "killed-slave", tmp_path) as running:
-        before = head_of(await running.look()).head
+        before = chain_of(await running.look()).open_segment
         await cluster.kill(before.members[1])
         after = await running.moved_past(before.no)
         await running.goes_on()
@@ -52,7 +52,7 @@ async def test_a_killed_slave(cluster: LocalCluster, tmp_path: Path) -> None:
 
 async def test_a_frozen_master(cluster: LocalCluster, tmp_path: Path) -> None:
     async with traffic(cluster, "frozen-master", tmp_path) as running:
-        before = head_of(await running.look()).head
+        before = chain_of(await running.look()).open_segment
         await cluster.freeze(before.members[0])
         await running.moved_past(before.no)
         await running.goes_on()
@@ -65,7 +65,7 @@ async def test_a_frozen_master(cluster: LocalCluster, tmp_path: Path) -> None:
 )
 async def test_a_master_that_is_cut_off(cluster: LocalCluster, tmp_path: Path, end: str) -> None:
     async with traffic(cluster, f"cut-from-{end}", tmp_path) as running:
-        before = head_of(await running.look()).head
+        before = chain_of(await running.look()).open_segment
         other = before.members[1] if end == "peer" else end
         await cluster.cut(before.members[0], other)
         if end != "coordinator":
@@ -78,11 +78,11 @@ async def test_a_master_that_is_cut_off(cluster: LocalCluster, tmp_path: Path, e
 async def test_both_members_killed_and_back(cluster: LocalCluster, tmp_path: Path) -> None:
     async with traffic(cluster, "both-killed", tmp_path) as running:
         for _ in range(3):
-            before = head_of(await running.look()).head
+            before = chain_of(await running.look()).open_segment
             await cluster.kill(before.group)
             await running.moved_past(before.no)
             await running.accepts()
-            dead = next(segment for segment in head_of(await running.look()).segments if segment.no == before.no)
+            dead = next(segment for segment in chain_of(await running.look()).segments if segment.no == before.no)
             if dead.state == "UNSETTLED":
                 break
             await cluster.start_again(before.group)  # on a busy machine the segment may move before the kill
@@ -94,7 +94,7 @@ async def test_both_members_killed_and_back(cluster: LocalCluster, tmp_path: Pat
 
 async def test_a_graceful_stop_loses_no_outcome(cluster: LocalCluster, tmp_path: Path) -> None:
     async with traffic(cluster, "stopped", tmp_path) as running:
-        before = head_of(await running.look()).head
+        before = chain_of(await running.look()).open_segment
         await cluster.stop_gracefully(before.members[0])
         await running.goes_on()
         assert running.not_ok == 0

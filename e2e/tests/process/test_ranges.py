@@ -220,10 +220,10 @@ async def test_a_reader_goes_on_where_it_was_when_its_broker_is_gone(cluster: Lo
 async def test_behind_an_unsettled_segment_is_the_end_until_a_member_is_back(cluster: LocalCluster) -> None:
     async with filled(cluster, "unsettled", 1) as topic:
         observer = Observer(topic.client.admin(), topic.name)
-        group = (await observer.look()).chains[0].head.group
-        no = (await observer.look()).chains[0].head.no
+        group = (await observer.look()).chains[0].open_segment.group
+        no = (await observer.look()).chains[0].open_segment.no
         await cluster.kill(group)
-        await observer.wait_until(lambda now: now.chains[0].head.no > no, "it has moved", PROGRESS_DEADLINE_S)
+        await observer.wait_until(lambda now: now.chains[0].open_segment.no > no, "it has moved", PROGRESS_DEADLINE_S)
         async with topic.client.producer(topic.name) as producer:
             await topic.fill(producer, 100)
         (end,) = await topic.client.offsets(topic.name)
@@ -287,9 +287,12 @@ async def test_a_lost_segment_raises_unless_the_reader_takes_losses(tmp_path: Pa
     """The test has a cluster of its own, because disks that were declared lost must not come back."""
     async with LocalCluster(tmp_path, groups=2, members=2, name="lost") as cluster, filled(cluster, "lost", 1) as topic:
         observer = Observer(topic.client.admin(), topic.name)
-        group, no = (await observer.look()).chains[0].head.group, (await observer.look()).chains[0].head.no
+        group, no = (
+            (await observer.look()).chains[0].open_segment.group,
+            (await observer.look()).chains[0].open_segment.no,
+        )
         await cluster.kill(group)
-        await observer.wait_until(lambda now: now.chains[0].head.no > no, "it has moved", PROGRESS_DEADLINE_S)
+        await observer.wait_until(lambda now: now.chains[0].open_segment.no > no, "it has moved", PROGRESS_DEADLINE_S)
         async with topic.client.producer(topic.name) as producer:
             await topic.fill(producer, 100)
         await topic.client.admin().declare_gap(topic.name, 0, no, "test")

@@ -82,7 +82,7 @@ def log_lines(cluster: LocalCluster, event: str) -> int:
 
 async def test_a_killed_master_is_passed_over_as_without_tls(secure: LocalCluster, tmp_path: Path) -> None:
     async with traffic(secure, "killed", tmp_path) as running:
-        segment = (await running.look()).chains[0].head
+        segment = (await running.look()).chains[0].open_segment
         began = time.monotonic()
         await secure.kill(segment.members[0])
         await running.moved_past(segment.no)
@@ -139,7 +139,7 @@ async def test_the_authority_is_replaced_under_traffic_and_nothing_that_stands_b
     histories.mkdir()
     async with traffic(secure, "rotated", histories) as running:
         links = log_lines(secure, "link_up"), log_lines(secure, "link_down")
-        segments = [chain.head.no for chain in (await running.look()).chains]
+        segments = [chain.open_segment.no for chain in (await running.look()).chains]
         put("ca.crt", (old / "ca.crt").read_bytes() + (new / "ca.crt").read_bytes())
         await until_all(secure, client_of(new, old / "ca.crt"), accepted=True)
         await running.goes_on()
@@ -154,7 +154,7 @@ async def test_the_authority_is_replaced_under_traffic_and_nothing_that_stands_b
         await until_all(secure, client_of(old, new / "ca.crt"), accepted=False)
         await running.goes_on()
         assert (log_lines(secure, "link_up"), log_lines(secure, "link_down")) == links, "no link was made anew"
-        assert [chain.head.no for chain in (await running.look()).chains] == segments, "nothing was switched"
+        assert [chain.open_segment.no for chain in (await running.look()).chains] == segments, "nothing was switched"
         # Connections that break now are made again with the new certificates: links, streams, and those to the
         # coordinator.
         victim = await running.master()

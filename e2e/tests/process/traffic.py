@@ -50,14 +50,16 @@ class Traffic:
 
     async def master(self, partition: int = 0) -> str:
         """Return the broker that accepts the partition's messages now."""
-        return (await self.look()).chains[partition].head.members[0]
+        return (await self.look()).chains[partition].open_segment.members[0]
 
     async def moved_past(self, segment_no: int, partition: int = 0) -> SegmentNow:
         """Wait until a segment after that one is open. Other partitions may go on meanwhile."""
         await self.observer.wait_until(
-            lambda now: now.chains[partition].head.no > segment_no, "the partition has moved", PROGRESS_DEADLINE_S
+            lambda now: now.chains[partition].open_segment.no > segment_no,
+            "the partition has moved",
+            PROGRESS_DEADLINE_S,
         )
-        return (await self.look()).chains[partition].head
+        return (await self.look()).chains[partition].open_segment
 
     async def goes_on(self, count: int = 100) -> None:
         """Wait until `count` more messages are acknowledged and delivered."""

@@ -39,8 +39,8 @@ async def ask(admin: Address, *, deadline_s: float, tls: ssl.SSLContext | None =
                 writer.close()
     except (OSError, TimeoutError):
         return Health(ready=False, page="")
-    head, _, page = answer.partition(b"\r\n\r\n")
-    return Health(head.split()[1:2] == [b"200"], page.decode(errors="replace"))
+    header, _, page = answer.partition(b"\r\n\r\n")
+    return Health(header.split()[1:2] == [b"200"], page.decode(errors="replace"))
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:

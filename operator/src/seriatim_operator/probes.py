@@ -31,8 +31,8 @@ class _Families(Collector):
 
     def collect(self) -> list[GaugeMetricFamily]:
         """Read all gauges now."""
-        leader = GaugeMetricFamily("seriatim_operator_leader", "Whether this process holds the Lease")
-        leader.add_metric([], float(self._lease.is_held))
+        holds_lease = GaugeMetricFamily("seriatim_operator_leader", "Whether this process holds the Lease")
+        holds_lease.add_metric([], float(self._lease.is_held))
         epoch = GaugeMetricFamily("seriatim_operator_lease_epoch", "Epoch of the Lease when it was last acquired")
         epoch.add_metric([], float(self._lease.epoch))
         depth = GaugeMetricFamily("seriatim_operator_queue_depth", "Objects that wait for a pass, due or not")
@@ -49,7 +49,7 @@ class _Families(Collector):
         for key, began_s in self._queue.running().items():
             part, namespace, name = (getattr(key, field, "") for field in ("part", "namespace", "name"))
             began.add_metric([part, namespace, name], began_s + offset_s)
-        return [leader, epoch, depth, objects, began]
+        return [holds_lease, epoch, depth, objects, began]
 
 
 class Probes:

@@ -8,7 +8,7 @@ import pytest
 from seriatim_operator.plan.actions import Plan
 from seriatim_operator.plan.cluster import OPERATION_S
 from seriatim_operator.plan.observed import Ended, Observed
-from seriatim_operator.status.cluster import DISK_REASONS, broker_status, cluster_status, group_status
+from seriatim_operator.status.cluster import DISK_REASONS, broker_group_status, broker_status, cluster_status
 from seriatim_operator.status.reasons import BROKER, CLUSTER, GROUP
 
 from .world import World, new_world
@@ -83,12 +83,12 @@ def test_a_drain_that_is_held_up_says_what_it_waits_for() -> None:
     members = world.observed(counts=True).members
     assert members is not None
     held = replace(world.observed(), members={**members, "g1": replace(members["g1"], waits_for="g0-1 is away")})
-    held.members["g1"] = replace(held.members["g1"], heads=0, segments=3, intent="DRAINING")  # type: ignore[index]
+    held.members["g1"] = replace(held.members["g1"], open_segments=0, segments=3, intent="DRAINING")  # type: ignore[index]
     item = world.groups["orders-g1"]
 
     def drained(observed: Observed) -> tuple[str, str, str]:
         nonlocal item
-        item = item.model_copy(update={"status": group_status(observed, item)})
+        item = item.model_copy(update={"status": broker_group_status(observed, item)})
         found = item.status.condition("Drained")
         assert found is not None
         assert found.reason in GROUP["Drained"]
@@ -96,7 +96,7 @@ def test_a_drain_that_is_held_up_says_what_it_waits_for() -> None:
 
     told = ("False", "HeldUp", "g0-1 is away")
     assert drained(held) == told
-    uncounted = replace(held.members["g1"], heads=None, segments=None, waits_for="")  # type: ignore[index]
+    uncounted = replace(held.members["g1"], open_segments=None, segments=None, waits_for="")  # type: ignore[index]
     assert drained(replace(held, members={"g1": uncounted})) == told, "no broker counted: it is as it was"
     assert drained(replace(held, members=None)) == told, "no broker answers"
     called_off = replace(uncounted, intent="ACTIVE")
@@ -126,11 +126,11 @@ def test_a_group_names_all_its_members_in_one_text() -> None:
 
 def test_a_group_whose_members_are_live_and_not_linked_is_not_whole() -> None:
     world = started()
-    whole = group_status(world.observed(), world.groups["orders-g0"]).condition("Whole")
+    whole = broker_group_status(world.observed(), world.groups["orders-g0"]).condition("Whole")
     assert whole is not None
     assert (whole.status, whole.reason) == ("True", "AllThere")
     world.members["g0-1"] = replace(world.members["g0-1"], unlinked=("g0-0",))
-    whole = group_status(world.observed(), world.groups["orders-g0"]).condition("Whole")
+    whole = broker_group_status(world.observed(), world.groups["orders-g0"]).condition("Whole")
     assert whole is not None
     assert (whole.status, whole.reason) == ("False", "NotLinked")
     assert whole.reason in GROUP["Whole"]

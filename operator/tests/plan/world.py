@@ -21,15 +21,15 @@ from seriatim_operator.plan.actions import (
     DeleteObject,
     DeletePod,
     Plan,
-    RemoveGroup,
-    SetGroup,
+    RemoveBrokerGroup,
+    SetBrokerGroup,
 )
 from seriatim_operator.plan.cluster import plan as make_plan
 from seriatim_operator.plan.observed import (
+    BrokerGroupView,
     ClaimView,
     ClassView,
     GateView,
-    GroupView,
     MemberView,
     NodeView,
     Observed,
@@ -40,7 +40,7 @@ from seriatim_operator.resources.cluster_children import ClusterChildren
 from seriatim_operator.spec.broker import Broker
 from seriatim_operator.spec.cluster import BrokerCluster
 from seriatim_operator.spec.group import BrokerGroup
-from seriatim_operator.status.cluster import broker_status, cluster_status, group_status
+from seriatim_operator.status.cluster import broker_group_status, broker_status, cluster_status
 
 from ..spec.objects import good
 
@@ -84,13 +84,13 @@ class World:
 
     def observed(self, *, counts: bool = False) -> Observed:
         """One look."""
-        members: dict[str, GroupView] | None = None
+        members: dict[str, BrokerGroupView] | None = None
         if self.brokers_answer and self.members:
             members = {}
             for broker in sorted(self.members):
                 group = broker.split("-")[0]
                 rest = tuple(self.members[b] for b in sorted(self.members) if b.split("-")[0] == group)
-                members[group] = GroupView(
+                members[group] = BrokerGroupView(
                     group,
                     self.intents.get(group, "ACTIVE"),
                     1.0,
@@ -135,7 +135,7 @@ class World:
                 self.brokers[name] = broker.model_copy(update={"status": broker_status(observed, broker, plan)})
         for name, group in list(observed.groups.items()):
             if name in self.groups:
-                self.groups[name] = group.model_copy(update={"status": group_status(observed, group)})
+                self.groups[name] = group.model_copy(update={"status": broker_group_status(observed, group)})
         if write():
             return plan
         status = cluster_status(observed, plan, "", "the-cluster")
@@ -183,7 +183,7 @@ class World:
                 if any(incarnation == disk for _, incarnation, _ in self.processes):
                     self.deleted_under_process.append(action.name)
                 self.volumes.pop(claim.volume, None)
-        elif isinstance(action, SetGroup):
+        elif isinstance(action, SetBrokerGroup):
             self.intents[action.group] = action.intent
         elif isinstance(action, DeclareDead):
             if (action.broker, action.incarnation, action.run) in self.processes:
@@ -191,7 +191,7 @@ class World:
             member = self.members[action.broker]
             if (member.incarnation, member.run) == (action.incarnation, action.run):
                 self.members[action.broker] = replace(member, is_certified=True)
-        elif isinstance(action, RemoveGroup):
+        elif isinstance(action, RemoveBrokerGroup):
             if not self.segments.get(action.group) and not any(p.group == action.group for p in self.pods.values()):
                 self.members = {b: m for b, m in self.members.items() if b.split("-")[0] != action.group}
         elif isinstance(action, DeleteObject):

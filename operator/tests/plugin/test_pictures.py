@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 from seriatim_operator.plan.observed import NodeView
 from seriatim_operator.plugin.chains import draw_topic, draw_topic_status, find_topic
-from seriatim_operator.plugin.draining import Progress, check_drain, find_group, watch_drain
+from seriatim_operator.plugin.draining import Progress, check_drain, find_broker_group, watch_drain
 from seriatim_operator.plugin.errors import PluginError
 from seriatim_operator.plugin.pictures import ago, draw_plan, draw_status
 
@@ -180,9 +180,9 @@ def test_topics_are_found_by_either_name() -> None:
 
 
 def test_groups_are_found_by_either_name() -> None:
-    assert find_group(healthy(), "g1").name == find_group(healthy(), "orders-g1").name == "orders-g1"
+    assert find_broker_group(healthy(), "g1").name == find_broker_group(healthy(), "orders-g1").name == "orders-g1"
     with pytest.raises(PluginError, match="there is g0, g1, g2"):
-        find_group(healthy(), "g9")
+        find_broker_group(healthy(), "g9")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def operator(server: ApiServer, directory: Path) -> Iterator[tuple[subprocess.Po
 
 
 @pytest.fixture
-def nobody_leads(api_server: ApiServer) -> Iterator[ApiServer]:
+def nobody_holds_the_lease(api_server: ApiServer) -> Iterator[ApiServer]:
     """An API server without our Lease and our objects."""
     yield api_server
     api_server.call("DELETE", LEASE)
@@ -79,8 +79,8 @@ def cluster(name: str) -> str:
     return json.dumps(good("BrokerCluster", name, namespace="default", groups=1, storage=storage))
 
 
-def test_it_leads_reconciles_and_stops_in_order(nobody_leads: ApiServer, tmp_path: Path) -> None:
-    server = nobody_leads
+def test_it_leads_reconciles_and_stops_in_order(nobody_holds_the_lease: ApiServer, tmp_path: Path) -> None:
+    server = nobody_holds_the_lease
     server.kubectl("apply", "-f", "-", text=cluster("before"))
     with operator(server, tmp_path) as (process, health):
         until("it leads", lambda: health() == "leading")
@@ -97,8 +97,8 @@ def test_it_leads_reconciles_and_stops_in_order(nobody_leads: ApiServer, tmp_pat
     assert server.call("GET", LEASE).body["spec"]["holderIdentity"] == "", "the next one need not wait"
 
 
-def test_it_ends_when_somebody_else_has_its_lease(nobody_leads: ApiServer, tmp_path: Path) -> None:
-    server = nobody_leads
+def test_it_ends_when_somebody_else_has_its_lease(nobody_holds_the_lease: ApiServer, tmp_path: Path) -> None:
+    server = nobody_holds_the_lease
     with operator(server, tmp_path) as (process, health):
         until("it leads", lambda: health() == "leading")
         patch = {"spec": {"holderIdentity": "another"}}

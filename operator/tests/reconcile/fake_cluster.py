@@ -35,7 +35,7 @@ class FakeBrokers(Brokers):
     async def close(self) -> None:
         """Nothing to close."""
 
-    async def list_groups(self, *, with_counts: bool) -> list[operations_pb2.BrokerGroupDescription]:
+    async def list_broker_groups(self, *, with_counts: bool) -> list[operations_pb2.BrokerGroupDescription]:
         """By group."""
         found = []
         for group in sorted({broker.split("-")[0] for broker in self.members}):
@@ -55,12 +55,14 @@ class FakeBrokers(Brokers):
         """Its id."""
         return broker_pb2.DescribeClusterResponse(cluster="shop.orders", cluster_id="an-id")
 
-    async def set_group(self, group: str, intent: records_pb2.BrokerGroupIntent.ValueType, weight: float) -> None:
+    async def set_broker_group(
+        self, group: str, intent: records_pb2.BrokerGroupIntent.ValueType, weight: float
+    ) -> None:
         """Written down."""
         self.intents[group], self.weights[group] = intent, weight
         self._kube.wrote(f"set group {group}")
 
-    async def remove_group(self, group: str) -> None:
+    async def remove_broker_group(self, group: str) -> None:
         """Its members are forgotten."""
         self.members = {b: m for b, m in self.members.items() if b.split("-")[0] != group}
         self._kube.wrote(f"remove group {group}")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from seriatim_api.errors import OffsetOutOfRangeError, UnavailableError
 from seriatim_api.v1 import broker_pb2
-from seriatim_operator.plan.consumer_groups import GROUP_FINALIZER
+from seriatim_operator.plan.consumer_groups import CONSUMER_GROUP_FINALIZER
 from seriatim_operator.reconcile.dispatch import ConsumerGroupsKey, TopicsKey
 from seriatim_operator.status.consumer_groups import LAG_BUCKETS, lag_bucket
 
@@ -102,7 +102,7 @@ async def test_deleting_the_object_forgets_the_place_where_it_says_so_and_nobody
     world.topic()
     world.consumer_group(deletionPolicy="Delete")
     await world.settle()
-    assert world.the_group().metadata.finalizers == (GROUP_FINALIZER,)
+    assert world.the_group().metadata.finalizers == (CONSUMER_GROUP_FINALIZER,)
     at(world, 1, consumer="c1")
     world.api.remove("ConsumerGroup", "billing")
     await world.settle()

@@ -9,7 +9,12 @@ import pytest
 from seriatim_api.errors import BadRequestError
 from seriatim_api.v1 import broker_pb2
 from seriatim_operator.cluster.kinds import CONSUMER_GROUP, TOPIC
-from seriatim_operator.plan.consumer_groups import GROUP_FINALIZER, NO_GROUP, GroupView, plan_consumer_groups
+from seriatim_operator.plan.consumer_groups import (
+    CONSUMER_GROUP_FINALIZER,
+    NO_GROUP,
+    ConsumerGroupView,
+    plan_consumer_groups,
+)
 from seriatim_operator.plan.topics import TOPIC_FINALIZER, HoldObject, Surroundings
 from seriatim_operator.reconcile import departed
 from seriatim_operator.spec import ConsumerGroup
@@ -327,9 +332,9 @@ async def test_a_group_goes_with_its_object(home: World) -> None:
     assert home.brokers.calls[-1] == "delete group events billing"
 
 
-@pytest.mark.parametrize("view", [None, NO_GROUP, GroupView(is_placed=True)])
+@pytest.mark.parametrize("view", [None, NO_GROUP, ConsumerGroupView(is_placed=True)])
 @pytest.mark.parametrize("surroundings", Surroundings)
-def test_no_group_is_ever_held(view: GroupView | None, surroundings: Surroundings) -> None:
+def test_no_group_is_ever_held(view: ConsumerGroupView | None, surroundings: Surroundings) -> None:
     manifest = good("ConsumerGroup")
     manifest["spec"]["deletionPolicy"] = "Delete"
     (plan,) = plan_consumer_groups([ConsumerGroup.from_manifest(manifest)], view, surroundings, holds=False)
@@ -339,7 +344,7 @@ def test_no_group_is_ever_held(view: GroupView | None, surroundings: Surrounding
 async def test_a_group_that_was_held_is_let_go(home: World) -> None:
     home.topic()
     held = good("ConsumerGroup")
-    held["metadata"]["finalizers"] = [GROUP_FINALIZER]
+    held["metadata"]["finalizers"] = [CONSUMER_GROUP_FINALIZER]
     home.api.put({**held, "spec": {**held["spec"], "deletionPolicy": "Delete"}})
     await home.settle()
     assert home.the_group().metadata.finalizers == ()

@@ -83,7 +83,7 @@ class EndpointPool:
         self._preferred = 0
         self._is_closed = False
         self._source: TlsSource | None = None
-        self._generation = 0
+        self._certificates_version = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -190,11 +190,11 @@ class EndpointPool:
             return
         if self._source is None:
             self._source = TlsSource(self._tls.files, _tell_change)
-        generation, material = self._source.current()
-        if generation == self._generation:
+        version, material = self._source.current()
+        if version == self._certificates_version:
             return
         credentials = grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
-        old, self._generation = self._endpoints, generation
+        old, self._certificates_version = self._endpoints, version
         self._endpoints = [self._make_endpoint(one, credentials) for one in self._addresses]
         for endpoint in old:
             task = asyncio.create_task(endpoint.channel.close(_OLD_CHANNEL_GRACE_S), name="coordinator-channel-close")

@@ -45,7 +45,7 @@ _FILE: Final = "passport"
 _TEMPORARY: Final = "passport.new"
 _LOCK: Final = "lock"
 _MAGIC: Final = b"SQPASS01"
-_HEAD: Final = struct.Struct("<8sI")
+_HEADER: Final = struct.Struct("<8sI")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _COPY_REMEDY: Final = (
@@ -241,7 +241,7 @@ class DataDirectory:
             coordinator_revision=passport.coordinator_revision,
             coordinator_rebuilt_at_ms=passport.coordinator_rebuilt_at_ms,
         ).SerializeToString()
-        data = _HEAD.pack(_MAGIC, self._checksum(0, message)) + message
+        data = _HEADER.pack(_MAGIC, self._checksum(0, message)) + message
         try:
             _replace(self.path, data)
         except OSError as error:
@@ -405,10 +405,10 @@ def _strays(path: Path) -> list[str]:
 
 def _parse(path: Path, data: bytes, checksum: Checksum) -> Passport:
     damaged = f"the passport in {path} is damaged. {_COPY_REMEDY}"
-    if len(data) < _HEAD.size:
+    if len(data) < _HEADER.size:
         raise CorruptionError(damaged)
-    magic, expected = _HEAD.unpack_from(data)
-    message = data[_HEAD.size :]
+    magic, expected = _HEADER.unpack_from(data)
+    message = data[_HEADER.size :]
     if magic != _MAGIC or checksum(0, message) != expected:
         raise CorruptionError(damaged)
     try:

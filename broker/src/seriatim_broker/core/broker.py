@@ -24,7 +24,7 @@ from .state.partition import Partitions
 from .state.timers import Timer
 from .switching import fencing
 from .values.config import BrokerConfig
-from .values.effects import Effect, EndRun, Send
+from .values.effects import Effect, EndMemberRun, Send
 from .values.events import (
     Event,
     Moment,
@@ -84,8 +84,8 @@ class BrokerCore(State):
             partition = partitions.find(self.partitions, found.partition)
             partition.recover(found, suspect_before_run)
             for cursor in found.cursors:  # control records of segments that the consumer group has left can go
-                if partition.cursor_in(cursor.segment_no, cursor.group) is None:
-                    self.state.out.write(DropCursor(found.partition, cursor.segment_no, cursor.group))
+                if partition.cursor_in(cursor.segment_no, cursor.consumer_group) is None:
+                    self.state.out.write(DropCursor(found.partition, cursor.segment_no, cursor.consumer_group))
             for log in partition.logs.values():
                 if log.record.quarantined:
                     quarantine.note(self.state, log)
@@ -152,7 +152,7 @@ class BrokerCore(State):
     def step(self, event: Event, now: Moment) -> list[Effect]:
         """Advance by one event; returns the effects to carry out, in this order.
 
-        After `EndRun` each step returns nothing, and the process has to end.
+        After `EndMemberRun` each step returns nothing, and the process has to end.
         """
         assert now.mono_us >= self.state.now.mono_us, "the monotonic clock went back"
         if self.state.ended_by is not None:
@@ -170,7 +170,7 @@ class BrokerCore(State):
             self.is_behind = not self.is_behind
             coordinator.on_behind(self.state, self.partitions, self.is_behind)
             effects += self._finish()
-        return effects if self.state.ended_by is None else [EndRun(self.state.ended_by)]
+        return effects if self.state.ended_by is None else [EndMemberRun(self.state.ended_by)]
 
     def _finish(self) -> list[Effect]:
         """End the step: handle marks that are true already and messages to this broker itself; return the effects."""
@@ -221,7 +221,7 @@ class BrokerCore(State):
             repair.on_stored(self.state, partition, mark.segment_no)
         else:
             assert mark.kind is StoredFor.CURSOR
-            progress.on_synced(self.state, partition, self.state.member, mark.segment_no, None, mark.serial)
+            progress.on_replicated(self.state, partition, self.state.member, mark.segment_no, None, mark.serial)
 
     # ---- other brokers ----------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class PeerIdentity:
 
     cluster_id: str
     member: MemberId
-    run: int
+    member_run: int
     forms: int = FORMS
 
 

@@ -62,8 +62,8 @@ def members_from_record(records: Iterable[common_pb2.Member]) -> tuple[MemberId,
 def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     """Write a segment into a message. Fields that a newer version added to the message stay."""
     record.no = segment.no
-    record.attempt = segment.attempt
-    record.group = segment.group
+    record.attempt = segment.switch_attempt
+    record.group = segment.broker_group
     _write_members(record.members, segment.members)
     record.master_run = segment.master_run
     record.state = _STATE_TO_RECORD[segment.state]
@@ -105,8 +105,8 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
         raise CorruptionError(f"segment {record.no} is in state {record.state}, which this version does not know")
     return Segment(
         no=record.no,
-        attempt=record.attempt,
-        group=sys.intern(record.group),
+        switch_attempt=record.attempt,
+        broker_group=sys.intern(record.group),
         members=members_from_record(record.members),
         master_run=record.master_run,
         state=state,

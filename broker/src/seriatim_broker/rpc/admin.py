@@ -32,7 +32,7 @@ from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole
 from ..runtime.records import join_pages, member_from_record
-from .group_operations import GroupOperations
+from .consumer_group_operations import ConsumerGroupOperations
 from .outbound import is_forwarded, operator_epoch
 from .services import abort, guard_of_call, remaining_s, typed_errors
 
@@ -49,8 +49,8 @@ SCRUB_S = 5.0
 """Limits of one call of a scrub. The next call goes on where it ended."""
 
 
-class AdminServicer(GroupOperations):
-    """Serves `seriatim.v1.Admin`. The calls about topics and consumer groups are in `topic_admin` and `group_admin`."""
+class AdminServicer(ConsumerGroupOperations):
+    """Serves `seriatim.v1.Admin`. `topic_admin` has the calls about topics, `consumer_group_admin` those of groups."""
 
     # ---- chains ----
 
@@ -180,7 +180,7 @@ class AdminServicer(GroupOperations):
         caller's word does.
         """
         services = self._services
-        known = services.directory.run_of(request.broker)
+        known = services.directory.member_run_of(request.broker)
         if known is None:
             raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
         if not request.issuer:
@@ -227,7 +227,7 @@ class AdminServicer(GroupOperations):
         """Read a part of what a broker holds. Damage is reported, and its repair begins."""
         services = self._services
         if request.broker != services.identity.member.broker:
-            if services.directory.run_of(request.broker) is None:
+            if services.directory.member_run_of(request.broker) is None:
                 raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
             passed_on: broker_pb2.ScrubResponse = await self._calls.admin(
                 request.broker, "Scrub", request, remaining_s(context) * 0.95
@@ -256,7 +256,7 @@ class AdminServicer(GroupOperations):
         """Read some messages that a broker keeps above the length that the chain decided. Nothing is changed."""
         services = self._services
         if request.broker != services.identity.member.broker:
-            if services.directory.run_of(request.broker) is None:
+            if services.directory.member_run_of(request.broker) is None:
                 raise BadRequestError(f"there is no broker {request.broker!r}", broker=request.broker)
             passed_on: broker_pb2.ReadQuarantinedResponse = await self._calls.admin(
                 request.broker, "ReadQuarantined", request, remaining_s(context) * 0.95
@@ -333,7 +333,7 @@ class AdminServicer(GroupOperations):
 
     def _check_gone(self, member: MemberId) -> None:
         """A disk is gone if another one has its slot, or if its last run is certified to have ended."""
-        run = self._services.directory.run_of(member.broker)
+        run = self._services.directory.member_run_of(member.broker)
         if run is not None and run.member == member and run not in self._services.directory.certified:
             raise PreconditionError(
                 f"no certificate says that run {run.run} of {member.broker} has ended. If its disk is lost for good: "

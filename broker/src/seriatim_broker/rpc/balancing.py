@@ -9,7 +9,7 @@ from seriatim_api.errors import NotServingError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import operations_pb2, operations_pb2_grpc, records_pb2
 
-from ..core.control.balance import GroupShare, Head, Move
+from ..core.control.balance import BrokerGroupShare, Move, OpenSegment
 from ..core.values.chain import Chain
 from ..runtime.controller import Controller
 from ..runtime.traffic import Measured
@@ -32,13 +32,13 @@ class BalancingServicer(operations_pb2_grpc.BalancingServicer):
         """The loads, and the moves that would even them out. With `run`, the controller begins to make these moves."""
         if request.run:
             await guard_of_call(self._services, context)()
-        if not self._controller.election.is_leader:
+        if not self._controller.election.is_controller:
             return await self._at_controller(request, context)
         look = await self._controller.balancer.ask(run=request.run)
         return operations_pb2.BalanceResponse(
-            before=_loads(look.heads, look.shares),
+            before=_loads(look.open_segments, look.shares),
             after=_loads(look.after, look.shares),
-            moves=[_move(move, look.chains[move.head.partition]) for move in look.moves],
+            moves=[_move(move, look.chains[move.open_segment.partition]) for move in look.moves],
             reason=look.reason,
         )
 
@@ -78,30 +78,30 @@ async def measure_traffic(calls: BrokerCalls, broker: str, deadline_s: float) ->
     return Measured(told.seconds, {PartitionId(row.partition_id): (row.batches, row.bytes) for row in told.partitions})
 
 
-def _loads(heads: Iterable[Head], shares: Iterable[GroupShare]) -> list[operations_pb2.BrokerLoad]:
+def _loads(open_segments: Iterable[OpenSegment], shares: Iterable[BrokerGroupShare]) -> list[operations_pb2.BrokerLoad]:
     """One row for each broker that takes part."""
     rows = {
         broker: operations_pb2.BrokerLoad(broker=broker, group=share.name)
         for share in shares
         for broker in share.brokers
     }
-    for head in heads:
-        row = rows.get(head.master)
+    for open_segment in open_segments:
+        row = rows.get(open_segment.master)
         if row is not None:
             row.heads_as_master += 1
-            row.bytes_per_s += head.load
+            row.bytes_per_s += open_segment.load
     return list(rows.values())
 
 
 def _move(move: Move, chain: Chain) -> operations_pb2.HeadMove:
-    head = move.head
+    open_segment = move.open_segment
     return operations_pb2.HeadMove(
-        partition_id=head.partition,
+        partition_id=open_segment.partition,
         topic=chain.topic,
         partition=chain.number,
-        from_group=head.group,
-        from_master=head.master,
-        to_group=move.to_group,
+        from_group=open_segment.broker_group,
+        from_master=open_segment.master,
+        to_group=move.to_broker_group,
         to_master=move.to_master,
-        bytes_per_s=head.load,
+        bytes_per_s=open_segment.load,
     )

@@ -186,7 +186,7 @@ def _read_heartbeat_answer(field: Pb) -> m.HeartbeatAnswer:
 
 def _write_fence_request(message: m.FenceRequest, field: Pb) -> None:
     _segment(message, field)
-    field.attempt = message.attempt
+    field.attempt = message.switch_attempt
     field.switch = message.switch
 
 
@@ -245,7 +245,7 @@ def _read_fence_answer(field: Pb) -> m.FenceAnswer:
 
 def _write_prepare_request(message: m.PrepareRequest, field: Pb) -> None:
     _segment(message, field)
-    field.attempt = message.attempt
+    field.attempt = message.switch_attempt
     field.members.extend(_members(message.members))
     field.flush = message.flush
     field.incomplete_table = message.incomplete_table
@@ -274,8 +274,8 @@ def _read_prepare_request(field: Pb) -> m.PrepareRequest:
 
 def _write_prepare_answer(message: m.PrepareAnswer, field: Pb) -> None:
     _segment(message, field)
-    field.attempt = message.attempt
-    field.run = message.run
+    field.attempt = message.switch_attempt
+    field.run = message.member_run
     field.refusal = message.refusal
     field.missing_bytes = message.missing_bytes
 
@@ -338,7 +338,7 @@ def _write_quiesce_answer(message: m.QuiesceAnswer, field: Pb) -> None:
 def _write_replicate_ack(message: m.ReplicateAck, field: Pb) -> None:
     field.partition_id = message.partition
     field.segment = message.segment_no
-    field.attempt = message.attempt
+    field.attempt = message.switch_attempt
     field.received = message.received
     field.durable = message.durable
 
@@ -349,7 +349,7 @@ def _read_replicate_ack(field: Pb) -> m.ReplicateAck:
 
 def _write_replicate_staged(message: m.ReplicateStaged, field: Pb) -> None:
     _segment(message, field)
-    field.attempt = message.attempt
+    field.attempt = message.switch_attempt
     field.commit = message.commit
     field.header = message.header.raw
     staged = message.staged
@@ -363,25 +363,25 @@ def _read_replicate_staged(field: Pb) -> m.ReplicateStaged:
 
 def _write_replicate_refused(message: m.ReplicateRefused, field: Pb) -> None:
     _segment(message, field)
-    field.attempt = message.attempt
+    field.attempt = message.switch_attempt
     field.reason = message.reason
 
 
-def _write_resume_replica(message: m.ResumeReplica, field: Pb) -> None:
+def _write_tail_request(message: m.TailRequest, field: Pb) -> None:
     _segment(message, field)
-    field.attempt = message.attempt
+    field.attempt = message.switch_attempt
 
 
-def _write_replica_tail(message: m.ReplicaTail, field: Pb) -> None:
+def _write_tail_answer(message: m.TailAnswer, field: Pb) -> None:
     _segment(message, field)
-    field.attempt = message.attempt
+    field.attempt = message.switch_attempt
     field.tail = message.tail
     field.checksum = message.checksum
     field.durable = message.durable
 
 
-def _read_replica_tail(field: Pb) -> m.ReplicaTail:
-    return m.ReplicaTail(*_place(field), field.attempt, field.tail, field.checksum, field.durable)
+def _read_tail_answer(field: Pb) -> m.TailAnswer:
+    return m.TailAnswer(*_place(field), field.attempt, field.tail, field.checksum, field.durable)
 
 
 def _write_copy_request(message: m.CopyRequest, field: Pb) -> None:
@@ -446,26 +446,26 @@ def _read_table_answer(field: Pb) -> m.TableAnswer:
     return m.TableAnswer(*_place(field), _read_table(field.table) if field.HasField("table") else None)
 
 
-def _write_cursor_sync(message: m.CursorSync, field: Pb) -> None:
+def _write_replicate_cursors(message: m.ReplicateCursors, field: Pb) -> None:
     _segment(message, field)
     field.server_epoch = message.server_epoch
     field.serial = message.serial
     for cursor in message.cursors:
         field.cursors.add(
             segment=cursor.segment_no,
-            group=cursor.group,
+            group=cursor.consumer_group,
             group_epoch=cursor.group_epoch,
             acked=cursor.acked,
             reserved=cursor.reserved,
         )
 
 
-def _read_cursor_sync(field: Pb) -> m.CursorSync:
+def _read_replicate_cursors(field: Pb) -> m.ReplicateCursors:
     cursors = tuple(CursorState(c.segment, c.group, c.group_epoch, c.acked, c.reserved) for c in field.cursors)
-    return m.CursorSync(*_place(field), field.server_epoch, field.serial, cursors)
+    return m.ReplicateCursors(*_place(field), field.server_epoch, field.serial, cursors)
 
 
-def _write_cursor_synced(message: m.CursorSynced, field: Pb) -> None:
+def _write_cursors_replicated(message: m.CursorsReplicated, field: Pb) -> None:
     _segment(message, field)
     field.server_epoch = message.server_epoch
     field.serial = message.serial
@@ -488,14 +488,14 @@ def _read_heal_request(field: Pb) -> m.HealRequest:
 
 def _write_keep_producer(message: m.KeepProducer, field: Pb) -> None:
     _segment(message, field)
-    field.attempt = message.attempt
+    field.attempt = message.switch_attempt
     field.producer = message.producer
     field.append_time_ms = message.append_time_ms
 
 
 def _write_pass_request(message: m.PassRequest, field: Pb) -> None:
     _segment(message, field)
-    field.group = message.group
+    field.group = message.consumer_group
 
 
 def _write_release_request(message: m.ReleaseRequest, field: Pb) -> None:
@@ -583,12 +583,12 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
         _write_replicate_refused,
         lambda f: m.ReplicateRefused(*_place(f), f.attempt, ReplicateRefusal.told(f.reason)),
     ),
-    m.ResumeReplica: (
+    m.TailRequest: (
         "resume_replica",
-        _write_resume_replica,
-        lambda f: m.ResumeReplica(*_place(f), f.attempt),
+        _write_tail_request,
+        lambda f: m.TailRequest(*_place(f), f.attempt),
     ),
-    m.ReplicaTail: ("replica_tail", _write_replica_tail, _read_replica_tail),
+    m.TailAnswer: ("replica_tail", _write_tail_answer, _read_tail_answer),
     m.CopyRequest: (
         "copy_request",
         _write_copy_request,
@@ -600,11 +600,11 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
     m.SuspectTail: ("suspect_tail", _write_suspect_tail, _read_suspect_tail),
     m.TableRequest: ("table_request", _segment, lambda f: m.TableRequest(*_place(f))),
     m.TableAnswer: ("table_answer", _write_table_answer, _read_table_answer),
-    m.CursorSync: ("cursor_sync", _write_cursor_sync, _read_cursor_sync),
-    m.CursorSynced: (
+    m.ReplicateCursors: ("cursor_sync", _write_replicate_cursors, _read_replicate_cursors),
+    m.CursorsReplicated: (
         "cursor_synced",
-        _write_cursor_synced,
-        lambda f: m.CursorSynced(*_place(f), f.server_epoch, f.serial),
+        _write_cursors_replicated,
+        lambda f: m.CursorsReplicated(*_place(f), f.server_epoch, f.serial),
     ),
     m.EligibleRequest: ("eligible_request", _segment, lambda f: m.EligibleRequest(*_place(f))),
     m.TakeOver: ("take_over", _write_take_over, lambda f: m.TakeOver(*_place(f), f.server_epoch)),

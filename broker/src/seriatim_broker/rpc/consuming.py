@@ -209,7 +209,7 @@ class _ConsumeStream:
                 out.batches.batch_count = len(event.batches)
                 out.batches.from_index = event.from_index
                 out.batches.maybe_repeated_below = event.maybe_repeated_below
-                out.batches.attempt = event.attempt
+                out.batches.attempt = event.delivery_attempt
                 out.batches.server_epoch = event.server_epoch
             case fx.AckConfirmed():
                 out.ack_confirmed.segment = event.segment_no

@@ -47,7 +47,10 @@ def tell(
             continue
         cursors = [
             operations_pb2.KnownCursor(
-                group=cursor.group, segment=cursor.segment_no, group_epoch=cursor.group_epoch, acked=cursor.acked
+                group=cursor.consumer_group,
+                segment=cursor.segment_no,
+                group_epoch=cursor.group_epoch,
+                acked=cursor.acked,
             )
             for cursor in partition.cursors.values()
         ]

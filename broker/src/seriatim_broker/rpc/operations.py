@@ -11,7 +11,7 @@ from typing import Any
 from seriatim_api.errors import BadRequestError
 from seriatim_api.v1 import operations_pb2, operations_pb2_grpc, records_pb2
 
-from ..runtime.broker_groups import BrokerGroups, GroupView
+from ..runtime.broker_groups import BrokerGroups, BrokerGroupView
 from ..runtime.records import member_from_record
 from ..runtime.restart_gate import RestartGate
 from .services import Services, check_name, guard_of_call, remaining_s, typed_errors
@@ -112,12 +112,12 @@ class OperationsServicer(operations_pb2_grpc.OperationsServicer):
             response.index = answer.finding.index
         return response
 
-    def _describe(self, view: GroupView) -> operations_pb2.BrokerGroupDescription:
+    def _describe(self, view: BrokerGroupView) -> operations_pb2.BrokerGroupDescription:
         directory = self._services.directory
         described = operations_pb2.BrokerGroupDescription(record=view.record)
         for record in view.members:
             broker = record.member.broker
-            run = directory.run_of(broker)
+            run = directory.member_run_of(broker)
             is_same = run is not None and (run.member, run.run) == (member_from_record(record.member), record.run)
             described.members.add(
                 record=record,
@@ -127,7 +127,7 @@ class OperationsServicer(operations_pb2_grpc.OperationsServicer):
                 unlinked=directory.unlinked(broker) if is_same else (),
             )
         if view.count is not None:
-            described.heads = view.count.heads
+            described.heads = view.count.open_segments
             described.segments = view.count.segments
             described.waits_for = view.count.waits_for
         return described

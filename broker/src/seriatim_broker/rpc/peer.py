@@ -245,7 +245,7 @@ def write_hello(identity: PeerIdentity, session: bytes) -> bytes:
         cluster_id=identity.cluster_id,
         broker=identity.member.broker,
         incarnation=identity.member.incarnation,
-        run=identity.run,
+        run=identity.member_run,
         session=session,
         forms=identity.forms,
     )

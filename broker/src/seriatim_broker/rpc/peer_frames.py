@@ -182,7 +182,7 @@ def write_data_frames(messages: Sequence[m.Message], forms: int = m.FORMS) -> It
             encoded, runs, with_runs, size = [], [], set(), 0
         if isinstance(message, m.Replicate):
             rows: list[tuple[bytes, bytes | memoryview]] = [(b.header.raw, b.body) for b in message.batches]
-            run = ReplicateRun(message.partition, message.segment_no, message.commit, message.attempt, len(rows))
+            run = ReplicateRun(message.partition, message.segment_no, message.commit, message.switch_attempt, len(rows))
             runs.append((run, rows))
             with_runs.add(message.partition)
         else:

@@ -78,9 +78,11 @@ class Places:
             DeadlineExceededError, CoordinatorUnavailableError: The chains could not be read in time.
         """
         until = time.monotonic() + deadline_s
-        heads = await self._services.chain_heads(partitions)
+        chain_records = await self._services.chain_records(partitions)
         left_s = max(until - time.monotonic(), 0.05)
-        surveyed = await asyncio.gather(*(self.survey(head.partition_id, head.epoch, left_s) for head in heads))
+        surveyed = await asyncio.gather(
+            *(self.survey(chain_record.partition_id, chain_record.epoch, left_s) for chain_record in chain_records)
+        )
         return {told.chain.partition: told for told in surveyed}
 
     async def _survey(self, partition: int, epoch: int, segment_no: int, deadline_s: float) -> PartitionSurveyed:

@@ -81,7 +81,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         services = self._services
         topic = await self._stage_topic(request, context)
         # Only the newest segments are read, because each call that stages asks for all partitions.
-        chains = [chain_from_record(head) for head in await services.chain_heads(topic.partition_ids)]
+        chains = [chain_from_record(chain_record) for chain_record in await services.chain_records(topic.partition_ids)]
         if len(chains) != len(topic.partition_ids):
             raise NotServingError("the stage topic is not complete yet", retry_after_ms=200)
         stage = broker_pb2.GetTopicResponse(
@@ -94,7 +94,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
             ],
         )
         return publications_pb2.PrepareStagingResponse(
-            stage=stage, groups=[chain.open_segment.group for chain in chains]
+            stage=stage, groups=[chain.open_segment.broker_group for chain in chains]
         )
 
     async def _stage_topic(
@@ -104,11 +104,11 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
         services = self._services
         item = await services.coordinator.get(services.keys.topic(STAGE_TOPIC))
         known = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
-        count = PARTITIONS_PER_BROKER * sum(map(len, services.directory.groups().values()))
+        count = PARTITIONS_PER_BROKER * sum(map(len, services.directory.broker_groups().values()))
         if known is not None and known.state == records_pb2.TOPIC_STATE_READY and len(known.partition_ids) >= count:
             return known
         left_s = remaining_s(context) * 0.9
-        if self._controller.election.is_leader:
+        if self._controller.election.is_controller:
             topics = self._controller.topics
             if known is None:
                 return await topics.create(

@@ -386,10 +386,10 @@ class Publisher:
         failed: dict[int, tuple[int, SeriatimError]] = {
             partition: (0, NotServingError(f"partition {partition} has no chain")) for partition in wanted
         }
-        for head in await self._services.chain_heads(list(wanted)):
-            segment = head.segments[-1]
+        for chain_record in await self._services.chain_records(list(wanted)):
+            segment = chain_record.segments[-1]
             rows = by_master.setdefault(segment.members[0].broker, {})
-            rows[head.partition_id] = segment.no, wanted[head.partition_id]
+            rows[chain_record.partition_id] = segment.no, wanted[chain_record.partition_id]
 
         async def ask(master: str, rows: dict[int, tuple[int, ManifestPart]]) -> None:
             ids = list(rows)

@@ -27,7 +27,7 @@ from seriatim_api.v1 import ranges_pb2, records_pb2
 from ..core.values.chain import Chain
 from ..core.values.positions import Place, bytes_before, is_dropped, kept_bytes
 from ..core.values.segment import Segment, SegmentState
-from ..runtime.consumer_groups import GroupCursors
+from ..runtime.consumer_groups import ConsumerGroupCursors
 from .outbound import BrokerCalls, is_forwarded
 from .places import CUTS_MAX, ELSEWHERE, Places, Surveyed
 from .range_reading import RangeReader, place_of
@@ -120,11 +120,11 @@ class RangesServicer:
         """Ask the master of each open segment. Partitions that move are asked for again until the deadline."""
         waiting = list(dict.fromkeys(numbers))
         while waiting:
-            heads = await self._services.chain_heads([topic.partition_ids[number] for number in waiting])
+            chain_records = await self._services.chain_records([topic.partition_ids[number] for number in waiting])
             by_master: dict[str, list[records_pb2.ChainRecord]] = {}
-            for head in heads:
-                by_master.setdefault(head.segments[-1].members[0].broker, []).append(head)
-            gone = set(waiting) - {head.partition for head in heads}
+            for chain_record in chain_records:
+                by_master.setdefault(chain_record.segments[-1].members[0].broker, []).append(chain_record)
+            gone = set(waiting) - {chain_record.partition for chain_record in chain_records}
             for number in gone:
                 error = NotServingError(f"partition {number} has no chain", retry_after_ms=50)
                 found[number] = _failed(number, topic.partition_ids[number], error)
@@ -143,27 +143,30 @@ class RangesServicer:
         master: str,
         request: ranges_pb2.GetOffsetsRequest,
         topic: records_pb2.TopicRecord,
-        heads: Sequence[records_pb2.ChainRecord],
+        chain_records: Sequence[records_pb2.ChainRecord],
         until: float,
     ) -> list[ranges_pb2.PartitionOffset]:
         if master == self._services.identity.member.broker:
             return [
-                await self._offset_here(request, head.partition, head.partition_id, head.epoch, until) for head in heads
+                await self._offset_here(
+                    request, chain_record.partition, chain_record.partition_id, chain_record.epoch, until
+                )
+                for chain_record in chain_records
             ]
         passed_on = ranges_pb2.GetOffsetsRequest(
             topic=request.topic,
             incarnation=topic.incarnation,
-            partitions=[head.partition for head in heads],
+            partitions=[chain_record.partition for chain_record in chain_records],
             at=request.at,
             time_ms=request.time_ms,
-            epochs=[head.epoch for head in heads],
+            epochs=[chain_record.epoch for chain_record in chain_records],
             with_kept=request.with_kept,
         )
         try:
             left_s = max(until - time.monotonic(), 0.05)
             answer: ranges_pb2.GetOffsetsResponse = await self._calls.ranges(master, "GetOffsets", passed_on, left_s)
         except ELSEWHERE as exc:
-            return [_failed(head.partition, head.partition_id, exc) for head in heads]
+            return [_failed(chain_record.partition, chain_record.partition_id, exc) for chain_record in chain_records]
         return list(answer.partitions)
 
     async def _offset_here(
@@ -273,9 +276,9 @@ class RangesServicer:
             return await self._plan(request, topic, surveyed, start, end, until)
         said: SeriatimError = NotServingError(f"partition {request.partition} has no chain", retry_after_ms=50)
         while time.monotonic() < until:
-            for head in await self._services.chain_heads([partition_id]):
+            for chain_record in await self._services.chain_records([partition_id]):
                 try:
-                    return await self._plan_at_master(request, topic, head, start, end, until)
+                    return await self._plan_at_master(request, topic, chain_record, start, end, until)
                 except ELSEWHERE as exc:
                     said = exc
             await asyncio.sleep(ROUND_PAUSE_S)
@@ -285,18 +288,18 @@ class RangesServicer:
         self,
         request: ranges_pb2.PlanRangeRequest,
         topic: records_pb2.TopicRecord,
-        head: records_pb2.ChainRecord,
+        chain_record: records_pb2.ChainRecord,
         start: Place,
         end: Place,
         until: float,
     ) -> ranges_pb2.PlanRangeResponse:
-        master, left_s = head.segments[-1].members[0].broker, max(until - time.monotonic(), 0.05)
+        master, left_s = chain_record.segments[-1].members[0].broker, max(until - time.monotonic(), 0.05)
         if master == self._services.identity.member.broker:
-            surveyed = await self._places.survey(head.partition_id, head.epoch, left_s)
+            surveyed = await self._places.survey(chain_record.partition_id, chain_record.epoch, left_s)
             return await self._plan(request, topic, surveyed, start, end, until)
         passed_on = ranges_pb2.PlanRangeRequest()
         passed_on.CopyFrom(request)
-        passed_on.incarnation, passed_on.epoch = topic.incarnation, head.epoch
+        passed_on.incarnation, passed_on.epoch = topic.incarnation, chain_record.epoch
         answer: ranges_pb2.PlanRangeResponse = await self._calls.ranges(master, "PlanRange", passed_on, left_s)
         return answer
 
@@ -385,11 +388,14 @@ class RangesServicer:
         if len(set(numbers)) != len(numbers):
             raise BadRequestError("a report names each partition once")
         ids = {number: PartitionId(topic.partition_ids[number]) for number in numbers}
-        heads = {head.partition: head for head in await self._services.chain_heads(list(ids.values()))}
+        chain_records = {
+            chain_record.partition: chain_record
+            for chain_record in await self._services.chain_records(list(ids.values()))
+        }
         places: dict[PartitionId, tuple[int, int]] = {}
         for row in request.partitions:
-            places[ids[row.partition]] = _reported(row, heads.get(row.partition))
-        cursors = GroupCursors(self._services.coordinator, self._services.keys, request.group)
+            places[ids[row.partition]] = _reported(row, chain_records.get(row.partition))
+        cursors = ConsumerGroupCursors(self._services.coordinator, self._services.keys, request.group)
         for _ in range(REPORT_ROUNDS_MAX):
             await cursors.read(list(ids.values()))
             if await cursors.report(request.topic, places, time.time_ns() // 1_000_000):
@@ -426,19 +432,19 @@ class RangesServicer:
         return topic
 
 
-def _reported(row: ranges_pb2.PartitionProgress, head: records_pb2.ChainRecord | None) -> tuple[int, int]:
+def _reported(row: ranges_pb2.PartitionProgress, chain_record: records_pb2.ChainRecord | None) -> tuple[int, int]:
     """The place that an external group reports.
 
     Raises:
         OffsetOutOfRangeError: There is no such place in the partition.
         NotServingError: The partition has no chain yet.
     """
-    if head is None:
+    if chain_record is None:
         raise NotServingError(f"partition {row.partition} has no chain", retry_after_ms=50)
     place = place_of(row.offset)
-    segment = next((segment for segment in head.segments if segment.no == place.segment_no), None)
+    segment = next((segment for segment in chain_record.segments if segment.no == place.segment_no), None)
     is_long = segment is not None and segment.HasField("sealed_len") and place.index > segment.sealed_len
-    if not 0 < place.segment_no <= head.segments[-1].no or is_long:
+    if not 0 < place.segment_no <= chain_record.segments[-1].no or is_long:
         raise OffsetOutOfRangeError(f"partition {row.partition} has no offset {_text(place)}", partition=row.partition)
     return place
 

@@ -84,7 +84,7 @@ class Services:
 
     def route(self, info: RouteInfo) -> common_pb2.Route:
         """A route with the addresses at which clients reach the brokers."""
-        nexts = (self.directory.group_address(group) for group in info.next_groups)
+        nexts = (self.directory.broker_group_address(group) for group in info.next_broker_groups)
         return common_pb2.Route(
             partition_id=info.partition,
             epoch=info.epoch,
@@ -97,7 +97,7 @@ class Services:
     def route_of(self, chain: Chain) -> common_pb2.Route:
         """The route by a chain record."""
         segment = chain.open_segment
-        nexts = tuple(group for group in chain.send_chain if group != segment.group)
+        nexts = tuple(group for group in chain.send_chain if group != segment.broker_group)
         return self.route(RouteInfo(chain.partition, chain.epoch, segment.no, segment.master.broker, nexts))
 
     async def ask_core(self, event_of: Callable[[int], Any], deadline_s: float) -> Reply:
@@ -140,14 +140,14 @@ class Services:
             raise NotServingError(f"topic {name!r} is being created", retry_after_ms=50, topic=name)
         return record
 
-    async def chain_heads(self, partitions: Sequence[int]) -> list[records_pb2.ChainRecord]:
+    async def chain_records(self, partitions: Sequence[int]) -> list[records_pb2.ChainRecord]:
         """The records of chains with their newest segments, in order. Chains that do not exist are left out."""
-        heads: list[records_pb2.ChainRecord] = []
+        chain_records: list[records_pb2.ChainRecord] = []
         for start in range(0, len(partitions), READS_PER_TXN):
             page = partitions[start : start + READS_PER_TXN]
             result = await self.coordinator.txn((), [Get(self.keys.chain(PartitionId(id_))) for id_ in page])
-            heads += [parse_record(response.item.value) for response in result.responses if response.item]
-        return heads
+            chain_records += [parse_record(response.item.value) for response in result.responses if response.item]
+        return chain_records
 
     async def chains(self, partitions: Sequence[int]) -> list[Chain]:
         """The chains of partitions, in order. Chains that do not exist are left out."""

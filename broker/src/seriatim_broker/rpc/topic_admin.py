@@ -71,7 +71,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             settings.retention_ms = RETENTION_MS_DEFAULT
         settings.retention_acts = True
         _complete(settings)
-        if not self._controller.election.is_leader:
+        if not self._controller.election.is_controller:
             record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
             return record
         return await self._controller.topics.create(
@@ -94,7 +94,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
                 f"a topic has at most {PARTITION_COUNT_MAX} partitions, not {request.partition_count}"
             )
         change = _change_of(request)
-        if not self._controller.election.is_leader:
+        if not self._controller.election.is_controller:
             record: records_pb2.TopicRecord = await self._at_controller("UpdateTopic", request, context)
             return record
         return await self._controller.topics.update(
@@ -112,7 +112,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic and its data."""
         check_name(request.name, "topic")
-        if not self._controller.election.is_leader:
+        if not self._controller.election.is_controller:
             await self._at_controller("DeleteTopic", request, context)
         else:
             guard = guard_of_call(self._services, context)

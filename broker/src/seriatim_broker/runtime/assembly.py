@@ -112,7 +112,7 @@ class Runtime:
         self._storage = ground.storage
         self._known_runs: dict[str, tuple[RunId | None, bool]] = {}  # by broker, and whether it serves
         self._clock = clock
-        self._has_met_group = False
+        self._has_met_broker_group = False
         self._unlinked: tuple[str, ...] = ()
         self._live_key_changed = asyncio.Event()
         self.driver = Driver(core, ground.storage, clock, ground.counters, ground.die)
@@ -176,7 +176,7 @@ class Runtime:
             ("lease", self.lease.run()),
             ("live key", self._keep_live_key()),
             ("disk room", self._watch_room()),
-            ("links of the group", self._watch_group()),
+            ("links of the group", self._watch_broker_group()),
             ("refusals", self.refusals.run()),
             ("looking back", self.looking_back.run()),
             ("controller", self.controller.run()),
@@ -199,14 +199,14 @@ class Runtime:
         It stays empty once all of them were linked, or once none was live. A link that breaks later does not say which
         side is at fault, and the partitions that need it move by themselves.
         """
-        if not self._has_met_group:
+        if not self._has_met_broker_group:
             missing = [run for run in self.directory.live_partners() if not self.links.is_linked_to(run)]
             if missing:
                 return missing[0].member.broker
-            self._has_met_group = self.directory.loaded.is_set()
+            self._has_met_broker_group = self.directory.loaded.is_set()
         return ""
 
-    async def _watch_group(self) -> None:
+    async def _watch_broker_group(self) -> None:
         """Keep links to the own broker group, and report in the live key which of them have been missing for long.
 
         Rule `unlinked-member` (I12): a member to which no other member has a link cannot take a copy of anything. So
@@ -257,7 +257,7 @@ class Runtime:
     def _hasten_links(self) -> None:
         """Connect at once to brokers that have a new member run, or have begun to serve in it."""
         for broker in self.directory.members:
-            known = (self.directory.run_of(broker), self.directory.is_live(broker))
+            known = (self.directory.member_run_of(broker), self.directory.is_live(broker))
             before = self._known_runs.get(broker)
             self._known_runs[broker] = known
             has_ended = before is not None and known == (before[0], False)

@@ -16,7 +16,7 @@ from seriatim_api.errors import CorruptionError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId
 
 from ..core.control import balance
-from ..core.control.balance import GroupShare, Head, Limits, Move
+from ..core.control.balance import BrokerGroupShare, Limits, Move, OpenSegment
 from ..core.values.chain import Chain
 from ..core.values.effects import Resolved
 from ..core.values.events import PlanSwitch
@@ -75,16 +75,16 @@ class BalancerSettings:
 class Look:
     """What a scan found: open segments with traffic, the broker groups that take part, the moves, and if none, why."""
 
-    heads: tuple[Head, ...]
+    open_segments: tuple[OpenSegment, ...]
     chains: dict[PartitionId, Chain]
-    shares: tuple[GroupShare, ...]
+    shares: tuple[BrokerGroupShare, ...]
     moves: tuple[Move, ...]
     reason: str
 
     @property
-    def after(self) -> list[Head]:
+    def after(self) -> list[OpenSegment]:
         """Where the open segments are when all moves are made."""
-        return balance.after(self.heads, self.moves)
+        return balance.after(self.open_segments, self.moves)
 
 
 class Balancer:
@@ -117,14 +117,14 @@ class Balancer:
         self._wanted: tuple[Move, ...] = ()
         self._is_moving = False
         self.excess = 0.0
-        directory.on_change(self._note_groups)
+        directory.on_change(self._note_broker_groups)
 
     # ---- the duty ----
 
     async def run(self) -> None:
         """Scan every `interval_s`, and carry out the moves that follow, or those that a person asked for."""
         self._known.clear()  # this broker has not seen what happened before it was elected
-        self._note_groups()
+        self._note_broker_groups()
         self._asked.clear()
         while True:
             moves = await self._next_moves()
@@ -161,41 +161,43 @@ class Balancer:
 
     async def look(self, limits: Limits) -> Look:
         """Ask the masters what they take, and plan."""
-        shares, reasons = self._steady_groups()
+        shares, reasons = self._steady_broker_groups()
         measured = await self._measure_all(shares)
         silent = [share for share in shares if any(broker not in measured for broker in share.brokers)]
         reasons += [f"{share.name}: a member did not say what it takes" for share in silent]
         shares = [share for share in shares if share not in silent]
-        heads = _heads(shares, measured)
+        open_segments = _open_segments(shares, measured)
         barred = self._barred()
-        if not balance.plan(heads, shares, limits, barred):
-            self._note_excess(heads, shares)
-            return Look(tuple(heads), {}, tuple(shares), (), self._why_nothing(heads, shares, limits, reasons))
-        chains = await self._chains([head.partition for head in heads])
-        heads = _heads_of_chains(heads, chains, shares)
-        self._note_excess(heads, shares)
-        moves = balance.plan(heads, shares, limits, barred)
-        reason = "" if moves else self._why_nothing(heads, shares, limits, reasons)
-        return Look(tuple(heads), chains, tuple(shares), tuple(moves), reason)
+        if not balance.plan(open_segments, shares, limits, barred):
+            self._note_excess(open_segments, shares)
+            return Look(
+                tuple(open_segments), {}, tuple(shares), (), self._why_nothing(open_segments, shares, limits, reasons)
+            )
+        chains = await self._chains([open_segment.partition for open_segment in open_segments])
+        open_segments = _open_segments_of_chains(open_segments, chains, shares)
+        self._note_excess(open_segments, shares)
+        moves = balance.plan(open_segments, shares, limits, barred)
+        reason = "" if moves else self._why_nothing(open_segments, shares, limits, reasons)
+        return Look(tuple(open_segments), chains, tuple(shares), tuple(moves), reason)
 
-    def _note_groups(self) -> None:
+    def _note_broker_groups(self) -> None:
         """Note which broker groups changed, and when."""
         now_us = self._clock.monotonic_us()
-        groups = self._directory.groups()
+        groups = self._directory.broker_groups()
         for name, members in groups.items():
-            made_of = tuple((str(self._directory.run_of(m.broker)), self._is_there(m)) for m in members)
+            made_of = tuple((str(self._directory.member_run_of(m.broker)), self._is_there(m)) for m in members)
             if self._known.get(name, ((), 0))[0] != made_of:
                 self._known[name] = (made_of, now_us)
         for name in self._known.keys() - groups.keys():
             del self._known[name]
 
-    def _steady_groups(self) -> tuple[list[GroupShare], list[str]]:
+    def _steady_broker_groups(self) -> tuple[list[BrokerGroupShare], list[str]]:
         """The broker groups that may give and take, and why the others may not."""
-        self._note_groups()
+        self._note_broker_groups()
         now_us = self._clock.monotonic_us()
-        shares: list[GroupShare] = []
+        shares: list[BrokerGroupShare] = []
         reasons: list[str] = []
-        for name, members in sorted(self._directory.groups().items()):
+        for name, members in sorted(self._directory.broker_groups().items()):
             spec = self._directory.spec(name)
             steady_s = (now_us - self._known[name][1]) / 1e6
             if spec.intent is not Intent.ACTIVE:
@@ -205,10 +207,10 @@ class Balancer:
             elif steady_s < self._settings.steady_s:
                 reasons.append(f"{name} changed {steady_s:.0f} s ago: left alone for {self._settings.steady_s:g} s")
             else:
-                shares.append(GroupShare(name, tuple(member.broker for member in members), spec.weight))
+                shares.append(BrokerGroupShare(name, tuple(member.broker for member in members), spec.weight))
         return shares, reasons
 
-    async def _measure_all(self, shares: Iterable[GroupShare]) -> dict[str, Measured]:
+    async def _measure_all(self, shares: Iterable[BrokerGroupShare]) -> dict[str, Measured]:
         brokers = [broker for share in shares for broker in share.brokers]
         measured = await self._measure_once(brokers)
         if any(found.seconds > STALE_S for found in measured.values()):
@@ -249,17 +251,21 @@ class Balancer:
                 chains[chain.partition] = chain
         return chains
 
-    def _note_excess(self, heads: list[Head], shares: list[GroupShare]) -> None:
-        loads = balance.group_loads(heads, {share.name: share for share in shares})
+    def _note_excess(self, open_segments: list[OpenSegment], shares: list[BrokerGroupShare]) -> None:
+        loads = balance.broker_group_loads(open_segments, {share.name: share for share in shares})
         weights = sum(share.weight for share in shares)
-        mean = sum(head.load for head in heads) / weights if weights else 0.0
+        mean = sum(open_segment.load for open_segment in open_segments) / weights if weights else 0.0
         self.excess = balance.excess(loads, mean)
 
-    def _why_nothing(self, heads: list[Head], shares: list[GroupShare], limits: Limits, reasons: list[str]) -> str:
+    def _why_nothing(
+        self, open_segments: list[OpenSegment], shares: list[BrokerGroupShare], limits: Limits, reasons: list[str]
+    ) -> str:
         if reasons and len(shares) < 2:
             return "; ".join(reasons)
         weights = sum(share.weight for share in shares)
-        if not heads or (weights and sum(head.load for head in heads) / weights <= limits.floor):
+        if not open_segments or (
+            weights and sum(open_segment.load for open_segment in open_segments) / weights <= limits.floor
+        ):
             return "; ".join(["there is too little traffic to be worth a move", *reasons])
         found = "all is even enough" if self.excess <= limits.begin else "no move would help"
         return "; ".join([f"{found}: the busiest broker group is {self.excess:.0%} above the mean", *reasons])
@@ -283,28 +289,28 @@ class Balancer:
 
     async def _make(self, move: Move) -> str:
         """How the move ended: `done`, `failed`, or `stale` if the plan does not fit any more."""
-        partition = move.head.partition
+        partition = move.open_segment.partition
         if not await self._still_meant(move):
             return "stale"
         self._moved_us[partition] = self._clock.monotonic_us()  # also if it fails: it is not tried again at once
-        reply = await self._switch(PlanSwitch(0, partition, move.to_group, move.to_master))
+        reply = await self._switch(PlanSwitch(0, partition, move.to_broker_group, move.to_master))
         if reply is None or reply.error is not None:
             _log.info("head_not_moved", partition=partition, to=move.to_master, error=str(reply and reply.error))
             return "failed"
-        _log.info("head_moved", partition=partition, source=move.head.master, to=move.to_master)
+        _log.info("head_moved", partition=partition, source=move.open_segment.master, to=move.to_master)
         return "done"
 
     async def _still_meant(self, move: Move) -> bool:
         """Both broker groups are steady, and the open segment is where it was and older than `steady_s`."""
-        steady = {share.name for share in self._steady_groups()[0]}
-        if not {move.head.group, move.to_group} <= steady:
+        steady = {share.name for share in self._steady_broker_groups()[0]}
+        if not {move.open_segment.broker_group, move.to_broker_group} <= steady:
             return False
-        chain = (await self._chains([move.head.partition])).get(move.head.partition)
+        chain = (await self._chains([move.open_segment.partition])).get(move.open_segment.partition)
         if chain is None:
             return False
         segment = chain.open_segment
         open_s = (self._clock.wall_ms() - segment.opened_at_ms) / 1e3
-        return segment.master.broker == move.head.master and open_s >= self._settings.steady_s
+        return segment.master.broker == move.open_segment.master and open_s >= self._settings.steady_s
 
     async def _switch(self, event: PlanSwitch) -> Resolved | None:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -314,7 +320,7 @@ class Balancer:
                 answer.set_result(reply)
 
         request = self._driver.new_request(take)
-        self._driver.feed(PlanSwitch(request, event.partition, event.target_group, event.target_master))
+        self._driver.feed(PlanSwitch(request, event.partition, event.target_broker_group, event.target_master))
         try:
             async with asyncio.timeout(MOVE_DEADLINE_S):
                 reply = await answer
@@ -330,32 +336,34 @@ def _load(batches: int, size_bytes: int, seconds: float) -> float:
     return (size_bytes + balance.BATCH_COST_BYTES * batches) / max(seconds, 1.0)
 
 
-def _heads(shares: Iterable[GroupShare], measured: dict[str, Measured]) -> list[Head]:
+def _open_segments(shares: Iterable[BrokerGroupShare], measured: dict[str, Measured]) -> list[OpenSegment]:
     """As the masters tell it. If a partition moved meanwhile, two masters counted it: it is where it took more."""
-    loads: dict[PartitionId, list[Head]] = {}
+    loads: dict[PartitionId, list[OpenSegment]] = {}
     for share in shares:
         for broker in share.brokers:
             told = measured[broker]
             for partition, (batches, size_bytes) in told.partitions.items():
-                head = Head(partition, share.name, broker, _load(batches, size_bytes, told.seconds))
-                loads.setdefault(partition, []).append(head)
+                open_segment = OpenSegment(partition, share.name, broker, _load(batches, size_bytes, told.seconds))
+                loads.setdefault(partition, []).append(open_segment)
     return [
-        Head(partition, most.group, most.master, sum(head.load for head in heads))
-        for partition, heads in loads.items()
-        for most in [max(heads, key=lambda head: (head.load, head.master))]
+        OpenSegment(partition, most.broker_group, most.master, sum(open_segment.load for open_segment in open_segments))
+        for partition, open_segments in loads.items()
+        for most in [max(open_segments, key=lambda open_segment: (open_segment.load, open_segment.master))]
     ]
 
 
-def _heads_of_chains(
-    heads: Iterable[Head], chains: dict[PartitionId, Chain], shares: Iterable[GroupShare]
-) -> list[Head]:
+def _open_segments_of_chains(
+    open_segments: Iterable[OpenSegment], chains: dict[PartitionId, Chain], shares: Iterable[BrokerGroupShare]
+) -> list[OpenSegment]:
     """As the chains have it. Members that were replaced, or broker groups that were left out, count as no masters."""
     brokers = {share.name: share.brokers for share in shares}
-    found: list[Head] = []
-    for head in heads:
-        chain = chains.get(head.partition)
+    found: list[OpenSegment] = []
+    for open_segment in open_segments:
+        chain = chains.get(open_segment.partition)
         if chain is not None:
             segment = chain.open_segment
-            if segment.master.broker in brokers.get(segment.group, ()):
-                found.append(Head(head.partition, segment.group, segment.master.broker, head.load))
+            if segment.master.broker in brokers.get(segment.broker_group, ()):
+                found.append(
+                    OpenSegment(open_segment.partition, segment.broker_group, segment.master.broker, open_segment.load)
+                )
     return found

@@ -38,13 +38,13 @@ class Count:
     nothing does.
     """
 
-    heads: int = 0
+    open_segments: int = 0
     segments: int = 0
     waits_for: str = ""
 
 
 @dataclass(slots=True)
-class GroupView:
+class BrokerGroupView:
     """A broker group as it is now; `members` by slot."""
 
     record: records_pb2.BrokerGroupRecord
@@ -52,24 +52,24 @@ class GroupView:
     count: Count | None = None
 
 
-def group_in(broker: str) -> str:
+def broker_group_in(broker: str) -> str:
     """The broker group that the name of a broker tells, if its member record is gone."""
     return broker.rpartition("-")[0]
 
 
-def count_segments(chains: Iterable[Chain], group_of: dict[str, str], counts: dict[str, Count]) -> None:
-    """Add the segments of these chains to the counts. `group_of` has the broker group of each broker."""
+def count_segments(chains: Iterable[Chain], broker_group_of: dict[str, str], counts: dict[str, Count]) -> None:
+    """Add the segments of these chains to the counts. `broker_group_of` has the broker group of each broker."""
     for chain in chains:
         for segment in chain.segments:
-            groups = {_group_of(member, group_of) for member in holders(segment)}
+            groups = {_broker_group_of(member, broker_group_of) for member in holders(segment)}
             for group in sorted(groups):
                 count = counts.setdefault(group, Count())
                 count.segments += 1
-                count.heads += segment is chain.open_segment and segment.group == group
+                count.open_segments += segment is chain.open_segment and segment.broker_group == group
 
 
-def _group_of(member: MemberId, group_of: Mapping[str, str]) -> str:
-    return group_of.get(member.broker) or group_in(member.broker)
+def _broker_group_of(member: MemberId, broker_group_of: Mapping[str, str]) -> str:
+    return broker_group_of.get(member.broker) or broker_group_in(member.broker)
 
 
 class BrokerGroups:
@@ -92,14 +92,14 @@ class BrokerGroups:
 
     # ---- looking ----
 
-    async def views(self, *, with_counts: bool) -> list[GroupView]:
+    async def views(self, *, with_counts: bool) -> list[BrokerGroupView]:
         """All broker groups by name, as the coordinator has them at this moment."""
         members = await self._members()
         specs = {key.rpartition("/")[2]: pair for key, pair in (await self._specs()).items()}
-        views = {group: GroupView(record) for group, (_, record) in specs.items()}
+        views = {group: BrokerGroupView(record) for group, (_, record) in specs.items()}
         for _, member in members.values():
             default = records_pb2.BrokerGroupRecord(group=member.group)
-            views.setdefault(member.group, GroupView(default)).members.append(member)
+            views.setdefault(member.group, BrokerGroupView(default)).members.append(member)
         if with_counts:
             intents = {group: spec_from_value(item.value).intent for group, (item, _) in specs.items()}
             closed = {group: intent for group, intent in intents.items() if intent is not Intent.ACTIVE}
@@ -118,7 +118,7 @@ class BrokerGroups:
         return {item.key: (item, records_pb2.MemberRecord.FromString(item.value)) for item in listing.items}
 
     async def _specs(self) -> dict[str, tuple[KeyValue, records_pb2.BrokerGroupRecord]]:
-        listing = await self._coordinator.list(self._keys.group_specs)
+        listing = await self._coordinator.list(self._keys.broker_group_specs)
         return {item.key: (item, records_pb2.BrokerGroupRecord.FromString(item.value)) for item in listing.items}
 
     async def _counts(
@@ -126,23 +126,23 @@ class BrokerGroups:
     ) -> dict[str, Count]:
         """What each broker group holds, and what keeps it on those that are cordoned or drained."""
         records = [record for _, record in members.values()]
-        group_of = {record.member.broker: record.group for record in records}
-        around = self._around(records, closed, group_of)
+        broker_group_of = {record.member.broker: record.group for record in records}
+        around = self._around(records, closed, broker_group_of)
         counts: dict[str, Count] = {}
         untold = set(closed)
         async for chain in all_chains(self._coordinator, self._keys, strict=True):
-            count_segments((chain,), group_of, counts)
+            count_segments((chain,), broker_group_of, counts)
             for segment, text in obstacles(chain, around) if untold else ():
                 keep = (
                     {segment.master} if segment is chain.open_segment else filter(around.is_leaving, holders(segment))
                 )
-                for group in untold & {_group_of(member, group_of) for member in keep}:
+                for group in untold & {_broker_group_of(member, broker_group_of) for member in keep}:
                     counts[group].waits_for = text
                     untold.discard(group)
         return counts
 
     def _around(
-        self, records: list[records_pb2.MemberRecord], closed: Mapping[str, Intent], group_of: Mapping[str, str]
+        self, records: list[records_pb2.MemberRecord], closed: Mapping[str, Intent], broker_group_of: Mapping[str, str]
     ) -> Around:
         there: dict[str, list[bool]] = {}
         takers = set()
@@ -154,11 +154,11 @@ class BrokerGroups:
                 takers |= {record.member.broker} if is_there else set()
         return Around(
             closed=closed.keys(),
-            is_leaving=lambda member: closed.get(_group_of(member, group_of)) is Intent.DRAINING,
+            is_leaving=lambda member: closed.get(_broker_group_of(member, broker_group_of)) is Intent.DRAINING,
             is_there=self._is_there,
             is_replaced=lambda member: registered.get(member.broker) != member,
             takers=takers,
-            has_whole_group=any(len(found) >= self._min_copies and all(found) for found in there.values()),
+            has_whole_broker_group=any(len(found) >= self._min_copies and all(found) for found in there.values()),
             min_copies=self._min_copies,
         )
 
@@ -170,7 +170,7 @@ class BrokerGroups:
         intent: records_pb2.BrokerGroupIntent.ValueType | None,
         weight: float | None,
         guard: Guard = unguarded,
-    ) -> GroupView:
+    ) -> BrokerGroupView:
         """Write intent and weight of a broker group. A value of None leaves the old one.
 
         If the call is cancelled, the write may still be made.
@@ -182,7 +182,7 @@ class BrokerGroups:
         """
         if weight is not None and not 0 < weight < 1e6:
             raise BadRequestError(f"a weight is above 0 and below 1,000,000, not {weight:g}")
-        key = self._keys.group_spec(group)
+        key = self._keys.broker_group_spec(group)
         for _ in range(ATTEMPTS_MAX):
             # Rule `older-operator`: `guard` refuses an operator that has lost its Lease to a newer one. Without it:
             # 1. Operator 1 is frozen, and operator 2 takes the Lease over.
@@ -230,7 +230,7 @@ class BrokerGroups:
         """
         specs = await self._specs()
         members = await self._members()
-        spec = specs.get(self._keys.group_spec(group))
+        spec = specs.get(self._keys.broker_group_spec(group))
         mine = {key: pair for key, pair in members.items() if pair[1].group == group}
         if spec is None and not mine:
             return
@@ -241,11 +241,11 @@ class BrokerGroups:
         count = (await self._counts(members, {})).get(group, Count())
         if count.segments:
             raise PreconditionError(
-                f"broker group {group!r} still holds {count.segments} segments, {count.heads} of them open; "
+                f"broker group {group!r} still holds {count.segments} segments, {count.open_segments} of them open; "
                 "wait until it is drained",
                 group=group,
                 segments=count.segments,
-                heads=count.heads,
+                heads=count.open_segments,
             )
         compares: list[Compare] = [mod_revision_is(spec[0].key, spec[0].mod_revision)]
         operations: list[Operation] = [Delete(spec[0].key)]

@@ -18,7 +18,7 @@ from seriatim_api.v1 import records_pb2
 from ..core.control.controller import (
     MemberView,
     holders,
-    lost_groups,
+    lost_broker_groups,
     plan_heals,
     plan_release,
     switch_away,
@@ -110,7 +110,7 @@ class Caretaker:
         while True:
             self._changed.clear()
             await self._admit()
-            pause_s = await self._switch_away_from_lost_groups()
+            pause_s = await self._switch_away_from_lost_broker_groups()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), pause_s)
 
@@ -134,7 +134,7 @@ class Caretaker:
 
     def is_there(self, member: MemberId) -> bool:
         """Whether a member is admitted and runs, as far as this broker knows, and its run is not certified dead."""
-        run = self._directory.run_of(member.broker)
+        run = self._directory.member_run_of(member.broker)
         is_certified = run is not None and run in self._directory.certified
         return self._directory.is_admitted(member) and self._lives(member.broker) and not is_certified
 
@@ -146,7 +146,7 @@ class Caretaker:
         views: list[MemberView] = []
         for broker, record in self._directory.members.items():
             member = member_from_record(record.member)
-            run = self._directory.run_of(broker)
+            run = self._directory.member_run_of(broker)
             certified = run is not None and run in self._directory.certified
             lives = self._lives(broker)
             if lives and not certified:
@@ -157,10 +157,10 @@ class Caretaker:
             )
         return views
 
-    async def _switch_away_from_lost_groups(self) -> float | None:
+    async def _switch_away_from_lost_broker_groups(self) -> float | None:
         """Returns after how many seconds to scan again; None if only a change makes a scan necessary."""
         views = self._views()
-        lost = lost_groups(views)
+        lost = lost_broker_groups(views)
         if lost:
             count = 0
             async for chain in self._chains():
@@ -222,7 +222,7 @@ class Caretaker:
         live: dict[str, list[MemberId]] = {}
         for view in self._views():
             if view.admitted and view.is_live and not view.is_certified:
-                live.setdefault(view.group, []).append(view.member)
+                live.setdefault(view.broker_group, []).append(view.member)
         staying = {group: live[group] for group in live if self._directory.spec(group).intent is not Intent.DRAINING}
         live = staying or live
         begun = released = wanted = 0

@@ -26,7 +26,7 @@ CURSORS_PER_TXN = 60
 """Each needs two compares, and the coordinator takes at most 128."""
 
 
-class GroupCursors:
+class ConsumerGroupCursors:
     """The cursors of one consumer group on a topic, as they were read. Each is written only if it has not changed."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys, group: str, guard: Guard = unguarded) -> None:

@@ -69,7 +69,7 @@ class Controller:
 
     async def _persist(self, duty: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a duty until it ends. It is tried again after an error of the coordinator, until the election is lost."""
-        while self.election.is_leader:
+        while self.election.is_controller:
             try:
                 await duty()
                 return

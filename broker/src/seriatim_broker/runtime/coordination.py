@@ -229,13 +229,13 @@ class CoordinatorWork:
             if item is None and not failed:
                 self._start(self._read_later_certificate(effect))
                 return None
-            return CertificateRead(effect.partition, effect.run, None if failed else True)
+            return CertificateRead(effect.partition, effect.member_run, None if failed else True)
 
-        self._read(self._keys.certificate(effect.run), answer)
+        self._read(self._keys.certificate(effect.member_run), answer)
 
     async def _read_later_certificate(self, effect: ReadCertificate) -> None:
         found: bool | None = None
-        run = effect.run
+        run = effect.member_run
         async with self._read_slots:
             try:
                 prefix = self._keys.certificates_of(run.member)
@@ -250,10 +250,10 @@ class CoordinatorWork:
 
     def read_cursor(self, effect: ReadCursor) -> None:
         """Read a cursor. The answer is the event `CursorRead`."""
-        key = self._keys.cursor(effect.partition, effect.group)
+        key = self._keys.cursor(effect.partition, effect.consumer_group)
 
         def read(record: CursorRecord | None, revision: int, failed: bool = False) -> CursorRead:
-            return CursorRead(effect.partition, effect.group, record, revision, failed, effect.known_revision)
+            return CursorRead(effect.partition, effect.consumer_group, record, revision, failed, effect.known_revision)
 
         def answer(item: KeyValue | None, failed: bool) -> Event | None:
             if failed:
@@ -491,7 +491,7 @@ class CoordinatorWork:
         A new cursor begins above the floor (rule `above-the-floor` in `group_epochs`). The transaction compares the
         floor. So it fails if the consumer group was made, deleted and expired while it was under way.
         """
-        key = self._keys.cursor(effect.partition, effect.group)
+        key = self._keys.cursor(effect.partition, effect.consumer_group)
         chain = self._keys.chain(effect.partition)
         compares = [mod_revision_is(key, effect.revision)]
         compares.append(mod_revision_is(chain, effect.chain_revision) if effect.chain_revision else present(chain))
@@ -505,7 +505,7 @@ class CoordinatorWork:
             if not is_too_low:  # otherwise the floor was raised since the core read it, and the core reads again
                 async with self._write_slots:
                     outcome, revision = await self._transact(compares, (put,))
-            self._report(CursorWritten(effect.partition, effect.group, effect.serial, outcome, revision))
+            self._report(CursorWritten(effect.partition, effect.consumer_group, effect.serial, outcome, revision))
 
         self._start(carry_out())
 

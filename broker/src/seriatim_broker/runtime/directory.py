@@ -17,7 +17,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..core.values.events import CertificateSeen, DirectoryChanged, DropDeleted, DropPartitionData, Event
 from ..core.values.messages import FORMS
-from ..core.values.placement import DEFAULT_SPEC, GroupSpec, placeable
+from ..core.values.placement import DEFAULT_SPEC, BrokerGroupSpec, placeable
 from ..interfaces.coordinator import Coordinator
 from .keys import Keys, partition_of
 from .mirror import mirror
@@ -41,12 +41,12 @@ class Directory:
         self._own_peers = dict(peers)
         self._emit = emit
         self._listeners: list[Callable[[], None]] = []
-        self._groups: tuple[tuple[str, tuple[MemberId, ...]], ...] | None = None
-        self._runs: tuple[tuple[MemberId, int], ...] = ()
+        self._broker_groups: tuple[tuple[str, tuple[MemberId, ...]], ...] | None = None
+        self._member_runs: tuple[tuple[MemberId, int], ...] = ()
         self._forms = 0  # what all registered brokers read beyond 0.2.0
-        self.specs: dict[str, GroupSpec] = {}
+        self.specs: dict[str, BrokerGroupSpec] = {}
         self.members: dict[str, records_pb2.MemberRecord] = {}
-        self.live_runs: dict[str, int] = {}
+        self.live_member_runs: dict[str, int] = {}
         self._unlinked: dict[str, tuple[str, ...]] = {}  # what live brokers say of their links
         self.certified: set[RunId] = set()
         self._ended: dict[MemberId, int] = {}  # the newest certified run of each disk
@@ -74,7 +74,7 @@ class Directory:
         record = self.members.get(broker)
         return record.address if record is not None else ""
 
-    def group_address(self, group: str) -> str:
+    def broker_group_address(self, group: str) -> str:
         """The address at which clients reach the first live member of a broker group; empty if there is none."""
         records = sorted((r for r in self.members.values() if r.group == group and r.admitted), key=lambda r: r.slot)
         for record in sorted(records, key=lambda r: not self.is_live(r.member.broker)):
@@ -89,7 +89,7 @@ class Directory:
     def is_live(self, broker: str) -> bool:
         """Whether the broker's registered run has a live key. This is a hint, never a proof."""
         record = self.members.get(broker)
-        return record is not None and self.live_runs.get(broker) == record.run
+        return record is not None and self.live_member_runs.get(broker) == record.run
 
     def unlinked(self, broker: str) -> tuple[str, ...]:
         """Live members of its own broker group to which a live broker says that it has no link."""
@@ -106,7 +106,7 @@ class Directory:
                 found.append(run)
         return found
 
-    def run_of(self, broker: str) -> RunId | None:
+    def member_run_of(self, broker: str) -> RunId | None:
         """The run that the broker last registered."""
         record = self.members.get(broker)
         return RunId(member_from_record(record.member), record.run) if record is not None else None
@@ -118,17 +118,17 @@ class Directory:
         """
         return self._ended.get(run.member, 0) >= run.run or run.member in self._former
 
-    def groups(self) -> dict[str, tuple[MemberId, ...]]:
+    def broker_groups(self) -> dict[str, tuple[MemberId, ...]]:
         """The admitted members of each broker group, by slot."""
-        return dict(self._groups or ())
+        return dict(self._broker_groups or ())
 
-    def spec(self, group: str) -> GroupSpec:
+    def spec(self, group: str) -> BrokerGroupSpec:
         """Intent and weight of a broker group."""
         return self.specs.get(group, DEFAULT_SPEC)
 
     def placeable(self) -> list[str]:
         """The broker groups that take new partitions, by name."""
-        return placeable(self.groups(), self.specs)
+        return placeable(self.broker_groups(), self.specs)
 
     # ---- mirroring ----
 
@@ -137,7 +137,7 @@ class Directory:
         async with asyncio.TaskGroup() as group:
             for prefix, changed in (
                 (self._keys.members, self._members_changed),
-                (self._keys.group_specs, self._specs_changed),
+                (self._keys.broker_group_specs, self._specs_changed),
                 (self._keys.lives, self._lives_changed),
                 (self._keys.certificates, self._certificates_changed),
                 (self._keys.tombstones, self._tombstones_changed),
@@ -162,11 +162,11 @@ class Directory:
         for record in self.members.values():
             # A version that does not know the fields keeps those of an earlier run, and raises `run`.
             forms &= record.forms if record.forms_run == record.run else 0
-        if (found, runs, forms) != (self._groups, self._runs, self._forms):
-            self._groups = found
-            self._runs = runs
+        if (found, runs, forms) != (self._broker_groups, self._member_runs, self._forms):
+            self._broker_groups = found
+            self._member_runs = runs
             self._forms = forms
-            self._emit_groups()
+            self._emit_broker_groups()
         self.loaded.set()
         self._tell()
 
@@ -183,19 +183,19 @@ class Directory:
         found = {key.rpartition("/")[2]: spec_from_value(value) for key, value in values.items()}
         if found != self.specs:
             self.specs = found
-            if self._groups is not None:
-                self._emit_groups()
+            if self._broker_groups is not None:
+                self._emit_broker_groups()
             self._tell()
 
-    def _emit_groups(self) -> None:
-        assert self._groups is not None
+    def _emit_broker_groups(self) -> None:
+        assert self._broker_groups is not None
         specs = tuple(sorted(self.specs.items(), key=_name_of))
-        self._emit(DirectoryChanged(self._groups, self._runs, specs, self._forms))
+        self._emit(DirectoryChanged(self._broker_groups, self._member_runs, specs, self._forms))
 
     def _lives_changed(self, values: Mapping[str, bytes], _keys: Sequence[str]) -> None:
         records = [records_pb2.LiveRecord.FromString(value) for value in values.values()]
         self._unlinked = {record.member.broker: tuple(record.unlinked) for record in records}
-        self.live_runs = {record.member.broker: record.run for record in records}
+        self.live_member_runs = {record.member.broker: record.run for record in records}
         self._tell()
 
     def _certificates_changed(self, values: Mapping[str, bytes], keys: Sequence[str]) -> None:
@@ -230,5 +230,5 @@ class Directory:
             changed()
 
 
-def _name_of(pair: tuple[str, GroupSpec]) -> str:
+def _name_of(pair: tuple[str, BrokerGroupSpec]) -> str:
     return pair[0]

@@ -16,11 +16,11 @@ from seriatim_api.ids import MemberId
 
 from ..core.control.controller import plan_copies_elsewhere, plan_release
 from ..core.values.chain import Chain
-from ..core.values.events import Heal, MoveHead, Release
+from ..core.values.events import Heal, MoveOpenSegment, Release
 from ..core.values.placement import Intent
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
-from .broker_groups import group_in
+from .broker_groups import broker_group_in
 from .directory import Directory
 from .driver import Driver
 from .keys import Keys
@@ -42,7 +42,7 @@ RETRY_US_MAX = 15_000_000
 
 _log = structlog.get_logger(__name__)
 
-_Step = MoveHead | Heal | Release
+_Step = MoveOpenSegment | Heal | Release
 
 
 class Drainer:
@@ -97,7 +97,7 @@ class Drainer:
         drained = {group for group, intent in closed.items() if intent is Intent.DRAINING}
         live = {
             group: [member for member in members if self._is_there(member)]
-            for group, members in self._directory.groups().items()
+            for group, members in self._directory.broker_groups().items()
             if group not in closed
         }
         left = moves = copies = 0
@@ -107,7 +107,7 @@ class Drainer:
                 left += 1
                 if step in before:
                     self._asked[step] = before[step]
-                is_move = isinstance(step, MoveHead)
+                is_move = isinstance(step, MoveOpenSegment)
                 has_room = moves < MOVES_PER_PASS_MAX if is_move else copies < COPIES_PER_PASS_MAX
                 if has_room and self._is_due(step):
                     moves, copies = moves + is_move, copies + (not is_move)
@@ -120,13 +120,13 @@ class Drainer:
         self, chain: Chain, closed: dict[str, Intent], drained: set[str], live: dict[str, list[MemberId]]
     ) -> Iterator[_Step]:
         segment = chain.open_segment
-        if segment.group in closed and any(live.values()):
-            yield MoveHead(chain.partition, segment.no, segment.master)
+        if segment.broker_group in closed and any(live.values()):
+            yield MoveOpenSegment(chain.partition, segment.no, segment.master)
         if not drained:
             return
 
         def is_leaving(member: MemberId) -> bool:
-            return self._group_of(member) in drained
+            return self._broker_group_of(member) in drained
 
         # Rules `leaves-when-one-stays` and `leaves-when-listed` (LEAVE). The server checks them again before it writes
         # (`core.control.leaving`). Without them: 1. Of the members that stay, one has all of the segment, and the other
@@ -137,9 +137,9 @@ class Drainer:
             yield release
         yield from plan_copies_elsewhere(chain, is_leaving, live, min_copies=self._min_copies)
 
-    def _group_of(self, member: MemberId) -> str:
+    def _broker_group_of(self, member: MemberId) -> str:
         record = self._directory.members.get(member.broker)
-        return record.group if record is not None else group_in(member.broker)
+        return record.group if record is not None else broker_group_in(member.broker)
 
     def _is_due(self, step: _Step) -> bool:
         """Whether to ask (again). The pause doubles each time, from 1 s to 15 s."""

@@ -48,8 +48,8 @@ Reply = (
     | fx.AppendRefused
     | fx.Resolved
     | fx.ConsumerResolved
-    | fx.GroupDescribed
-    | fx.GroupOperated
+    | fx.ConsumerGroupDescribed
+    | fx.ConsumerGroupOperated
     | fx.LogsListed
     | fx.LedListed
     | fx.CursorsListed
@@ -239,7 +239,7 @@ class Driver:
         finally:
             self._die(exc)
 
-    def _end_run(self, effect: fx.EndRun) -> None:
+    def _end_run(self, effect: fx.EndMemberRun) -> None:
         """The core says that this member run has ended: nothing more is written, sent or answered."""
         self._dead = True
         _log.critical("run_over", error=str(effect.error))
@@ -330,7 +330,7 @@ class Driver:
             fx.Connect: lambda effect: links.connect(effect.broker),
             fx.Disconnect: lambda effect: links.disconnect(effect.broker, effect.session),
             fx.Note: self._note,
-            fx.EndRun: self._end_run,
+            fx.EndMemberRun: self._end_run,
             **dict.fromkeys(get_args(Reply), self._reply),
         }
 

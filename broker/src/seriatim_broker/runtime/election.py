@@ -41,8 +41,8 @@ class Election:
     """Stands for election. While it is elected it does the duties.
 
     Attributes:
-        is_leader: Whether this broker is elected, as far as it knows.
-        leader: The broker that is elected, as far as this one knows; empty if none is.
+        is_controller: Whether this broker is elected, as far as it knows.
+        controller: The broker that is elected, as far as this one knows; empty if none is.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Election:
         self._directory = directory
         self._lease = lease
         self._revision = 0  # of the key's creation, when it was ours
-        self.is_leader = False
-        self.leader = ""
+        self.is_controller = False
+        self.controller = ""
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Stand for election, and run `lead` while elected, until cancelled. Losing the election cancels `lead`."""
@@ -71,14 +71,14 @@ class Election:
                 _log.warning("controller_interrupted", error=str(exc))
                 await asyncio.sleep(RETRY_S)
             finally:
-                self.is_leader = False
+                self.is_controller = False
 
     async def resign(self) -> None:
         """Give the office up when the process ends."""
-        if self.is_leader:
+        if self.is_controller:
             with contextlib.suppress(SeriatimError):
                 await self.txn([], [Delete(self._keys.controller)])
-            self.is_leader = False
+            self.is_controller = False
 
     async def txn(self, compares: Sequence[Compare], then: Sequence[Operation]) -> TxnResult:
         """Make a transaction as the elected controller. It also compares the election key.
@@ -93,7 +93,7 @@ class Election:
         if not result.succeeded:
             item = result.responses[0].item
             if item is None or item.create_revision != self._revision:
-                self.is_leader = False
+                self.is_controller = False
                 raise NotServingError("this broker is not the controller any more", retry_after_ms=200)
         return result
 
@@ -109,13 +109,13 @@ class Election:
         )
         if result.succeeded:
             self._revision = result.revision
-            self.leader = member.broker
+            self.controller = member.broker
             return True
         item = result.responses[0].item
         if item is None:
             return False
         found = records_pb2.ControllerRecord.FromString(item.value)
-        self.leader = found.broker
+        self.controller = found.broker
         if (found.broker, found.run) == (record.broker, record.run) and item.lease == self._lease.id:
             self._revision = item.create_revision  # our own, whose answer was lost
             return True
@@ -123,7 +123,7 @@ class Election:
 
     async def _somebody_is_admitted(self) -> bool:
         await self._directory.loaded.wait()  # it waits as long as the coordinator is away
-        return bool(self._directory.groups())
+        return bool(self._directory.broker_groups())
 
     async def _wait_for_vacancy(self) -> None:
         """Wait until the election key is gone."""
@@ -136,8 +136,8 @@ class Election:
                 return
 
     async def _lead(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        _log.info("controller_elected", broker=self.leader, election=self._revision)
-        self.is_leader = True
+        _log.info("controller_elected", broker=self.controller, election=self._revision)
+        self.is_controller = True
         leading = asyncio.ensure_future(lead())
         deposed = asyncio.ensure_future(self._wait_deposed())
         try:
@@ -145,7 +145,7 @@ class Election:
             if leading.done():
                 leading.result()
         finally:
-            self.is_leader = False
+            self.is_controller = False
             for task in (leading, deposed):
                 task.cancel()
             await asyncio.gather(leading, deposed, return_exceptions=True)

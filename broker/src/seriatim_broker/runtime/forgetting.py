@@ -17,7 +17,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
 
 from ..core.values.effects import CursorsListed
-from ..core.values.events import ForgetGroup, ListCursors
+from ..core.values.events import ForgetConsumerGroup, ListCursors
 from ..interfaces.coordinator import Coordinator, Get
 from .coordination import READS_PER_TXN
 from .driver import Driver, Reply
@@ -86,7 +86,7 @@ class Forgetting:
         responses = zip(groups, result.responses, strict=True)
         gone = [place for place, response in responses if response.item is None]
         for partition, group in gone:
-            self._driver.feed(ForgetGroup(partition, group, floor.expired))
+            self._driver.feed(ForgetConsumerGroup(partition, group, floor.expired))
         return len(gone)
 
     async def _list(self, after: tuple[int, str], epoch_max: int) -> Sequence[tuple[PartitionId, str]]:
@@ -99,4 +99,4 @@ class Forgetting:
         finally:
             self._driver.forget_request(request)
         assert isinstance(reply, CursorsListed)
-        return reply.groups
+        return reply.consumer_groups

@@ -61,13 +61,13 @@ class Keys:
         return f"{self.members}{broker}"
 
     @property
-    def group_specs(self) -> str:
+    def broker_group_specs(self) -> str:
         """Prefix of the intents and weights of broker groups."""
         return f"{self.prefix}spec/groups/"
 
-    def group_spec(self, group: str) -> str:
+    def broker_group_spec(self, group: str) -> str:
         """Intent and weight of a broker group."""
-        return f"{self.group_specs}{group}"
+        return f"{self.broker_group_specs}{group}"
 
     @property
     def operator(self) -> str:

@@ -166,7 +166,7 @@ class Links:
         """Whether there is a link to exactly that run."""
         peer = self._peers.get(run.member.broker)
         connection = peer.connection if peer is not None else None
-        return connection is not None and RunId(connection.peer.member, connection.peer.run) == run
+        return connection is not None and RunId(connection.peer.member, connection.peer.member_run) == run
 
     async def is_alive(self, run: RunId, deadline_s: float) -> bool:
         """Whether exactly that run is linked, and answers a heartbeat or keeps its link until the deadline.
@@ -226,13 +226,13 @@ class Links:
         return peer
 
     def _may_take_part(self, peer: PeerIdentity) -> bool:
-        if not self._is_dismissed(RunId(peer.member, peer.run)):
+        if not self._is_dismissed(RunId(peer.member, peer.member_run)):
             return True
         _log.warning(
             "dismissed_run_refused",
             peer=peer.member.broker,
             incarnation=peer.member.incarnation,
-            run=peer.run,
+            run=peer.member_run,
             note="its end is certified, or its slot has another disk, and its process lives: end that process",
         )
         return False
@@ -254,9 +254,11 @@ class Links:
         peer.session = self._session
         peer.since_us = self._clock.monotonic_us()
         peer.ended.clear()
-        _log.info("link_up", peer=peer.broker, run=connection.peer.run, session=peer.session, dialed=connection.dialed)
+        _log.info(
+            "link_up", peer=peer.broker, run=connection.peer.member_run, session=peer.session, dialed=connection.dialed
+        )
         who = connection.peer
-        self._emit(LinkUp(peer.broker, who.member, who.run, peer.session, who.forms))
+        self._emit(LinkUp(peer.broker, who.member, who.member_run, peer.session, who.forms))
 
     def _drop(self, peer: _Peer, reason: str) -> None:
         """Stop using the connection, and tell the core at once."""

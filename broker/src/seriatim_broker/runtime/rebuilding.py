@@ -224,7 +224,7 @@ def _plan_silent_members(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], 
             for member in segment.members:
                 slot = newest.get(member.broker)
                 if member.broker not in names and (slot is None or slot[0] <= segment.opened_at_ms):
-                    newest[member.broker] = (segment.opened_at_ms, member, segment.group)
+                    newest[member.broker] = (segment.opened_at_ms, member, segment.broker_group)
     for broker, (_, member, group) in sorted(newest.items()):
         slot_no = broker.removeprefix(f"{group}-")
         if keys.member(broker) in items or not slot_no.isdecimal():
@@ -278,11 +278,11 @@ def _plan_chains(
         if planned.chain is not None:
             _plan_chain(plan, keys, items, chains.archive, planned)
         cursors = [cursor for one in told for cursor in one.cursors.get(partition, ())]
-        for group in sorted({cursor.group for cursor in cursors}):
+        for group in sorted({cursor.consumer_group for cursor in cursors}):
             key = keys.cursor(partition, group)
             value = items[key].value if key in items else None
             before = cursor_from_value(value) if value is not None else None
-            states = [cursor for cursor in cursors if cursor.group == group]
+            states = [cursor for cursor in cursors if cursor.consumer_group == group]
             record = rebuild.plan_cursor(states, before, chain.topic, expired)
             if record is not None:
                 text = f"the cursor of {group} in {name}: segment {record.segment_no}, epoch {record.group_epoch}"
@@ -304,7 +304,7 @@ def _plan_chain(
     was = f"epoch {planned.current.epoch}" if planned.current is not None else "nothing"
     text = (
         f"the chain of partition {chain.partition} ({chain.topic} {chain.number}): epoch {chain.epoch}, segment "
-        f"{chain.open_segment.no} open on {chain.open_segment.group}, as {planned.told_by} knows it; was {was}"
+        f"{chain.open_segment.no} open on {chain.open_segment.broker_group}, as {planned.told_by} knows it; was {was}"
     )
     revision = items[key].mod_revision if key in items else 0
     plan.steps.append(Step(text, (mod_revision_is(key, revision),), tuple(operations)))

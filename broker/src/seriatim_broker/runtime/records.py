@@ -23,8 +23,8 @@ from seriatim_api.v1 import common_pb2, records_pb2
 
 from ..core.values.chain import Chain
 from ..core.values.deleted import NONE_DELETED, DeletedPartitions
-from ..core.values.events import CursorRecord, GroupOperation
-from ..core.values.placement import CHAIN_WIDTH_DEFAULT, GroupSpec, Intent
+from ..core.values.events import ConsumerGroupOperation, CursorRecord
+from ..core.values.placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec, Intent
 from ..core.values.segment import Segment
 from ..core.values.writers import ManifestPlace, WriterRecord, WriterState
 from ..interfaces.coordinator import Put
@@ -217,7 +217,7 @@ def parse_chain(value: bytes, pages: Sequence[bytes] = ()) -> Chain:
     return chain_from_record(join_pages(value, pages))
 
 
-def operation_to_number(operation: GroupOperation | None) -> records_pb2.GroupOperation.ValueType:
+def operation_to_number(operation: ConsumerGroupOperation | None) -> records_pb2.GroupOperation.ValueType:
     """An operation as records and clients have it. None is unspecified."""
     return records_pb2.GroupOperation.ValueType(operation or 0)
 
@@ -257,7 +257,7 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         record.deleted,
         record.deleted_at_ms,
         record.paused,
-        GroupOperation(record.begun_by) if record.begun_by in _BEGINNINGS else None,
+        ConsumerGroupOperation(record.begun_by) if record.begun_by in _BEGINNINGS else None,
         tuple(record.requests),
         record.dropped_from,
         record.dropped_position,
@@ -354,10 +354,10 @@ def put_deleted_partitions(keys: Keys, deleted: DeletedPartitions) -> Put:
     return Put(keys.deleted_partitions, record.SerializeToString())
 
 
-def spec_from_value(value: bytes) -> GroupSpec:
+def spec_from_value(value: bytes) -> BrokerGroupSpec:
     """Intent and weight of a broker group. An intent that this version does not know counts as CORDONED."""
     record = _parse(records_pb2.BrokerGroupRecord, value)
-    return GroupSpec(_INTENT_FROM_RECORD.get(record.intent, Intent.CORDONED), record.weight or 1.0)
+    return BrokerGroupSpec(_INTENT_FROM_RECORD.get(record.intent, Intent.CORDONED), record.weight or 1.0)
 
 
 def _parse(kind: type[_Record], value: bytes) -> _Record:

@@ -69,7 +69,7 @@ class RestartGate:
             BadRequestError: There is no such broker.
             SeriatimError: The coordinator does not answer, or a chain cannot be read. Then the stop is not safe.
         """
-        run = self._directory.run_of(broker)
+        run = self._directory.member_run_of(broker)
         if run is None:
             raise BadRequestError(f"there is no broker {broker!r}", broker=broker)
         loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ class RestartGate:
         return GateAnswer(deciding.verdict, deciding.text, deciding, len(found))
 
     def _is_there(self, member: MemberId) -> bool:
-        run = self._directory.run_of(member.broker)
+        run = self._directory.member_run_of(member.broker)
         return (
             self._directory.is_admitted(member)
             and self._directory.is_live(member.broker)

@@ -29,7 +29,7 @@ from seriatim_api.v1 import records_pb2
 from ..core.control import retention as rules
 from ..core.control.retention import Limits, Policy, Reader
 from ..core.values.effects import Led, LedListed
-from ..core.values.events import Event, ListLed, PassGroup, PlanSwitch, Trim
+from ..core.values.events import Event, ListLed, PassConsumerGroup, PlanSwitch, Trim
 from ..core.values.positions import BatchPlace, Measure
 from ..core.values.segment import Segment, Start
 from ..interfaces.clock import Clock
@@ -207,12 +207,14 @@ class Retention:
         if near is None:
             return
         self._near[led.partition] = near
-        if near.ratio >= WARN_RATIO and (before is None or before.group != near.group or before.ratio < WARN_RATIO):
+        if near.ratio >= WARN_RATIO and (
+            before is None or before.consumer_group != near.consumer_group or before.ratio < WARN_RATIO
+        ):
             _log.warning(
                 "retention_nears_unread",
                 topic=led.chain.topic,
                 partition=led.chain.number,
-                group=near.group,
+                group=near.consumer_group,
                 ratio=round(near.ratio, 3),
             )
 
@@ -239,7 +241,7 @@ class Retention:
         if start is not None or kept_no > oldest.no or becomes_stub:
             self._driver.feed(Trim(led.partition, chain.epoch, no, start, kept_no, revision))
         for segment_no, group in rules.to_pass(chain, readers)[:PASSED_PER_LOOK]:
-            self._driver.feed(PassGroup(led.partition, segment_no, group))
+            self._driver.feed(PassConsumerGroup(led.partition, segment_no, group))
         await self._roll_if_long(led, policy)
 
     async def _first_kept(self, led: Led, limits: Limits) -> tuple[int, Start | None]:
@@ -331,7 +333,7 @@ class Retention:
         reply = await self._ask(lambda request: PlanSwitch(request, led.partition))
         if getattr(reply, "error", None) is not None and len(segment.members) > 1:
             other = segment.members[1].broker
-            await self._ask(lambda request: PlanSwitch(request, led.partition, segment.group, other))
+            await self._ask(lambda request: PlanSwitch(request, led.partition, segment.broker_group, other))
 
     async def _is_emptied(self, led: Led, policy: Policy, age_ms: int) -> bool:
         limit_ms = policy.limits.age_ms

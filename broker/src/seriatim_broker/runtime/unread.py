@@ -31,12 +31,12 @@ class Nearness(NamedTuple):
     """How near the oldest message that a consumer group has not read is to being dropped.
 
     Attributes:
-        group: The consumer group that is furthest behind.
+        consumer_group: The consumer group that is furthest behind.
         ratio: 1 when the message is dropped: its age as a part of the limit, or the bytes behind it, whichever is more.
         left_s: Seconds until its age drops it; infinite without such a limit, below 0 when it is due.
     """
 
-    group: str
+    consumer_group: str
     ratio: float
     left_s: float
 
@@ -112,7 +112,7 @@ async def nearness(
         left_s = (goes_ms + limits.age_ms - now_ms) / 1000
     if limits.size_bytes:
         ratio = max(ratio, behind_bytes / limits.size_bytes)
-    return Nearness(reader.group, ratio, left_s)
+    return Nearness(reader.consumer_group, ratio, left_s)
 
 
 def _first_unread(chain: Chain, place: Place) -> Place:

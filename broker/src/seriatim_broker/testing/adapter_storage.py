@@ -90,7 +90,7 @@ class AdapterStorage:
         timers: The time of the disk.
         checksum: CRC-32C.
         now_ms: The wall clock of the process.
-        sync_us: Draws the duration of the next flush, in microseconds.
+        flush_us: Draws the duration of the next flush, in microseconds.
         ended: Called when the adapter ends the process.
 
     Attributes:
@@ -103,7 +103,7 @@ class AdapterStorage:
         timers: Timers,
         checksum: Checksum,
         now_ms: Callable[[], int],
-        sync_us: Callable[[], int],
+        flush_us: Callable[[], int],
         ended: Callable[[], object],
     ) -> None:
         self.look_full: Callable[[], bool] = lambda: False
@@ -111,7 +111,7 @@ class AdapterStorage:
         self._timers = timers
         self._checksum = checksum
         self._now_ms = now_ms
-        self._sync_us = sync_us
+        self._flush_us = flush_us
         self._tell_ended = ended
         self._tickets: deque[tuple[int, int]] = deque()  # the adapter's and the image's
         self._ended = False
@@ -144,7 +144,7 @@ class AdapterStorage:
             self._disk.written_ticket = self._tickets.popleft()[1]
 
     def _after_a_flush(self, flush: Callable[[], object]) -> None:
-        self._timers.after(self._sync_us(), self._unless_ended, flush)
+        self._timers.after(self._flush_us(), self._unless_ended, flush)
 
     def _unless_ended(self, flush: Callable[[], object]) -> None:
         if not self._ended:
@@ -152,7 +152,7 @@ class AdapterStorage:
                 flush()
 
     def _flushed(self) -> None:
-        self._disk.sync(self._disk.written_ticket)
+        self._disk.flush(self._disk.written_ticket)
 
     # ---- the interface ----------------------------------------------------------------------------------
 

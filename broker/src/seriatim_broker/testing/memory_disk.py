@@ -147,7 +147,7 @@ class DiskImage:
         elif isinstance(write, PutPreparation):
             named = {name.id for name in write.preparation.table.blocks}
             assert named <= set(partition.blocks), "a preparation names blocks that are not on the disk"
-            key = (write.preparation.segment_no, write.preparation.attempt)
+            key = (write.preparation.segment_no, write.preparation.switch_attempt)
             partition.preparations[key] = write.preparation
         elif isinstance(write, PutBlock):
             partition.blocks[write.block] = write.data
@@ -156,7 +156,7 @@ class DiskImage:
             assert write.block not in named, "a block is dropped that a preparation names"
             partition.blocks.pop(write.block, None)
         elif isinstance(write, DropPreparation):
-            partition.preparations.pop((write.segment_no, write.attempt), None)
+            partition.preparations.pop((write.segment_no, write.switch_attempt), None)
         elif isinstance(write, PutTailCopy):
             partition.tails[write.tail.segment_no, write.place] = write.tail
         elif isinstance(write, Truncate):
@@ -166,9 +166,9 @@ class DiskImage:
         elif isinstance(write, Rewrite):
             _rewrite(partition, write)
         elif isinstance(write, PutCursor):
-            partition.cursors[write.cursor.segment_no, write.cursor.group] = write.cursor
+            partition.cursors[write.cursor.segment_no, write.cursor.consumer_group] = write.cursor
         elif isinstance(write, DropCursor):
-            partition.cursors.pop((write.segment_no, write.group), None)
+            partition.cursors.pop((write.segment_no, write.consumer_group), None)
         elif isinstance(write, PutChain):
             changes = write.chain.changes_since(partition.chain)
             written = tuple(segment for segment in write.chain.segments if segment.no in write.changed)
@@ -241,7 +241,7 @@ class MemoryDisk:
         self._pending.append((self._ticket, kept))
         return self._ticket
 
-    def sync(self, ticket: int) -> None:
+    def flush(self, ticket: int) -> None:
         """Make all submits up to and including `ticket` durable."""
         while self._pending and self._pending[0][0] <= ticket:
             for write in self._pending.popleft()[1]:

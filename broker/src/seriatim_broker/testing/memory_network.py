@@ -49,7 +49,7 @@ class _Post:
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _Dial:
     """A dial that is under way."""
 
     source: MemoryDialer
@@ -308,11 +308,11 @@ class MemoryNetwork(Paths):
         """Wait for a moment, in which other events may happen."""
         await asyncio.sleep(self.latency_us() / 1e6 if self._chance.random() < 0.3 else 0)
 
-    def dial(self, attempt: _Attempt) -> None:
+    def dial(self, attempt: _Dial) -> None:
         """Put a hello on its way."""
         self._timers.after(self.latency_us(), self._knock, attempt)
 
-    def _knock(self, attempt: _Attempt) -> None:
+    def _knock(self, attempt: _Dial) -> None:
         source, target = attempt.source.at, attempt.target
         if attempt.is_over:
             return
@@ -324,7 +324,7 @@ class MemoryNetwork(Paths):
         elif self._refuses.get(target, True):
             self._timers.after(self.latency_us(), self._answer, attempt, None)
 
-    def _greet(self, attempt: _Attempt, post: _Post) -> None:
+    def _greet(self, attempt: _Dial, post: _Post) -> None:
         """Answer the hello, as the process that was dialed."""
         if attempt.source.identity.cluster_id != post.identity.cluster_id:
             return
@@ -333,7 +333,7 @@ class MemoryNetwork(Paths):
         )
         self._timers.after(self.latency_us(), self._answer, attempt, accepted)
 
-    def _answer(self, attempt: _Attempt, accepted: MemoryConnection | None) -> None:
+    def _answer(self, attempt: _Dial, accepted: MemoryConnection | None) -> None:
         if attempt.is_over:
             return
         if self.is_cut(attempt.target, attempt.source.at):
@@ -341,7 +341,7 @@ class MemoryNetwork(Paths):
             return
         attempt.loop.call_soon(self._dialed, attempt, accepted)
 
-    def _dialed(self, attempt: _Attempt, accepted: MemoryConnection | None) -> None:
+    def _dialed(self, attempt: _Dial, accepted: MemoryConnection | None) -> None:
         """Give the dialer the answer to its hello, or the refusal."""
         if attempt.is_over or attempt.answer.done():
             return
@@ -399,7 +399,7 @@ class MemoryDialer:
     async def dial(self, address: str, deadline_s: float) -> MemoryConnection:
         """See `Dialer`."""
         loop = asyncio.get_running_loop()
-        attempt = _Attempt(self, address, loop.create_future(), loop)
+        attempt = _Dial(self, address, loop.create_future(), loop)
         self._network.dial(attempt)
         try:
             async with asyncio.timeout(deadline_s):

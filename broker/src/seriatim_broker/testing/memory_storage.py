@@ -60,7 +60,7 @@ class MemoryStorage:
         self._flush_is_due = False
         if self.hold or self._closed:
             return
-        self.disk.sync(self._ticket)
+        self.disk.flush(self._ticket)
         if self._report is not None and self._reported < self._ticket:
             self._reported = self._ticket
             self._report(self._ticket)

@@ -129,7 +129,7 @@ class SimulatedBroker:
         except (PeerRefusedError, PeerSilentError):
             return False
         await connection.abandon("it was only asked who it is")
-        return (connection.peer.member, connection.peer.run) == (run.member, run.run)
+        return (connection.peer.member, connection.peer.member_run) == (run.member, run.run)
 
     async def _remember(self, seen: Seen) -> None:
         self._machine.directory.note_seen(seen)

@@ -26,7 +26,7 @@ class SimulatedStorage:
     Args:
         disk: The disk.
         timers: The time of the disk, which goes on while the process is frozen.
-        sync_us: Draws the duration of the next flush, in microseconds.
+        flush_us: Draws the duration of the next flush, in microseconds.
         read_us: Draws the duration of the next read, in microseconds.
 
     Attributes:
@@ -35,19 +35,19 @@ class SimulatedStorage:
     """
 
     def __init__(
-        self, disk: MemoryDisk, timers: Timers, sync_us: Callable[[], int], read_us: Callable[[], int]
+        self, disk: MemoryDisk, timers: Timers, flush_us: Callable[[], int], read_us: Callable[[], int]
     ) -> None:
         self.disk = disk
         self.look_full: Callable[[], bool] = lambda: False
         self.queue_count_max = 1_000
         self._timers = timers
-        self._sync_us = sync_us
+        self._flush_us = flush_us
         self._read_us = read_us
         self._loop = asyncio.get_running_loop()
         self._report: Callable[[int], None] = lambda _ticket: None
         self._submitted = 0
         self._durable = 0
-        self._syncing = False
+        self._flushing = False
         self._ended = False
         self._closing: asyncio.Event | None = None
 
@@ -59,26 +59,26 @@ class SimulatedStorage:
         """Take writes. Returns their ticket."""
         assert not self._ended, "a closed storage takes no writes"
         self._submitted = self.disk.submit(writes)
-        if not self._syncing:
-            self._begin_sync()
+        if not self._flushing:
+            self._begin_flush()
         return self._submitted
 
     def on_durable(self, report: Callable[[int], None]) -> None:
         """Set the function that is called with the highest durable ticket."""
         self._report = report
 
-    def _begin_sync(self) -> None:
-        self._syncing = True
-        self._timers.after(self._sync_us(), self._synced, self._submitted)
+    def _begin_flush(self) -> None:
+        self._flushing = True
+        self._timers.after(self._flush_us(), self._flushed, self._submitted)
 
-    def _synced(self, ticket: int) -> None:
+    def _flushed(self, ticket: int) -> None:
         if self._ended:
             return
-        self.disk.sync(ticket)
+        self.disk.flush(ticket)
         self._durable = ticket
-        self._syncing = False
+        self._flushing = False
         if self._submitted > ticket:
-            self._begin_sync()
+            self._begin_flush()
         elif self._closing is not None:
             self._closing.set()
         self._loop.call_soon(self._tell, ticket)

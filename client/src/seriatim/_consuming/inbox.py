@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
     segment: int
     from_index: int
     maybe_repeated_below: int
-    attempt: int
+    delivery_attempt: int
     header: BatchHeader
     body: memoryview
     link: ConsumeLink
@@ -245,7 +245,7 @@ class Inbox:
             chunk.subscription.number,
             _first_offset(chunk),
             pa.Table.from_batches([batch.slice(chunk.from_index - chunk.header.base_index)]),
-            chunk.attempt,
+            chunk.delivery_attempt,
             chunk.from_index < chunk.maybe_repeated_below,
             chunk.grant,
         )
@@ -259,7 +259,7 @@ class Inbox:
         rows = batch.slice(first) if first else batch
         split = min(max(chunk.maybe_repeated_below - chunk.from_index, 0), rows.num_rows)
         number = chunk.subscription.number
-        return messages_of(self._topic, number, _first_offset(chunk), rows, chunk.attempt, split, chunk.grant)
+        return messages_of(self._topic, number, _first_offset(chunk), rows, chunk.delivery_attempt, split, chunk.grant)
 
 
 def messages_of(

@@ -184,7 +184,7 @@ class Subscription:
         self._shared.inbox.put(
             Chunk(
                 self, deliver.grant, deliver.segment, max(deliver.from_index, header.base_index),
-                deliver.maybe_repeated_below, deliver.attempt, header, body, link,
+                deliver.maybe_repeated_below, deliver.delivery_attempt, header, body, link,
             )
             for header, body in batches
         )  # fmt: skip
@@ -237,7 +237,7 @@ class Subscription:
                 self._assigned(effect)
             case ct.GapFound():
                 self._gap(effect)
-            case ct.GroupChanged():
+            case ct.ConsumerGroupChanged():
                 self._group_changed(effect)
             case ct.Passed():
                 if shared.recorder is not None:
@@ -270,7 +270,7 @@ class Subscription:
             assignment = Assignment(self._shared.topic, self.number, effect.active, offset)
             _call_back("on_assignment", self._shared.on_assignment, assignment)
 
-    def _group_changed(self, effect: ct.GroupChanged) -> None:
+    def _group_changed(self, effect: ct.ConsumerGroupChanged) -> None:
         shared = self._shared
         change = GroupChange(
             shared.topic, self.number, effect.what, effect.group_epoch, make_offset(effect.segment, effect.index)

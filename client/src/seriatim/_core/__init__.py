@@ -3,8 +3,8 @@
 No module here reads a clock, draws a random number or waits.
 
     producer        order and outcomes of sends, with its parts:
-        attempts        a batch over all its send attempts: stored, not stored, or not known
-        runs            the batches that are on their way together, and the window
+        send_attempts   a batch over all its send attempts: stored, not stored, or not known
+        producer_runs   the batches that are on their way together, and the window
         sequences       the batches in their order, with their numbers
         giving_up       the outcome of batches without an acknowledgement
         master          route, stream, questions, complaints, back-off

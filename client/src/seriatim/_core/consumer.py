@@ -43,6 +43,7 @@ from .consumer_types import (
     Assigned,
     Connected,
     ConsumerConfig,
+    ConsumerGroupChanged,
     Deliver,
     Delivered,
     Disconnected,
@@ -52,7 +53,6 @@ from .consumer_types import (
     Event,
     GapDeclared,
     GapFound,
-    GroupChanged,
     Joined,
     Leave,
     OpenStream,
@@ -358,7 +358,7 @@ class PartitionConsumer(State):
         if is_moved:
             self._dropped_from = self._dropped_below = self._dropped_messages = 0
             what = event.begun_by or "moved"
-            effects.append(GroupChanged(what, event.group_epoch, event.segment, event.index))
+            effects.append(ConsumerGroupChanged(what, event.group_epoch, event.segment, event.index))
         self._hold(event.paused, event.index, effects)
         if not event.active and not was_active:
             self.phase = ConsumerPhase.STANDBY
@@ -377,7 +377,7 @@ class PartitionConsumer(State):
         if paused != self.paused:
             self.paused = paused
             what: Literal["pause", "resume"] = "pause" if paused else "resume"
-            effects.append(GroupChanged(what, self._group_epoch, self.segment, index))
+            effects.append(ConsumerGroupChanged(what, self._group_epoch, self.segment, index))
 
     def _delivered(self, event: Delivered, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription) or event.server_epoch < self._server_epoch:
@@ -395,7 +395,9 @@ class PartitionConsumer(State):
                 self._violated(f"batch at {base} after one that ended at {end}")
             end += count
         effects.append(
-            Deliver(self.grant, self.segment, self.next_index, event.maybe_repeated_below, max(1, event.attempt))
+            Deliver(
+                self.grant, self.segment, self.next_index, event.maybe_repeated_below, max(1, event.delivery_attempt)
+            )
         )
         # Rule `client-acks-early` (I3, I8): only the application acknowledges, so `_ack_wanted` stays. Without it:
         # 1. The application gets message a. The client acknowledges a at once.

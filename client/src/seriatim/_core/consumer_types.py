@@ -99,7 +99,7 @@ class Delivered:
     batches: tuple[tuple[int, int], ...]
     from_index: int
     maybe_repeated_below: int
-    attempt: int
+    delivery_attempt: int
     server_epoch: int
 
 
@@ -255,7 +255,7 @@ class Deliver:
     segment: int
     from_index: int
     maybe_repeated_below: int
-    attempt: int
+    delivery_attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupChanged:
+class ConsumerGroupChanged:
     """The consumer group was moved to (segment, index), in a new group epoch. Or it was paused or resumed."""
 
     what: Literal["rewind", "skip", "pause", "resume", "moved"]
@@ -325,7 +325,7 @@ Effect = (
     | SendAck
     | Deliver
     | Assigned
-    | GroupChanged
+    | ConsumerGroupChanged
     | Passed
     | GapFound
     | AckedDurably

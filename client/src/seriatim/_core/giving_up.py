@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from seriatim_api.errors import DeadlineExceededError
 
-from .attempts import Batch
 from .producer_types import Effect, Outcome, ReplyError, Settled
+from .send_attempts import Batch
 from .sequences import BatchQueue
 
 
@@ -102,7 +102,7 @@ def _go_on_in_next_epoch(queue: BatchQueue, at: int, error: ReplyError, effects:
     # If b has another number of messages, the master refuses b. If P went on behind a's sequences instead, and no
     # broker had a, the master would refuse b as a gap for ever.
     queue.epoch += 1
-    queue.run.alive = False
+    queue.producer_run.alive = False
     sequence = 0
     for batch in list(queue.batches)[at:]:
         if batch.acked:

@@ -8,10 +8,10 @@ Only `step(event, now_us, jitter)` changes state. It returns the effects to carr
 has the events and the effects. After each step the caller calls again with `Timer()`, at `wake_at_us` at the latest
 (None: not needed).
 
-The parts are in other modules: the knowledge about a batch over all its send attempts in `attempts`, the batches that
-are on their way together in `runs`, order and numbers in `sequences`, the outcomes of batches without acknowledgement
-in `giving_up`, the way to the master in `master`. This module says what an event means to all of them, above all a
-reply:
+The parts are in other modules: the knowledge about a batch over all its send attempts in `send_attempts`, the batches
+that are on their way together in `producer_runs`, order and numbers in `sequences`, the outcomes of batches without
+acknowledgement in `giving_up`, the way to the master in `master`. This module says what an event means to all of them,
+above all a reply:
 
 *Late answers.* `ok` of any send attempt, in any producer run, settles the batch. An error ends only the send attempt
 that it names. If it proves that this attempt was not stored, it also ends those behind it in the producer run. Only an
@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from seriatim_api.errors import DeadlineExceededError, ProducerFencedError, SequenceGapError
 
-from .attempts import Batch
 from .giving_up import answer_gap, give_up, give_up_all, give_up_overdue
 from .master import US_PER_MS, Master
+from .producer_runs import ProducerRun
 from .producer_types import (
     Abandon,
     Connected,
@@ -47,7 +47,7 @@ from .producer_types import (
     Settled,
     Timer,
 )
-from .runs import Run
+from .send_attempts import Batch
 from .sequences import BatchQueue
 from .state import State
 
@@ -83,7 +83,7 @@ class PartitionProducer(State):
     def __init__(self, config: ProducerConfig, route: Route | None = None) -> None:
         self._config = config
         self._master = Master(config, route)
-        self._queue = BatchQueue(Run(config.window_batches_max, config.window_bytes_max))
+        self._queue = BatchQueue(ProducerRun(config.window_batches_max, config.window_bytes_max))
         self._ended: ReplyError | None = None
 
     # ---- what the caller may look at -----------------------------------------------------------------
@@ -104,9 +104,9 @@ class PartitionProducer(State):
         return self._queue.epoch
 
     @property
-    def run(self) -> int:
+    def producer_run(self) -> int:
         """The number of the current producer run."""
-        return self._queue.run.number
+        return self._queue.producer_run.number
 
     @property
     def unsettled_count(self) -> int:
@@ -121,13 +121,13 @@ class PartitionProducer(State):
     @property
     def in_flight_count(self) -> int:
         """The number of send attempts of the current producer run without an answer."""
-        return self._queue.run.in_flight_count
+        return self._queue.producer_run.in_flight_count
 
     @property
     def has_room(self) -> bool:
         """Whether a batch that is enqueued now would be sent at once, or as soon as a stream is up."""
         queue = self._queue
-        run = queue.run
+        run = queue.producer_run
         return len(queue.batches) < run.window_batches and queue.size_bytes < run.window_bytes and self._ended is None
 
     def has_batch(self, batch_id: int) -> bool:
@@ -142,7 +142,7 @@ class PartitionProducer(State):
     @property
     def wake_at_us(self) -> int | None:
         """The latest time for the next `Timer`, in µs; None: not needed."""
-        master, run, batches = self._master, self._queue.run, self._queue.batches
+        master, run, batches = self._master, self._queue.producer_run, self._queue.batches
         if not batches:
             return None
         wake_at_us = batches[0].deadline_us
@@ -190,7 +190,7 @@ class PartitionProducer(State):
     def _go_on(self, now_us: int, effects: list[Effect]) -> None:
         """Ask, connect and send, as far as that is possible now."""
         master = self._master
-        ask_at_us = master.ask_at_us(self._queue.run.silence_due_us)
+        ask_at_us = master.ask_at_us(self._queue.producer_run.silence_due_us)
         if ask_at_us is not None and now_us >= ask_at_us:
             effects.append(master.ask())
         if master.stream is None:
@@ -200,7 +200,7 @@ class PartitionProducer(State):
         self._send(now_us, effects)
 
     def _send(self, now_us: int, effects: list[Effect]) -> None:
-        master, queue, run = self._master, self._queue, self._queue.run
+        master, queue, run = self._master, self._queue, self._queue.producer_run
         route, stream = master.route, master.stream
         if route is None or stream is None or master.is_stale:
             return
@@ -220,7 +220,7 @@ class PartitionProducer(State):
                 return
             if not run.in_flight_count:
                 run.reply_due_us = self._reply_due_us(now_us)
-            effects.append(run.attempt(batch, stream, route.epoch))
+            effects.append(run.begin_send_attempt(batch, stream, route.epoch))
 
     def _reply_due_us(self, now_us: int) -> int:
         return now_us + self._config.reply_timeout_ms * US_PER_MS
@@ -237,7 +237,7 @@ class PartitionProducer(State):
 
     def _connected(self, event: Connected) -> None:
         if self._master.connected(event):
-            run = self._queue.run
+            run = self._queue.producer_run
             run.alive = False
             run.window_batches = max(1, min(self._config.window_batches_max, event.window_batches))
             run.window_bytes = max(1, min(self._config.window_bytes_max, event.window_bytes))
@@ -245,19 +245,19 @@ class PartitionProducer(State):
     def _disconnected(self, event: Disconnected, now_us: int, jitter: float) -> None:
         queue = self._queue
         if event.stream is not None:
-            queue.run.end_stream(event.stream, queue.batches)
+            queue.producer_run.end_stream(event.stream, queue.batches)
         if self._master.disconnected(event, now_us, jitter, has_work=bool(queue.batches)):
-            queue.run.alive = False
+            queue.producer_run.alive = False
 
     def _resolved(self, event: Resolved, now_us: int, jitter: float) -> None:
         if self._master.resolved(event.route, now_us, jitter):
-            self._queue.run.alive = False
+            self._queue.producer_run.alive = False
         else:
-            self._queue.run.reply_due_us = self._reply_due_us(now_us)
+            self._queue.producer_run.reply_due_us = self._reply_due_us(now_us)
 
     def _learn(self, route: Route, now_us: int) -> None:
         if self._master.learn(route, now_us):
-            self._queue.run.alive = False
+            self._queue.producer_run.alive = False
 
     # ---- replies -------------------------------------------------------------------------------------
 
@@ -271,14 +271,14 @@ class PartitionProducer(State):
             self._learn(event.route, now_us)
 
     def _acknowledge(self, batch: Batch, event: Replied, now_us: int, effects: list[Effect]) -> None:
-        run = self._queue.run
-        if run.end_attempt(batch, event.run, proven=True) and event.run == run.number:
+        run = self._queue.producer_run
+        if run.end_send_attempt(batch, event.producer_run, proven=True) and event.producer_run == run.number:
             run.reply_due_us = self._reply_due_us(now_us)
         self._master.accepted()
         if not batch.acked:
             # A send attempt of an earlier producer run may be in front of this one, in an UNSETTLED segment, where no
             # broker can see it yet.
-            is_final = event.offset_is_final or event.run == batch.first_run
+            is_final = event.offset_is_final or event.producer_run == batch.first_producer_run
             effects.append(
                 Settled(batch.batch_id, Outcome.OK, event.offset, event.append_time_ms, offset_is_final=is_final)
             )
@@ -294,15 +294,15 @@ class PartitionProducer(State):
         effects: list[Effect],
     ) -> None:
         queue = self._queue
-        was_open = batch is not None and event.run in batch.open_runs
-        queue.end_attempts(event, error)
+        was_open = batch is not None and event.producer_run in batch.open_producer_runs
+        queue.end_send_attempts(event, error)
         if was_open and error.number == ProducerFencedError.number:
             # Our own newer producer epoch is not the cause: we send nothing in it before this batch is settled.
             self._end(error, effects)
             return
-        is_current = event.run == queue.run.number
-        if is_current and queue.run.alive:
-            queue.run.alive = False
+        is_current = event.producer_run == queue.producer_run.number
+        if is_current and queue.producer_run.alive:
+            queue.producer_run.alive = False
             self._master.refused(error, now_us, jitter)
         if batch is None or batch.acked or not was_open:
             return

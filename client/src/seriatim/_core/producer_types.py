@@ -108,7 +108,7 @@ class Replied:
 
     producer_epoch: int
     base_sequence: int
-    run: int
+    producer_run: int
     offset: int = 0
     append_time_ms: int = 0
     error: ReplyError | None = None
@@ -166,7 +166,7 @@ class Send:
     message_count: int
     producer_epoch: int
     base_sequence: int
-    run: int
+    producer_run: int
     starts_run: bool
     route_epoch: int
 

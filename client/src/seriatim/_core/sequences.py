@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from .attempts import Batch
+from .producer_runs import ProducerRun
 from .producer_types import Enqueue, Replied, ReplyError
-from .runs import Run
+from .send_attempts import Batch
 from .state import State
 
 
@@ -26,7 +26,7 @@ from .state import State
 class BatchQueue(State):
     """The batches of a producer on a partition, oldest first, and the run that sends them."""
 
-    run: Run
+    producer_run: ProducerRun
     batches: deque[Batch] = field(default_factory=deque)
     size_bytes: int = 0
     epoch: int = 0  # the producer epoch of the next batch; below, its sequence
@@ -43,7 +43,7 @@ class BatchQueue(State):
         """The batch that the reply is about; None if no batch has this number any more."""
         for batch in self.batches:
             if batch.base_sequence == reply.base_sequence and batch.epoch == reply.producer_epoch:
-                return batch if batch.was_sent_in(reply.run) else None
+                return batch if batch.was_sent_in(reply.producer_run) else None
         return None
 
     def acknowledge(self, batch: Batch) -> None:
@@ -51,7 +51,7 @@ class BatchQueue(State):
         batch.acked = True
         self.drop_acked()
 
-    def end_attempts(self, reply: Replied, error: ReplyError) -> None:
+    def end_send_attempts(self, reply: Replied, error: ReplyError) -> None:
         """End the refused send attempt. If the error proves something, end those behind it in the run as well."""
         for batch in self.batches:
             if batch.epoch != reply.producer_epoch:
@@ -59,7 +59,7 @@ class BatchQueue(State):
             named = batch.base_sequence == reply.base_sequence
             behind = batch.base_sequence > reply.base_sequence and error.outcome_known
             if named or behind:
-                self.run.end_attempt(batch, reply.run, proven=error.outcome_known)
+                self.producer_run.end_send_attempt(batch, reply.producer_run, proven=error.outcome_known)
 
     def drop_acked(self) -> None:
         """Forget acknowledged batches at the front."""
@@ -69,7 +69,7 @@ class BatchQueue(State):
     def forget(self, at: int) -> None:
         """The batch at this position is settled for good."""
         batch = self.batches[at]
-        self.run.forget(batch, at)
+        self.producer_run.forget(batch, at)
         self.size_bytes -= batch.size_bytes
         del self.batches[at]
 
@@ -77,4 +77,4 @@ class BatchQueue(State):
         """Forget all batches, and end the producer run."""
         self.batches.clear()
         self.size_bytes = 0
-        self.run.abandon()
+        self.producer_run.abandon()

@@ -296,7 +296,7 @@ class PartitionSender:
                 flags=batch.body.flags | (FLAG_STAGED if self._shared.stage else 0),
                 stage=self._shared.stage or NO_STAGE,
             )
-        entry = AppendEntry(effect.run, self._ack_level, effect.starts_run, effect.route_epoch)
+        entry = AppendEntry(effect.producer_run, self._ack_level, effect.starts_run, effect.route_epoch)
         link = self._links[effect.stream]
         link.write(entry, self.partition_id, producer, effect.base_sequence, batch.header, batch.body.data)
 

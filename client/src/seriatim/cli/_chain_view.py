@@ -57,8 +57,8 @@ def draw_ribbons(chains: Sequence[Chain], *, width: int) -> RenderableType:
     """Draw many partitions, each in one line: the newest segments that fit, the oldest of them on the left."""
     rows: list[RenderableType] = [Text.assemble(("partition  epoch  accepts  chain", "bold"))]
     for chain in chains:
-        head = Text(f"{chain.partition:>9}  {chain.epoch:>5}  {_cut(_accepts(chain), 7):<7}  ")
-        rows.append(head + _ribbon(chain, width - len(head)))
+        label = Text(f"{chain.partition:>9}  {chain.epoch:>5}  {_cut(_accepts(chain), 7):<7}  ")
+        rows.append(label + _ribbon(chain, width - len(label)))
     rows.append(_legend(chains))
     return Group(*rows)
 

@@ -86,8 +86,8 @@ def split_key(line: bytes, separator: bytes | None, key: bytes | None) -> Messag
 def generate(size_bytes: int, key: bytes | None) -> Iterator[Message]:
     """Endless numbered messages of `size_bytes` bytes each, or longer if the number needs more."""
     for number in itertools.count():
-        head = b"%d " % number
-        yield Message(key, (head + _PAD * (size_bytes // len(_PAD) + 1))[: max(size_bytes, len(head) - 1)])
+        prefix = b"%d " % number
+        yield Message(key, (prefix + _PAD * (size_bytes // len(_PAD) + 1))[: max(size_bytes, len(prefix) - 1)])
 
 
 _RATE: Final = re.compile(r"^(\d+(?:\.\d+)?)([kM]?)(?:/s)?$")

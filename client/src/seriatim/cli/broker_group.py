@@ -82,10 +82,10 @@ def render(rows: list[BrokerGroup]) -> Table:
             column, justify="left" if column in ("group", "wanted", "brokers") else "right", overflow="fold"
         )
     for row in rows:
-        heads, segments = ("" if count is None else f"{count:,}" for count in (row.heads, row.segments))
+        opened, segments = ("" if count is None else f"{count:,}" for count in (row.heads, row.segments))
         brokers = ", ".join(member.broker for member in row.members)
         live = f"{sum(member.live for member in row.members)} of {len(row.members)}"
-        table.add_row(row.name, row.intent, f"{row.weight:g}", brokers, live, heads, segments)
+        table.add_row(row.name, row.intent, f"{row.weight:g}", brokers, live, opened, segments)
     return table
 
 

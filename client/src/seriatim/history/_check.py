@@ -16,7 +16,7 @@ from seriatim.history import _report as kinds
 from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, End, History, covering
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
-from seriatim.history._order import GroupView, StreamJudge
+from seriatim.history._order import ConsumerGroupView, StreamJudge
 from seriatim.history._report import Report
 from seriatim.history._sources import Event, FileLines, Lines, MemoryLines
 
@@ -77,7 +77,7 @@ class _Checker:
         self._groups = tuple(sorted(named | set(groups)))
         count = len(history.messages)
         none = array("i", [NONE])
-        self._views = {name: GroupView(name, none * count, none * count) for name in self._groups}
+        self._views = {name: ConsumerGroupView(name, none * count, none * count) for name in self._groups}
         self._judge = StreamJudge(history, self._findings)
         self._stream_count = len(history.streams.all())
         self._run_starts = [run.first_line for run in history.runs]
@@ -160,7 +160,7 @@ class _Checker:
         assert topic is not None
         return topic
 
-    def _missing(self, view: GroupView, topics: list[str]) -> dict[int, list[int]]:
+    def _missing(self, view: ConsumerGroupView, topics: list[str]) -> dict[int, list[int]]:
         """For each stream, the messages that the group must see and did not, without declared gaps, in offset order."""
         messages = self._messages
         wanted = [self._topic(stream) in topics for stream in range(self._stream_count)]
@@ -181,7 +181,7 @@ class _Checker:
             rows.sort(key=lambda row: (self._judge.offset_of(row), messages.send_at[row]))
         return missing
 
-    def _lost(self, view: GroupView, stream: int, row: int, end: End) -> None:
+    def _lost(self, view: ConsumerGroupView, stream: int, row: int, end: End) -> None:
         if not self._findings.wants(kinds.LOST):
             return
         messages = self._messages
@@ -201,7 +201,7 @@ class _Checker:
         ]
         self._findings.keep(kinds.LOST, text, shown, row=row, group=view.name, stream=stream)
 
-    def _stuck(self, view: GroupView, stream: int, rows: list[int], end: End | None) -> None:
+    def _stuck(self, view: ConsumerGroupView, stream: int, rows: list[int], end: End | None) -> None:
         if not self._findings.wants(kinds.STUCK):
             return
         topic, partition = self._findings.stream(stream)
@@ -226,7 +226,7 @@ class _Checker:
         ]
         self._findings.keep(kinds.STUCK, text, shown, row=first, group=view.name, stream=stream)
 
-    def _undrained(self, view: GroupView, end: End | None) -> None:
+    def _undrained(self, view: ConsumerGroupView, end: End | None) -> None:
         if end is not None and end.drained:
             return
         if self._findings.wants(kinds.STUCK):

@@ -32,7 +32,7 @@ _SAME_OFFSET: Final = "the same offset (with two messages)"
 
 
 @dataclass(slots=True)
-class GroupView:
+class ConsumerGroupView:
     """The messages that a group has seen.
 
     Attributes:
@@ -71,10 +71,10 @@ class StreamJudge:
         """The offset of a message: as acknowledged, else as first delivered; NONE if no line has it."""
         return self._offset[row]
 
-    def judge(self, stream: int, views: dict[str, GroupView]) -> None:
+    def judge(self, stream: int, views: dict[str, ConsumerGroupView]) -> None:
         """Check all deliveries from one partition."""
         holders: dict[int, tuple[int, int]] = {}  # offset → (message, line), from the group that comes first here
-        walks: list[tuple[GroupView, Deliveries, array[int]]] = []
+        walks: list[tuple[ConsumerGroupView, Deliveries, array[int]]] = []
         for name, view in views.items():
             by_source = self._history.deliveries.get((name, stream))
             if by_source is None:
@@ -87,7 +87,7 @@ class StreamJudge:
         for (one, one_seen, _), (other, other_seen, other_firsts) in combinations(walks, 2):
             self._compare(stream, one, one_seen, other, other_seen, other_firsts)
 
-    def _walk(self, stream: int, view: GroupView, seen: Deliveries) -> array[int]:
+    def _walk(self, stream: int, view: ConsumerGroupView, seen: Deliveries) -> array[int]:
         """Find the positions of the first deliveries, and the repeats that have no flag."""
         firsts = array("i")
         first, plain = view.first, view.plain
@@ -113,7 +113,9 @@ class StreamJudge:
         self.first_count += len(firsts)
         return firsts
 
-    def _repeated(self, stream: int, view: GroupView, seen: Deliveries, earlier: int, later: int, what: str) -> None:
+    def _repeated(
+        self, stream: int, view: ConsumerGroupView, seen: Deliveries, earlier: int, later: int, what: str
+    ) -> None:
         if not self._findings.wants(kinds.REPEATED):
             return
         row = seen.message[later]
@@ -128,7 +130,9 @@ class StreamJudge:
             row=row, group=view.name, stream=stream,
         )  # fmt: skip
 
-    def _places(self, stream: int, view: GroupView, seen: Deliveries, holders: dict[int, tuple[int, int]]) -> None:
+    def _places(
+        self, stream: int, view: ConsumerGroupView, seen: Deliveries, holders: dict[int, tuple[int, int]]
+    ) -> None:
         """Check that each message has one place, each place one message, and that both are as acknowledged."""
         sent_to, known, known_line = self._messages.stream, self._offset, self._offset_line
         for row, offset, line in zip(seen.message, seen.offset, seen.line, strict=True):
@@ -156,7 +160,9 @@ class StreamJudge:
         skips = self._history.skips.get(stream, [])
         return delivered < acknowledged and covering(skips, group, acknowledged) is not None
 
-    def _misplace(self, row: int, stream: int, view: GroupView, text: str, shown: list[tuple[int, int]]) -> None:
+    def _misplace(
+        self, row: int, stream: int, view: ConsumerGroupView, text: str, shown: list[tuple[int, int]]
+    ) -> None:
         if row in self._misplaced:
             return
         self._misplaced.add(row)
@@ -164,7 +170,7 @@ class StreamJudge:
             text = f"{text} message {self._findings.ids[row]!r}"
             self._findings.keep(kinds.MISPLACED, text, shown, row=row, group=view.name, stream=stream)
 
-    def _order(self, stream: int, view: GroupView, seen: Deliveries, firsts: array[int]) -> None:
+    def _order(self, stream: int, view: ConsumerGroupView, seen: Deliveries, firsts: array[int]) -> None:
         messages = self._messages
         offsets, rows = seen.offset, seen.message
         top_offset, top_offset_at = -1, NONE
@@ -190,7 +196,9 @@ class StreamJudge:
             if at > top_send:
                 top_send, top_send_at = at, position
 
-    def _overtaken(self, kind: str, stream: int, view: GroupView, seen: Deliveries, earlier: int, later: int) -> None:
+    def _overtaken(
+        self, kind: str, stream: int, view: ConsumerGroupView, seen: Deliveries, earlier: int, later: int
+    ) -> None:
         row, other = seen.message[later], seen.message[earlier]
         self._reordered.add((view.name, row))
         if not self._findings.wants(kind):
@@ -217,9 +225,9 @@ class StreamJudge:
     def _compare(
         self,
         stream: int,
-        one: GroupView,
+        one: ConsumerGroupView,
         one_seen: Deliveries,
-        other: GroupView,
+        other: ConsumerGroupView,
         other_seen: Deliveries,
         other_firsts: array[int],
     ) -> None:

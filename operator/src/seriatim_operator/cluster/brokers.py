@@ -111,7 +111,7 @@ class Brokers:
 
     # ---- groups and members ----
 
-    async def list_groups(self, *, with_counts: bool) -> list[operations_pb2.BrokerGroupDescription]:
+    async def list_broker_groups(self, *, with_counts: bool) -> list[operations_pb2.BrokerGroupDescription]:
         """The broker groups with their members. With counts the broker reads every chain."""
         request = operations_pb2.ListBrokerGroupsRequest(with_counts=with_counts)
         return list((await self._operations("ListBrokerGroups", request)).groups)
@@ -123,12 +123,14 @@ class Brokers:
         )
         return response
 
-    async def set_group(self, group: str, intent: records_pb2.BrokerGroupIntent.ValueType, weight: float) -> None:
+    async def set_broker_group(
+        self, group: str, intent: records_pb2.BrokerGroupIntent.ValueType, weight: float
+    ) -> None:
         """Set the intent and weight of a broker group."""
         request = operations_pb2.SetBrokerGroupRequest(group=group, intent=intent, weight=weight)
         await self._operations("SetBrokerGroup", request)
 
-    async def remove_group(self, group: str) -> None:
+    async def remove_broker_group(self, group: str) -> None:
         """Have the brokers forget a broker group that holds no segment any more.
 
         Raises:
@@ -260,7 +262,7 @@ class Brokers:
                 for move in moves
                 if move.operation == operation
             ]
-            await self._operate_group(topic, group, operation, rows, request_id)
+            await self._operate_consumer_group(topic, group, operation, rows, request_id)
         return len(moves)
 
     async def hold_consumer_group(self, topic: str, group: str, *, paused: bool) -> None:
@@ -268,9 +270,9 @@ class Brokers:
         operation = records_pb2.GROUP_OPERATION_PAUSE if paused else records_pb2.GROUP_OPERATION_RESUME
         described = await self.describe_consumer_group(topic, group)
         rows = [broker_pb2.OperatedPartition(partition=row.partition) for row in described if row.has_cursor]
-        await self._operate_group(topic, group, operation, rows, os.urandom(16))
+        await self._operate_consumer_group(topic, group, operation, rows, os.urandom(16))
 
-    async def _operate_group(
+    async def _operate_consumer_group(
         self,
         topic: str,
         group: str,

@@ -75,7 +75,7 @@ class DeclareDead(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class SetGroup(Action):
+class SetBrokerGroup(Action):
     """Tell the brokers the intent and the weight of a broker group."""
 
     group: str
@@ -85,7 +85,7 @@ class SetGroup(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveGroup(Action):
+class RemoveBrokerGroup(Action):
     """Have the brokers forget a drained broker group."""
 
     group: str

@@ -32,7 +32,7 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
         result.blocked_by.append("spec.paused is set: the operator changes nothing")
         return result
     check(observed, result)
-    members.ensure_groups(observed, make, result)
+    members.ensure_broker_groups(observed, make, result)
     certificates.certify(observed, result)
     cordon.set_intents(observed, result)
     cordon.count_what_is_left(observed, result)
@@ -56,7 +56,7 @@ def _disrupt(observed: Observed, make: ClusterChildren, result: Plan) -> None:
     if any(isinstance(action, MarkLost | EndOperation) for action in result.actions):
         return
     _end_replacement(observed, result)
-    for step in (loss.release_lost, scaling.remove_groups, lambda o, p: rolling.roll(o, make, p)):
+    for step in (loss.release_lost, scaling.remove_broker_groups, lambda o, p: rolling.roll(o, make, p)):
         if not _is_taken(result):
             step(observed, result)
     assert len(result.disruptive) <= 1, result.disruptive
@@ -80,7 +80,7 @@ def _end_replacement(observed: Observed, result: Plan) -> None:
     old = observed.brokers.get(operation.object)
     if old is not None and old.status.released is None:
         return
-    if old is not None and old.spec.group not in observed.wanted_groups:
+    if old is not None and old.spec.group not in observed.wanted_broker_groups:
         result.actions.append(EndOperation(f"{old.spec.group} leaves: no disk takes the place of {operation.object}"))
         return
     slot = None if old is None else (old.spec.group, old.spec.slot)

@@ -11,12 +11,12 @@ from .actions import Action
 from .claims import first_claimant, succeeds
 from .topics import ConfirmObject, HoldObject, ReleaseObject, Surroundings, TellObject
 
-GROUP_FINALIZER: Final = "seriatim.dev/consumer-group"
+CONSUMER_GROUP_FINALIZER: Final = "seriatim.dev/consumer-group"
 """A finalizer only for ConsumerGroups with `deletionPolicy: Delete`."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class ConsumerGroupView:
     """A consumer group as the brokers have it.
 
     Attributes:
@@ -34,12 +34,12 @@ class GroupView:
     paused_count: int = 0
 
 
-NO_GROUP: Final = GroupView(is_placed=False)
+NO_GROUP: Final = ConsumerGroupView(is_placed=False)
 """The topic exists, but the consumer group has no cursor."""
 
 
 @dataclass(frozen=True, slots=True)
-class CreateGroup(Action):
+class CreateConsumerGroup(Action):
     """Write the consumer group's cursors."""
 
     topic: str
@@ -48,7 +48,7 @@ class CreateGroup(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldGroup(Action):
+class HoldConsumerGroup(Action):
     """Pause the consumer group, or resume it."""
 
     topic: str
@@ -57,7 +57,7 @@ class HoldGroup(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class RewindGroup(Action):
+class RewindConsumerGroup(Action):
     """Move the consumer group to another place, once for each `name`. No other request has the same `name`."""
 
     topic: str
@@ -68,7 +68,7 @@ class RewindGroup(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteGroup(Action):
+class DeleteConsumerGroup(Action):
     """Delete the consumer group's cursors."""
 
     topic: str
@@ -76,28 +76,28 @@ class DeleteGroup(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFinding:
+class ConsumerGroupFinding:
     """What to report about an object's readiness."""
 
     reason: str
     message: str = ""
-    view: GroupView | None = None
+    view: ConsumerGroupView | None = None
     keeps_status: bool = False
     rewind: RewindStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlan:
+class ConsumerGroupPlan:
     """Steps for one object, in order, and what to report."""
 
     item: ConsumerGroup
     steps: tuple[Action, ...]
-    finding: GroupFinding
+    finding: ConsumerGroupFinding
 
 
 def plan_consumer_groups(
-    claimants: Sequence[ConsumerGroup], view: GroupView | None, surroundings: Surroundings, *, holds: bool
-) -> list[GroupPlan]:
+    claimants: Sequence[ConsumerGroup], view: ConsumerGroupView | None, surroundings: Surroundings, *, holds: bool
+) -> list[ConsumerGroupPlan]:
     """What to do for the objects that name one consumer group of one topic.
 
     Args:
@@ -114,65 +114,73 @@ def plan_consumer_groups(
         if other is owner:
             continue
         if not succeeds(other, owner):
-            finding = GroupFinding("ResourceConflict", f"managed by {owner.namespace}/{owner.name}; delete one of them")
-            plans.append(GroupPlan(other, _released(other) if other.metadata.is_deleted else (), finding))
+            finding = ConsumerGroupFinding(
+                "ResourceConflict", f"managed by {owner.namespace}/{owner.name}; delete one of them"
+            )
+            plans.append(ConsumerGroupPlan(other, _released(other) if other.metadata.is_deleted else (), finding))
         elif surroundings is Surroundings.HERE:
-            plans.append(GroupPlan(other, (), GroupFinding("Creating")))
+            plans.append(ConsumerGroupPlan(other, (), ConsumerGroupFinding("Creating")))
         else:
             plans.append(_plan_owner(other, None, surroundings, holds=holds))
     return plans if holds or surroundings is Surroundings.PAUSED else [_let_go(plan) for plan in plans]
 
 
-def _let_go(plan: GroupPlan) -> GroupPlan:
+def _let_go(plan: ConsumerGroupPlan) -> ConsumerGroupPlan:
     """The plan, with a step that removes the finalizer: the operator sets none in its own namespace."""
     steps = () if plan.item.metadata.is_deleted else _released(plan.item)
     return replace(plan, steps=(*steps, *plan.steps))
 
 
-def _plan_owner(item: ConsumerGroup, view: GroupView | None, surroundings: Surroundings, *, holds: bool) -> GroupPlan:
-    is_deleted, is_held = item.metadata.is_deleted, GROUP_FINALIZER in item.metadata.finalizers
+def _plan_owner(
+    item: ConsumerGroup, view: ConsumerGroupView | None, surroundings: Surroundings, *, holds: bool
+) -> ConsumerGroupPlan:
+    is_deleted, is_held = item.metadata.is_deleted, CONSUMER_GROUP_FINALIZER in item.metadata.finalizers
     deletes = item.spec.deletion_policy == "Delete"
     cluster, topic, group = item.spec.cluster, item.spec.topic, item.group_name
     if surroundings is Surroundings.GONE:
-        missing = GroupFinding("ClusterNotFound", f"there is no BrokerCluster {cluster} in {item.namespace}")
-        return GroupPlan(item, _released(item) if is_deleted else (), missing)
+        missing = ConsumerGroupFinding("ClusterNotFound", f"there is no BrokerCluster {cluster} in {item.namespace}")
+        return ConsumerGroupPlan(item, _released(item) if is_deleted else (), missing)
     if surroundings is Surroundings.PAUSED:
-        return GroupPlan(item, (), GroupFinding("Paused", f"BrokerCluster {cluster} is paused", keeps_status=True))
+        return ConsumerGroupPlan(
+            item, (), ConsumerGroupFinding("Paused", f"BrokerCluster {cluster} is paused", keeps_status=True)
+        )
     if is_deleted and not (deletes and is_held):
-        return GroupPlan(item, _released(item), GroupFinding("Deleting"))
+        return ConsumerGroupPlan(item, _released(item), ConsumerGroupFinding("Deleting"))
     if surroundings is Surroundings.SILENT:
-        silent = GroupFinding("BrokersSilent", f"no broker of {cluster} answers", keeps_status=True)
-        return GroupPlan(item, (), silent)
+        silent = ConsumerGroupFinding("BrokersSilent", f"no broker of {cluster} answers", keeps_status=True)
+        return ConsumerGroupPlan(item, (), silent)
     if is_deleted:
         there = view is not None and view.is_placed
-        steps = (DeleteGroup(topic, group), *_released(item)) if there else _released(item)
-        return GroupPlan(item, steps, GroupFinding("Deleting"))
+        steps = (DeleteConsumerGroup(topic, group), *_released(item)) if there else _released(item)
+        return ConsumerGroupPlan(item, steps, ConsumerGroupFinding("Deleting"))
     if view is None:
-        return GroupPlan(item, (), GroupFinding("TopicNotFound", f"there is no topic {topic}; make it first"))
+        return ConsumerGroupPlan(
+            item, (), ConsumerGroupFinding("TopicNotFound", f"there is no topic {topic}; make it first")
+        )
     held: tuple[Action, ...] = ()
     if holds and deletes != is_held:
         held = (HoldObject(),) if deletes else (ReleaseObject(),)
     if view.is_placed:
-        return GroupPlan(item, (*held, *_operations(item, view)), GroupFinding("Placed", view=view))
-    made = CreateGroup(topic, group, item.spec.start)
+        return ConsumerGroupPlan(item, (*held, *_operations(item, view)), ConsumerGroupFinding("Placed", view=view))
+    made = CreateConsumerGroup(topic, group, item.spec.start)
     if deletes and not holds:
         held = (*held, ConfirmObject())
-    return GroupPlan(item, (*held, made, _tell(item)), GroupFinding("Creating"))
+    return ConsumerGroupPlan(item, (*held, made, _tell(item)), ConsumerGroupFinding("Creating"))
 
 
-def _operations(item: ConsumerGroup, view: GroupView) -> tuple[Action, ...]:
+def _operations(item: ConsumerGroup, view: ConsumerGroupView) -> tuple[Action, ...]:
     """The steps to pause, rewind or resume, in this order. A rewind that the status reports is not done again."""
     spec, done = item.spec, item.status.rewind
     steps: list[Action] = []
     if spec.paused and view.paused_count < view.partition_count:
-        steps.append(HoldGroup(spec.topic, item.group_name, paused=True))
+        steps.append(HoldConsumerGroup(spec.topic, item.group_name, paused=True))
         steps.append(TellObject("GroupPaused", f"brokers give consumer group {item.group_name} nothing more"))
     if spec.rewind is not None and (done is None or done.request_id != spec.rewind.request_id):
         asked = spec.rewind
         name = f"{item.uid}/{asked.request_id}"
-        steps.append(RewindGroup(spec.topic, item.group_name, asked.to, asked.request_id, name))
+        steps.append(RewindConsumerGroup(spec.topic, item.group_name, asked.to, asked.request_id, name))
     if spec.paused is False and view.paused_count:
-        steps.append(HoldGroup(spec.topic, item.group_name, paused=False))
+        steps.append(HoldConsumerGroup(spec.topic, item.group_name, paused=False))
         steps.append(TellObject("GroupResumed", f"brokers give consumer group {item.group_name} messages again"))
     return tuple(steps)
 
@@ -186,4 +194,4 @@ def _tell(item: ConsumerGroup) -> TellObject:
 
 
 def _released(item: ConsumerGroup) -> tuple[Action, ...]:
-    return (ReleaseObject(),) if GROUP_FINALIZER in item.metadata.finalizers else ()
+    return (ReleaseObject(),) if CONSUMER_GROUP_FINALIZER in item.metadata.finalizers else ()

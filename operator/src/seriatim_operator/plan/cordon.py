@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..resources.cluster_children import ClusterChildren
 from ..spec.broker import Broker
-from .actions import Apply, AskCounts, AskGate, Plan, SetGroup
+from .actions import Apply, AskCounts, AskGate, Plan, SetBrokerGroup
 from .observed import Observed
 
 INTENT_OF_STATE = {"Active": "ACTIVE", "Cordoned": "CORDONED", "Draining": "DRAINING"}
@@ -27,13 +27,13 @@ def set_intents(observed: Observed, plan: Plan) -> None:
     """Tell the brokers the intent and weight of each broker group whose record differs."""
     if observed.members is None:
         return
-    for group in [*observed.wanted_groups, *observed.leaving_groups]:
+    for group in [*observed.wanted_broker_groups, *observed.leaving_broker_groups]:
         view = observed.members.get(group)
         if view is None:
             continue
         intent, weight, why = _wanted(observed, group)
         if (view.intent, view.weight) != (intent, weight):
-            plan.actions.append(SetGroup(group, intent, weight, why))
+            plan.actions.append(SetBrokerGroup(group, intent, weight, why))
 
 
 def count_what_is_left(observed: Observed, plan: Plan) -> None:
@@ -42,17 +42,17 @@ def count_what_is_left(observed: Observed, plan: Plan) -> None:
     views = [view for group, view in (observed.members or {}).items() if group in left_by_people]
     if not views:
         return
-    if any(view.heads is None or view.segments is None for view in views):
+    if any(view.open_segments is None or view.segments is None for view in views):
         plan.actions.append(AskCounts())
         return
-    is_moving = any(view.heads or (view.segments and view.intent == "DRAINING") for view in views)
+    is_moving = any(view.open_segments or (view.segments and view.intent == "DRAINING") for view in views)
     plan.look_again(COUNT_S if is_moving else COUNT_STEADY_S)
 
 
 def open_budgets(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """Apply the budget of each broker group: one eviction if it is wanted and safe, otherwise none."""
     evictable = _evictable(observed, plan)
-    for group in [*observed.wanted_groups, *observed.leaving_groups]:
+    for group in [*observed.wanted_broker_groups, *observed.leaving_broker_groups]:
         plan.actions.append(Apply(make.budget(group, 1 if group in evictable else 0)))
 
 
@@ -71,7 +71,7 @@ def _wanted(observed: Observed, group: str) -> tuple[str, float, str]:
     by_name = {item.spec.group: item for item in observed.groups.values()}
     item = by_name.get(group)
     weight = item.spec.weight if item is not None else 1.0
-    if group in observed.leaving_groups:
+    if group in observed.leaving_broker_groups:
         return "DRAINING", weight, f"the cluster has {observed.cluster.spec.groups} broker groups now"
     state = item.spec.state if item is not None else "Active"
     cordoned = [b.name for brokers in leaving_members(observed).values() for b in brokers if b.spec.group == group]
@@ -93,7 +93,7 @@ def _evictable(observed: Observed, plan: Plan) -> frozenset[str]:
     waiting = sorted(set(leaving) - {node})
     if waiting:
         plan.blocked_by.append(f"node {node} is drained first; {', '.join(waiting)} after it")
-    if any(observed.members[b.spec.group].heads is None for b in brokers if b.spec.group in observed.members):
+    if any(observed.members[b.spec.group].open_segments is None for b in brokers if b.spec.group in observed.members):
         plan.actions.append(AskCounts())
         return frozenset()
     return frozenset(broker.spec.group for broker in brokers if _may_be_evicted(observed, broker, plan))
@@ -105,10 +105,10 @@ def _may_be_evicted(observed: Observed, broker: Broker, plan: Plan) -> bool:
     name = f"{group}-{broker.spec.slot}"
     if view is None:
         return False
-    if view.heads:
+    if view.open_segments:
         because = f" ({view.waits_for})" if view.waits_for else ""
         plan.blocked_by.append(
-            f"{view.heads} open segments are on {group} still{because}: {broker.name} is not evicted"
+            f"{view.open_segments} open segments are on {group} still{because}: {broker.name} is not evicted"
         )
         return False
     gate = observed.gates.get(name)

@@ -114,7 +114,7 @@ def is_gone(observed: Observed, broker: Broker) -> bool:
 
 
 def _all_holders(observed: Observed) -> list[Broker]:
-    names = [*observed.wanted_groups, *observed.leaving_groups]
+    names = [*observed.wanted_broker_groups, *observed.leaving_broker_groups]
     return [broker for group in names for broker in observed.holders(group)]
 
 

@@ -15,15 +15,15 @@ GONE_POD_GRACE_S = 5.0
 """Seconds between two looks at a pod that is being deleted."""
 
 
-def ensure_groups(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
+def ensure_broker_groups(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """Apply a BrokerGroup for each broker group."""
-    for group in observed.wanted_groups:
+    for group in observed.wanted_broker_groups:
         plan.actions.append(Apply(make.group(group)))
 
 
 def ensure_brokers(observed: Observed, make: ClusterChildren, plan: Plan) -> None:
     """Make a Broker for each slot of the wanted broker groups that has none."""
-    for group in observed.wanted_groups:
+    for group in observed.wanted_broker_groups:
         held = {broker.spec.slot for broker in observed.holders(group)}
         for slot in range(observed.cluster.spec.members_per_group):
             if slot not in held:
@@ -126,8 +126,8 @@ def _staffed(observed: Observed) -> list[Broker]:
     operation = observed.cluster.status.operation
     removing = operation.object if operation is not None and operation.kind == "RemoveGroup" else ""
     groups = [
-        *observed.wanted_groups,
-        *(g for g in observed.leaving_groups if g != removing and _is_known(observed, g)),
+        *observed.wanted_broker_groups,
+        *(g for g in observed.leaving_broker_groups if g != removing and _is_known(observed, g)),
     ]
     return [broker for group in groups for broker in observed.holders(group)]
 

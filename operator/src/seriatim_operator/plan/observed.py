@@ -161,19 +161,20 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class BrokerGroupView:
     """A broker group as the brokers know it.
 
     Attributes:
         intent: `ACTIVE`, `CORDONED` or `DRAINING`.
-        heads, segments: Open segments on it, and segments that it has copies of; None if they were not asked for.
+        open_segments, segments: Open segments on it, and segments that it has copies of; None if they were not asked
+            for.
         waits_for: What holds up its drain, in the brokers' words. It comes with the counts; empty if nothing does.
     """
 
     group: str
     intent: str
     weight: float
-    heads: int | None
+    open_segments: int | None
     segments: int | None
     members: tuple[MemberView, ...]
     waits_for: str = ""
@@ -217,18 +218,18 @@ class Observed:
     volumes: Mapping[str, VolumeView] = field(default_factory=dict)
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     storage_class: ClassView | None = None
-    members: Mapping[str, GroupView] | None = None
+    members: Mapping[str, BrokerGroupView] | None = None
     gates: Mapping[str, GateView] = field(default_factory=dict)
 
     @property
-    def wanted_groups(self) -> list[str]:
+    def wanted_broker_groups(self) -> list[str]:
         """Names of the broker groups that the cluster should have, in order."""
         return [f"g{number}" for number in range(self.cluster.spec.groups)]
 
     @property
-    def leaving_groups(self) -> list[str]:
+    def leaving_broker_groups(self) -> list[str]:
         """Names of broker groups that exist and that `spec.groups` does not count, the newest first."""
-        wanted = set(self.wanted_groups)
+        wanted = set(self.wanted_broker_groups)
         there = {group.spec.group for group in self.groups.values()} | {b.spec.group for b in self.brokers.values()}
         return sorted(there - wanted, key=lambda name: int(name[1:]), reverse=True)
 
@@ -245,7 +246,7 @@ class Observed:
 
     def all_holders(self) -> list[Broker]:
         """The holders of all wanted broker groups."""
-        return [broker for group in self.wanted_groups for broker in self.holders(group)]
+        return [broker for group in self.wanted_broker_groups for broker in self.holders(group)]
 
     def hosts_of(self, broker: Broker) -> frozenset[str]:
         """The host names to which the broker's volume is bound; empty if it has no volume or the disk is not local."""

@@ -13,16 +13,25 @@ If `spec.groups` is raised again before step 2, the drain is called off and noth
 
 from __future__ import annotations
 
-from .actions import AskCounts, BeginOperation, DeleteClaim, DeleteObject, DeletePod, EndOperation, Plan, RemoveGroup
+from .actions import (
+    AskCounts,
+    BeginOperation,
+    DeleteClaim,
+    DeleteObject,
+    DeletePod,
+    EndOperation,
+    Plan,
+    RemoveBrokerGroup,
+)
 from .observed import Observed
 
 OPERATION = "RemoveGroup"
 LOOK_S = 1.0
 
 
-def remove_groups(observed: Observed, plan: Plan) -> None:
+def remove_broker_groups(observed: Observed, plan: Plan) -> None:
     """Plan the next step of removing the newest broker group that `spec.groups` does not count."""
-    leaving = observed.leaving_groups
+    leaving = observed.leaving_broker_groups
     operation = observed.cluster.status.operation
     if operation is not None and operation.kind == OPERATION and operation.object not in leaving:
         plan.actions.append(EndOperation(f"{operation.object} is removed"))
@@ -34,13 +43,13 @@ def remove_groups(observed: Observed, plan: Plan) -> None:
         return
     group = leaving[0]
     plan.look_again(LOOK_S)
-    if any(view.heads is None or view.segments is None for view in observed.members.values()):
+    if any(view.open_segments is None or view.segments is None for view in observed.members.values()):
         plan.actions.append(AskCounts())  # brokers count from the coordinator, not from a mirror that may be old
         return
     view = observed.members.get(group)
-    if view is not None and (view.heads or view.segments):
+    if view is not None and (view.open_segments or view.segments):
         because = f"; {view.waits_for}" if view.waits_for else ""
-        left = f"{view.heads} heads, {view.segments} segments left"
+        left = f"{view.open_segments} heads, {view.segments} segments left"
         plan.blocked_by.append(f"broker group {group} is being drained: {left}{because}")
     elif operation is None:
         plan.actions.append(BeginOperation(OPERATION, group, "it is drained"))
@@ -61,7 +70,7 @@ def _stop_members(observed: Observed, plan: Plan, group: str) -> None:
             )
             return
     if not pods:
-        plan.actions.append(RemoveGroup(group))
+        plan.actions.append(RemoveBrokerGroup(group))
 
 
 def _delete_remains(observed: Observed, plan: Plan, group: str) -> None:

@@ -31,27 +31,27 @@ def draw_topic(described: broker_pb2.DescribeTopicResponse) -> RenderableType:
     """A topic as the brokers have it."""
     topic = described.topic
     state = records_pb2.TopicState.Name(topic.state).removeprefix("TOPIC_STATE_").lower()
-    head = Text.assemble((topic.name, "bold"), f"  {len(described.chains)} partitions, {state}")
+    title = Text.assemble((topic.name, "bold"), f"  {len(described.chains)} partitions, {state}")
     table = Table("partition", "chain", "next", "epoch", box=None, pad_edge=False)
     for chain in described.chains:
         table.add_row(str(chain.partition), _ribbon(chain), " ".join(_next_groups(chain)), str(chain.epoch))
-    return Group(head, table, Text(LEGEND, style="dim"))
+    return Group(title, table, Text(LEGEND, style="dim"))
 
 
 def draw_topic_status(topic: Topic) -> RenderableType:
     """A topic as the Topic object has it: the open segments of its first partitions."""
     status = topic.status
-    head = Text.assemble((topic.topic_name, "bold"), f"  {status.partitions or 0} partitions, {status.state}")
+    title = Text.assemble((topic.topic_name, "bold"), f"  {status.partitions or 0} partitions, {status.state}")
     if status.segments is not None:
-        head.append(f", {status.segments:,} segments")
+        title.append(f", {status.segments:,} segments")
     if status.sealed_messages is not None:
-        head.append(f", {status.sealed_messages:,} messages in closed ones")
+        title.append(f", {status.sealed_messages:,} messages in closed ones")
     table = Table("partition", "open segment", "group", "master", box=None, pad_edge=False)
     for chain in status.chains:
         table.add_row(str(chain.partition), str(chain.segment), chain.group, chain.master)
     hidden = (status.partitions or 0) - len(status.chains)
     more = [Text(f"and {hidden:,} partitions more", style="dim")] if hidden > 0 and status.chains else []
-    return Group(head, table, *more)
+    return Group(title, table, *more)
 
 
 def find_topic(look: Look, name: str) -> Topic | None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ..plan.observed import IMAGE_REASONS
-from ..resources.names import brokers_name, group_object_name, selector_labels
+from ..resources.names import broker_group_object_name, brokers_name, selector_labels
 from .findings import Finding, bad, unknown, warning, well
 from .look import Look, etcd_hosts, etcd_services
 
@@ -168,7 +168,7 @@ def check_budgets(look: Look) -> list[Finding]:
     if "PodDisruptionBudget" in look.unreadable:
         return [unknown("budgets", "you may not read them", "ask a person who may")]
     findings: list[Finding] = []
-    ours = {group_object_name(look.cluster.name, group.spec.group) for group in look.groups}
+    ours = {broker_group_object_name(look.cluster.name, group.spec.group) for group in look.groups}
     for name in sorted(ours):
         budget = look.budgets.get(name)
         if budget is None:

@@ -66,7 +66,9 @@ async def _ask(connection: Connection, kube: Kube, look: Look) -> list[Finding]:
     """Findings that only brokers can give. An answer also proves that the brokers reach etcd."""
     try:
         async with reach_brokers(connection, kube, look.cluster) as brokers:
-            groups: Sequence[operations_pb2.BrokerGroupDescription] = await brokers.list_groups(with_counts=False)
+            groups: Sequence[operations_pb2.BrokerGroupDescription] = await brokers.list_broker_groups(
+                with_counts=False
+            )
             described: broker_pb2.DescribeClusterResponse = await brokers.describe_cluster()
     except PluginError as exc:
         return [unknown("brokers", str(exc), "see the findings about pods and certificates above")]

@@ -28,19 +28,19 @@ class Progress:
     """How far a drain is.
 
     Attributes:
-        heads: Open segments that the broker group still has.
+        open_segments: Open segments that the broker group still has.
         segments: Segments of which it still has copies.
         is_drained: The brokers know of the drain, and the broker group holds no segment any more.
         waits_for: What holds up the drain, in the brokers' words; empty if nothing does.
     """
 
-    heads: int
+    open_segments: int
     segments: int
     is_drained: bool
     waits_for: str = ""
 
 
-def find_group(look: Look, name: str) -> BrokerGroup:
+def find_broker_group(look: Look, name: str) -> BrokerGroup:
     """A broker group, by the name of its object or by its name among the brokers.
 
     Raises:
@@ -107,7 +107,7 @@ async def count(brokers: Brokers, group: str) -> Progress:
     Raises:
         SeriatimError: No broker answers.
     """
-    for known in await brokers.list_groups(with_counts=True):
+    for known in await brokers.list_broker_groups(with_counts=True):
         if known.record.group == group:
             is_told = known.record.intent == records_pb2.BROKER_GROUP_INTENT_DRAINING
             is_empty = not known.heads and not known.segments

@@ -23,7 +23,7 @@ from ..spec.errors import SpecError
 from ..spec.group import BrokerGroup
 from .chains import draw_topic, draw_topic_status, find_topic
 from .doctor import Level, draw_findings, examine
-from .draining import Progress, check_drain, count, find_group, read_progress, set_state, watch_drain
+from .draining import Progress, check_drain, count, find_broker_group, read_progress, set_state, watch_drain
 from .errors import PluginError
 from .health import draw_troubles, examine_pages
 from .live import reach_brokers
@@ -205,7 +205,7 @@ async def drain(way: Way, group: str, cluster: str | None, wish: str | None, wai
     """Move all segments off a broker group: first the open ones, then copies of sealed ones. Two copies always stay."""
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
-        found = find_group(look, group)
+        found = find_broker_group(look, group)
         name = found.spec.group
         if wish == "Active":
             await set_state(kube, found, "Active")
@@ -261,7 +261,7 @@ async def doctor(way: Way, cluster: str | None, offline: bool, verbose: bool) ->
 
 
 def _left(at: Progress) -> str:
-    return f"{at.heads:,} heads and {at.segments:,} segments"
+    return f"{at.open_segments:,} heads and {at.segments:,} segments"
 
 
 def _because(at: Progress) -> str:

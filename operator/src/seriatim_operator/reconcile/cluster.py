@@ -40,8 +40,8 @@ from ..plan.actions import (
     EndOperation,
     MarkLost,
     Plan,
-    RemoveGroup,
-    SetGroup,
+    RemoveBrokerGroup,
+    SetBrokerGroup,
 )
 from ..plan.cluster import plan as make_plan
 from ..plan.observed import Observed
@@ -52,7 +52,7 @@ from ..resources.pod import pod_in_place
 from ..spec.base import Resource, Status
 from ..spec.cluster import BrokerCluster
 from ..spec.errors import InvalidManifestError
-from ..status.cluster import broker_status, cluster_status, group_status
+from ..status.cluster import broker_group_status, broker_status, cluster_status
 from .cache import Cache
 from .definitions import Definitions
 from .objects import StatusWriter
@@ -241,13 +241,13 @@ class ClusterReconciler:
                 await brokers.declare_dead(action.broker, action.incarnation, action.run, action.evidence)
                 note = f"member run {action.run} of {action.broker} has ended: {action.evidence}"
                 await self._api.event(about, "Normal", "DeathCertificate", note)
-            elif isinstance(action, SetGroup):
+            elif isinstance(action, SetBrokerGroup):
                 intent = records_pb2.BrokerGroupIntent.Value(f"BROKER_GROUP_INTENT_{action.intent}")
-                await brokers.set_group(action.group, intent, action.weight)
+                await brokers.set_broker_group(action.group, intent, action.weight)
                 note = f"broker group {action.group} is {action.intent.lower()}: {action.why}"
                 await self._api.event(about, "Normal", "GroupIntent", note)
-            elif isinstance(action, RemoveGroup):
-                await brokers.remove_group(action.group)
+            elif isinstance(action, RemoveBrokerGroup):
+                await brokers.remove_broker_group(action.group)
                 await self._api.event(
                     about, "Normal", "GroupForgotten", f"the brokers forgot broker group {action.group}"
                 )
@@ -314,7 +314,7 @@ class ClusterReconciler:
         for broker in observed.brokers.values():
             reports.append((broker, broker_status(observed, broker, plan)))
         for group in observed.groups.values():
-            reports.append((group, group_status(observed, group)))
+            reports.append((group, broker_group_status(observed, group)))
         cluster_id = self._cluster_ids.get((observed.cluster.namespace, observed.cluster.name), "")
         hash_ = plan_hash(observed, make) if plan.planned else ""
         reports.append((observed.cluster, cluster_status(observed, plan, hash_, cluster_id)))

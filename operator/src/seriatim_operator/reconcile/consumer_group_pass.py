@@ -24,15 +24,15 @@ from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import CONSUMER_GROUP
 from ..plan.consumer_groups import (
-    GROUP_FINALIZER,
+    CONSUMER_GROUP_FINALIZER,
     NO_GROUP,
-    CreateGroup,
-    DeleteGroup,
-    GroupFinding,
-    GroupPlan,
-    GroupView,
-    HoldGroup,
-    RewindGroup,
+    ConsumerGroupFinding,
+    ConsumerGroupPlan,
+    ConsumerGroupView,
+    CreateConsumerGroup,
+    DeleteConsumerGroup,
+    HoldConsumerGroup,
+    RewindConsumerGroup,
     plan_consumer_groups,
 )
 from ..plan.topics import Surroundings, TellObject
@@ -74,31 +74,31 @@ Manifest = dict[str, Any]
 _log = structlog.get_logger(__name__)
 
 
-class GroupClaim(NamedTuple):
+class ConsumerGroupClaim(NamedTuple):
     """A consumer group of a topic, which an object claims."""
 
     topic: str
     group: str
 
 
-class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
+class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
     """Makes passes over the ConsumerGroups of one cluster."""
 
     KIND = CONSUMER_GROUP
-    FINALIZER = GROUP_FINALIZER
+    FINALIZER = CONSUMER_GROUP_FINALIZER
     MODEL = ConsumerGroup
     CLAIMS_AT_ONCE = 8
     CLAIMS_PER_PASS = 64
 
     def __init__(self, at: ClusterAccess) -> None:
         super().__init__(at)
-        self._without_topic: set[GroupClaim] = set()
+        self._without_topic: set[ConsumerGroupClaim] = set()
 
     @staticmethod
-    def claim_of(manifest: Manifest) -> GroupClaim:
+    def claim_of(manifest: Manifest) -> ConsumerGroupClaim:
         """The consumer group that an object claims."""
         spec = manifest["spec"]
-        return GroupClaim(str(spec.get("topic")), str(spec.get("group") or manifest["metadata"]["name"]))
+        return ConsumerGroupClaim(str(spec.get("topic")), str(spec.get("group") or manifest["metadata"]["name"]))
 
     def told(self, topics: set[str]) -> bool:
         """Make consumer groups due that waited for one of these topics. Returns whether there are any."""
@@ -107,7 +107,7 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             self._claims.mark(claim, self._clock())
         return bool(waiting)
 
-    async def _work_on(self, claim: GroupClaim, surroundings: Surroundings, *, is_long_silent: bool) -> None:
+    async def _work_on(self, claim: ConsumerGroupClaim, surroundings: Surroundings, *, is_long_silent: bool) -> None:
         objects = {manifest["metadata"]["uid"]: manifest for manifest in self._claims.objects(claim)}
         items = await self._read(objects.values())
         self._without_topic.discard(claim)
@@ -124,7 +124,7 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             if finding is not None and (is_long_silent or not self._is_settled(plan.item, finding)):
                 await self._report(manifest, plan.item, finding)
 
-    async def _look(self, claim: GroupClaim) -> GroupView | None:
+    async def _look(self, claim: ConsumerGroupClaim) -> ConsumerGroupView | None:
         """The consumer group as the brokers have it; None if there is no such topic."""
         try:
             partitions = await self._brokers.describe_consumer_group(claim.topic, claim.group)
@@ -134,7 +134,7 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             return None
         is_known = not any(partition.HasField("error") for partition in partitions)
         lag = sum(max(0, partition.end_position - partition.position) for partition in partitions)
-        return GroupView(
+        return ConsumerGroupView(
             is_placed=True,
             is_consumed=any(partition.active_consumer for partition in partitions),
             lag=lag if is_known else None,
@@ -142,21 +142,23 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
             paused_count=sum(partition.paused for partition in partitions),
         )
 
-    async def _do(self, manifest: Manifest, plan: GroupPlan, surroundings: Surroundings) -> GroupFinding | None:
+    async def _do(
+        self, manifest: Manifest, plan: ConsumerGroupPlan, surroundings: Surroundings
+    ) -> ConsumerGroupFinding | None:
         """Take the steps. Returns what to report then, or None if the object is gone."""
         finding = plan.finding
         for step in plan.steps:
             try:
                 match step:
-                    case HoldGroup(topic=topic, group=group, paused=paused):
+                    case HoldConsumerGroup(topic=topic, group=group, paused=paused):
                         await self._brokers.hold_consumer_group(topic, group, paused=paused)
-                        self._claims.mark(GroupClaim(topic, group), self._clock())
-                    case RewindGroup():
+                        self._claims.mark(ConsumerGroupClaim(topic, group), self._clock())
+                    case RewindConsumerGroup():
                         finding = replace(finding, rewind=await self._rewind(manifest, step, surroundings))
-                    case CreateGroup(topic=topic, group=group, start=start):
+                    case CreateConsumerGroup(topic=topic, group=group, start=start):
                         await self._brokers.create_consumer_group(topic, group, target_of(start))
-                        self._claims.mark(GroupClaim(topic, group), self._clock())
-                    case DeleteGroup(topic=topic, group=group):
+                        self._claims.mark(ConsumerGroupClaim(topic, group), self._clock())
+                    case DeleteConsumerGroup(topic=topic, group=group):
                         if not await self._may_delete(manifest):
                             return None
                         await self._delete(topic, group)
@@ -167,10 +169,10 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
                 raise
             except RequestError as exc:
                 self._claims.mark(self.claim_of(manifest), self._clock() + REFUSED_S)
-                return GroupFinding("Refused", f"the brokers refuse it: {exc}")
+                return ConsumerGroupFinding("Refused", f"the brokers refuse it: {exc}")
         return finding
 
-    async def _rewind(self, manifest: Manifest, step: RewindGroup, surroundings: Surroundings) -> RewindStatus:
+    async def _rewind(self, manifest: Manifest, step: RewindConsumerGroup, surroundings: Surroundings) -> RewindStatus:
         """Carry out a rewind. If it fails without a refusal, a later pass tries it again with the same id.
 
         The brokers remember the id. So a rewind is not carried out twice if an operator ends before it has written the
@@ -193,14 +195,14 @@ class ConsumerGroupPass(ObjectPass[GroupClaim, ConsumerGroup]):
         except (UnknownGroupError, UnknownTopicError):
             _log.info("consumer_group_gone_already", topic=topic, group=group)
 
-    def _is_settled(self, item: ConsumerGroup, finding: GroupFinding) -> bool:
+    def _is_settled(self, item: ConsumerGroup, finding: ConsumerGroupFinding) -> bool:
         """Whether the report can wait: a step is under way, or no broker answers and the status is up to date."""
         if finding.reason in ("Creating", "Deleting"):
             return True
         is_acted_on = item.status.observed_generation == item.metadata.generation and not item.metadata.is_deleted
         return finding.keeps_status and is_acted_on
 
-    async def _report(self, manifest: Manifest, item: ConsumerGroup, finding: GroupFinding) -> None:
+    async def _report(self, manifest: Manifest, item: ConsumerGroup, finding: ConsumerGroupFinding) -> None:
         status = consumer_group_status(item, finding, time.time())
         if status != item.status:
             await self._write_status(manifest, status)

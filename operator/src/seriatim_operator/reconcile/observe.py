@@ -17,9 +17,9 @@ from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, NODE, P
 from ..cluster.kube import Api, KubeError
 from ..cluster.readiness import why_not_ready
 from ..plan.observed import (
+    BrokerGroupView,
     ClassView,
     GateView,
-    GroupView,
     MemberView,
     Observed,
     claim_view,
@@ -129,12 +129,15 @@ async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *
     )
 
 
-async def ask_members(brokers: Brokers, *, counts: bool) -> dict[str, GroupView] | None:
+async def ask_members(brokers: Brokers, *, counts: bool) -> dict[str, BrokerGroupView] | None:
     """The broker groups as the brokers know them; None if no broker answers."""
     if not brokers.is_reachable:
         return None
     try:
-        return {group.record.group: _group_view(group) for group in await brokers.list_groups(with_counts=counts)}
+        return {
+            group.record.group: _broker_group_view(group)
+            for group in await brokers.list_broker_groups(with_counts=counts)
+        }
     except SeriatimError as exc:
         _log.info("brokers_silent", cluster=brokers.cluster, error=str(exc))
         return None
@@ -187,14 +190,14 @@ def _named(manifests: Iterable[Manifest], view: Callable[[Manifest], _View]) -> 
     return {manifest["metadata"]["name"]: view(manifest) for manifest in manifests}
 
 
-def _group_view(group: operations_pb2.BrokerGroupDescription) -> GroupView:
+def _broker_group_view(group: operations_pb2.BrokerGroupDescription) -> BrokerGroupView:
     record = group.record
     intent = records_pb2.BrokerGroupIntent.Name(record.intent).removeprefix("BROKER_GROUP_INTENT_")
-    return GroupView(
+    return BrokerGroupView(
         group=record.group,
         intent="ACTIVE" if intent == "UNSPECIFIED" else intent,
         weight=record.weight or 1.0,
-        heads=group.heads if group.HasField("heads") else None,
+        open_segments=group.heads if group.HasField("heads") else None,
         segments=group.segments if group.HasField("segments") else None,
         members=tuple(_member_view(member) for member in group.members),
         waits_for=group.waits_for,

@@ -14,7 +14,7 @@ from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import BROKER_CLUSTER, CONSUMER_GROUP, TOPIC, Kind
 from ..cluster.kube import Api
-from ..plan.consumer_groups import GROUP_FINALIZER
+from ..plan.consumer_groups import CONSUMER_GROUP_FINALIZER
 from ..plan.topics import TOPIC_FINALIZER, Surroundings
 from .asking import TopicBrokers
 from .cache import Cache
@@ -33,7 +33,7 @@ SILENCE_S: Final = 60.0
 """Seconds without an answer after which objects report that no broker answers. A rolling change or a failover takes
 less."""
 
-_FINALIZERS: Final = {TOPIC.kind: TOPIC_FINALIZER, CONSUMER_GROUP.kind: GROUP_FINALIZER}
+_FINALIZERS: Final = {TOPIC.kind: TOPIC_FINALIZER, CONSUMER_GROUP.kind: CONSUMER_GROUP_FINALIZER}
 
 _log = structlog.get_logger(__name__)
 

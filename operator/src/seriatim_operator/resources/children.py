@@ -8,11 +8,11 @@ from ..spec.cluster import BrokerCluster
 from .names import (
     LABEL_GROUP,
     Manifest,
+    broker_group_object_name,
     broker_labels,
     broker_object_name,
     child,
     common_labels,
-    group_object_name,
     service_account_name,
 )
 
@@ -28,7 +28,7 @@ def service_account(cluster: BrokerCluster) -> Manifest:
 def broker_group(cluster: BrokerCluster, group: str) -> Manifest:
     """The BrokerGroup object of a broker group. The operator does not set weight and state: users write them."""
     labels = {**common_labels(cluster.name), LABEL_GROUP: group}
-    manifest = child(cluster, _OURS, "BrokerGroup", group_object_name(cluster.name, group), labels=labels)
+    manifest = child(cluster, _OURS, "BrokerGroup", broker_group_object_name(cluster.name, group), labels=labels)
     return {**manifest, "spec": {"cluster": cluster.name, "group": group}}
 
 

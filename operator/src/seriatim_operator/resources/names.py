@@ -93,7 +93,7 @@ def tls_secret_name(cluster: str, role: str) -> str:
     return f"{cluster}-{role}-tls"
 
 
-def group_object_name(cluster: str, group: str) -> str:
+def broker_group_object_name(cluster: str, group: str) -> str:
     """The BrokerGroup of a broker group, and its disruption budget."""
     return f"{cluster}-{group}"
 
@@ -131,7 +131,7 @@ def selector_labels(cluster: str) -> dict[str, str]:
     return {LABEL_NAME: APP, LABEL_INSTANCE: cluster, LABEL_COMPONENT: COMPONENT_BROKER}
 
 
-def group_selector_labels(cluster: str, group: str) -> dict[str, str]:
+def broker_group_selector_labels(cluster: str, group: str) -> dict[str, str]:
     """The labels that exactly the pods of one broker group have."""
     return {**selector_labels(cluster), LABEL_GROUP: group}
 

@@ -25,13 +25,13 @@ from .names import (
     VOLUME_PATH,
     Manifest,
     broker_address,
+    broker_group_selector_labels,
     broker_labels,
     broker_name,
     broker_object_name,
     brokers_name,
     child,
     config_name,
-    group_selector_labels,
     selector_labels,
     service_account_name,
     tls_secret_name,
@@ -217,7 +217,7 @@ def _secret_files(secret: str, directory: str) -> Manifest:
 
 def _affinity(broker: BrokerSpec) -> Manifest:
     """The rule that no two members of a broker group run on one machine, because they hold the same messages."""
-    selector = {"matchLabels": group_selector_labels(broker.cluster, broker.group)}
+    selector = {"matchLabels": broker_group_selector_labels(broker.cluster, broker.group)}
     term = {"labelSelector": selector, "topologyKey": HOSTNAME_KEY}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
@@ -233,7 +233,7 @@ def _spread(broker: BrokerSpec, zone_key: str) -> list[Manifest]:
             "labelSelector": {"matchLabels": labels},
         }
 
-    group = group_selector_labels(broker.cluster, broker.group)
+    group = broker_group_selector_labels(broker.cluster, broker.group)
     return [over(zone_key, group), over(HOSTNAME_KEY, selector_labels(broker.cluster))]
 
 

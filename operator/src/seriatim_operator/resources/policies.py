@@ -14,11 +14,11 @@ from .names import (
     LABEL_GROUP,
     LABEL_NAME,
     Manifest,
+    broker_group_object_name,
+    broker_group_selector_labels,
     brokers_name,
     child,
     common_labels,
-    group_object_name,
-    group_selector_labels,
     selector_labels,
 )
 
@@ -38,10 +38,12 @@ def disruption_budget(cluster: BrokerCluster, group: str, may_leave: int) -> Man
     """
     assert 0 <= may_leave <= 1, "one member at a time"
     labels = {**common_labels(cluster.name), LABEL_GROUP: group}
-    manifest = child(cluster, "policy/v1", "PodDisruptionBudget", group_object_name(cluster.name, group), labels=labels)
+    manifest = child(
+        cluster, "policy/v1", "PodDisruptionBudget", broker_group_object_name(cluster.name, group), labels=labels
+    )
     spec = {
         "minAvailable": cluster.spec.members_per_group - may_leave,
-        "selector": {"matchLabels": group_selector_labels(cluster.name, group)},
+        "selector": {"matchLabels": broker_group_selector_labels(cluster.name, group)},
         # Without this, a member that is not ready could hold up the drain of its node for ever.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }

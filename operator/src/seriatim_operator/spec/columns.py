@@ -23,10 +23,10 @@ class Column:
     is_wide: bool = False
 
 
-def condition_columns(kind: str = "Ready", message_head: str = "Status") -> tuple[Column, Column]:
+def condition_columns(kind: str = "Ready", message_title: str = "Status") -> tuple[Column, Column]:
     """Two columns: whether the condition is true, and (with `-o wide`) its message, which says why not."""
     at = f'.status.conditions[?(@.type=="{kind}")]'
-    return Column(kind, f"{at}.status"), Column(message_head, f"{at}.message", is_wide=True)
+    return Column(kind, f"{at}.status"), Column(message_title, f"{at}.message", is_wide=True)
 
 
 AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")

@@ -10,7 +10,7 @@ from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
 from ..plan.loss import ANNOTATION_LOST, is_gone, lost_value
-from ..plan.observed import Ended, GroupView, MemberView, Observed, PodView
+from ..plan.observed import BrokerGroupView, Ended, MemberView, Observed, PodView
 from ..resources.names import bootstrap_address, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
@@ -181,13 +181,13 @@ def _refusal(pod: PodView | None) -> Ended | None:
 # ---- broker groups --------------------------------------------------------------------------------------
 
 
-def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
+def broker_group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
     """The status of one broker group."""
     group, before = item.spec.group, item.status
     holders = observed.holders(group)
     members = tuple(_member_status(observed, broker) for broker in holders)
     view = (observed.members or {}).get(group)
-    heads = view.heads if view is not None and view.heads is not None else before.heads
+    open_segments = view.open_segments if view is not None and view.open_segments is not None else before.heads
     segments = view.segments if view is not None and view.segments is not None else before.segments
     ready = len(members) >= observed.cluster.spec.members_per_group and all(member.ready for member in members)
     away = ", ".join(member.broker for member in members if not member.ready) or "members are missing"
@@ -205,7 +205,7 @@ def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
             whole = Fact("Whole", "False", "NotLinked", note)
         else:
             whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
-    drained = _drained(heads, segments, _waits_for(item, view))
+    drained = _drained(open_segments, segments, _waits_for(item, view))
     facts = [Fact.of("Ready", ready, "Serving" if ready else "MembersAway", "" if ready else away), whole, drained]
     return BrokerGroupStatus(
         observed_generation=item.metadata.generation,
@@ -213,22 +213,22 @@ def group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupStatus:
         members=members,
         brokers=",".join(member.broker for member in members),
         nodes=",".join(member.node or "-" for member in members),
-        heads=heads,
+        heads=open_segments,
         segments=segments,
     )
 
 
-def _drained(heads: int | None, segments: int | None, waits_for: str) -> Fact:
-    if heads is None or segments is None:
+def _drained(open_segments: int | None, segments: int | None, waits_for: str) -> Fact:
+    if open_segments is None or segments is None:
         return Fact("Drained", "Unknown", "NotCounted")
-    if not heads and not segments:
+    if not open_segments and not segments:
         return Fact("Drained", "True", "Empty")
     return Fact("Drained", "False", "HeldUp" if waits_for else "HoldsData", waits_for)
 
 
-def _waits_for(item: BrokerGroup, view: GroupView | None) -> str:
+def _waits_for(item: BrokerGroup, view: BrokerGroupView | None) -> str:
     """What holds up a drain. Without a count in this pass the last count's answer stays, as the counts do."""
-    if view is not None and (view.heads is not None or view.intent == "ACTIVE"):
+    if view is not None and (view.open_segments is not None or view.intent == "ACTIVE"):
         return view.waits_for
     known = item.status.condition("Drained")
     return known.message if known is not None and known.reason == "HeldUp" else ""
@@ -253,7 +253,7 @@ def _member_status(observed: Observed, broker: Broker) -> MemberStatus:
 def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) -> BrokerClusterStatus:
     """The status of the cluster. Its operation is the one that is under way after the plan's steps."""
     cluster, before = observed.cluster, observed.cluster.status
-    ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_groups)
+    ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_broker_groups)
     facts = _cluster_facts(observed, plan, ready_groups)
     return BrokerClusterStatus(
         observed_generation=cluster.metadata.generation,
@@ -295,7 +295,7 @@ def _is_ready(observed: Observed, group: str) -> bool:
 
 
 def _cluster_facts(observed: Observed, plan: Plan, ready_groups: int) -> list[Fact]:
-    wanted = len(observed.wanted_groups)
+    wanted = len(observed.wanted_broker_groups)
     serving = f"{ready_groups} of {wanted} groups"
     ready = Fact.of(
         "Ready",
@@ -362,5 +362,5 @@ def _machine_that_holds_all(observed: Observed) -> str:
     for pod in observed.pods.values():
         if pod.node:
             groups_on.setdefault(pod.node, set()).add(pod.group)
-    wanted = set(observed.wanted_groups)
+    wanted = set(observed.wanted_broker_groups)
     return next((node for node, groups in sorted(groups_on.items()) if wanted and wanted <= groups), "")

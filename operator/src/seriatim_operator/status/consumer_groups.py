@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from ..plan.consumer_groups import GroupFinding, GroupView
+from ..plan.consumer_groups import ConsumerGroupFinding, ConsumerGroupView
 from ..spec.base import Condition
 from ..spec.consumer_group import ConsumerGroup, ConsumerGroupState, ConsumerGroupStatus
 from .conditions import Fact, settle
@@ -20,7 +20,7 @@ BEHIND: Final = LAG_BUCKETS[2:]
 _UNKNOWN_REASONS: Final = frozenset({"BrokersSilent", "Paused"})
 
 
-def consumer_group_status(item: ConsumerGroup, finding: GroupFinding, now_s: float) -> ConsumerGroupStatus:
+def consumer_group_status(item: ConsumerGroup, finding: ConsumerGroupFinding, now_s: float) -> ConsumerGroupStatus:
     """The status of the consumer group, from what the operator knows now."""
     before, view = item.status, finding.view
     conditions = _settled(item, finding, now_s)
@@ -67,13 +67,13 @@ def _step(lag: int) -> int:
     return bisect_left(LAG_STEPS, lag)
 
 
-def _state(view: GroupView, bucket: str) -> ConsumerGroupState:
+def _state(view: ConsumerGroupView, bucket: str) -> ConsumerGroupState:
     if not view.is_consumed:
         return "Idle"
     return "Behind" if bucket in BEHIND else "Active"
 
 
-def _settled(item: ConsumerGroup, finding: GroupFinding, now_s: float) -> tuple[Condition, ...]:
+def _settled(item: ConsumerGroup, finding: ConsumerGroupFinding, now_s: float) -> tuple[Condition, ...]:
     if finding.reason == "Placed":
         fact = Fact("Ready", "True", finding.reason, finding.message)
     elif finding.reason in _UNKNOWN_REASONS:

@@ -294,7 +294,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def as_text(report: Report) -> str:
     """Return a table, the findings, and one line with the result."""
-    head = ("topic", "partition", "from", "to", "rows", "repeats passed", "findings")
+    header = ("topic", "partition", "from", "to", "rows", "repeats passed", "findings")
     lines = [
         (
             one.where.topic, str(one.where.partition), format_offset(one.start), format_offset(one.end),
@@ -302,8 +302,10 @@ def as_text(report: Report) -> str:
         )
         for one in report
     ]  # fmt: skip
-    widths = [max(len(line[column]) for line in [head, *lines]) for column in range(len(head))]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [head, *lines]]
+    widths = [max(len(line[column]) for line in [header, *lines]) for column in range(len(header))]
+    table = [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [header, *lines]
+    ]
     found = findings_of(report)
     table += [f"{one.kind}: {one.topic}/{one.partition}: {one.text} ({one.count:,})" for one in found]
     rows = sum(one.rows for one in report)
@@ -328,9 +330,9 @@ def picture(report: Report) -> str:
     height = ROW_HEIGHT * (len(report) + 2)
     count = len(findings_of(report))
     told = f"each red mark is a finding, {count:,} in all" if count else "nothing differs"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH + LEFT + 120}" height="{height}" '
+    header = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH + LEFT + 120}" height="{height}" '
     parts = [
-        head + 'font-family="sans-serif" font-size="13">',
+        header + 'font-family="sans-serif" font-size="13">',
         f'<text x="10" y="16">messages of each partition; {told}</text>',
     ]
     for number, one in enumerate(report, 1):

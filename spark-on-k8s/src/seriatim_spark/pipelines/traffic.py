@@ -203,9 +203,9 @@ def as_text(found: Traffic) -> str:
     return "\n".join(lines)
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
 
 
 def _share(part: int, whole: int) -> str:
@@ -247,11 +247,11 @@ def picture(found: Traffic) -> str:
             parts.append(f'<text x="10" y="{top}" font-weight="bold">{escape(title)}</text>')
             parts += _bars(bars, top + 8)
             top += 40 + BAR_HEIGHT * len(bars)
-    head = (
+    header = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 120}" height="{top}" '
         'font-family="sans-serif" font-size="13">'
     )
-    return "\n".join([head, *parts, "</svg>", ""])
+    return "\n".join([header, *parts, "</svg>", ""])
 
 
 def _curve(found: Traffic) -> list[str]:

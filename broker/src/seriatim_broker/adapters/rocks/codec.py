@@ -44,7 +44,7 @@ from ...core.values.producers import (
 from ...core.values.segment import AT_ZERO, Segment, Start
 from ...interfaces.segment_records import read_segment as read_segment_record
 from ...interfaces.segment_records import write_segment as write_segment_record
-from .extents import Run
+from .extents import ExtentRun
 
 _Message = TypeVar("_Message")
 
@@ -126,14 +126,14 @@ def read_prefix(value: bytes) -> tuple[int, int]:
 # ---- runs, windows --------------------------------------------------------------------------------------
 
 
-def write_run(run: Run) -> bytes:
+def write_run(run: ExtentRun) -> bytes:
     """The value of a run."""
     if not run.bodies:
         return _RUN.pack(run.extent, run.position)
     return _RUN_APART.pack(run.extent, run.position, run.bodies)
 
 
-def read_run(start: int, value: bytes) -> Run:
+def read_run(start: int, value: bytes) -> ExtentRun:
     """The run that begins at index `start`.
 
     Raises:
@@ -143,7 +143,7 @@ def read_run(start: int, value: bytes) -> Run:
         extent, position, *bodies = (_RUN if len(value) == _RUN.size else _RUN_APART).unpack(value)
     except struct.error as error:
         raise CorruptionError("a run's record cannot be read") from error
-    return Run(start, position, extent, *bodies)
+    return ExtentRun(start, position, extent, *bodies)
 
 
 def write_window(window: Window) -> bytes:
@@ -171,11 +171,11 @@ def write_segment(segment: LocalSegment) -> bytes:
     """The value of a segment's record."""
     return _dump(
         storage_pb2.StoredSegment(
-            attempt=segment.attempt,
+            attempt=segment.switch_attempt,
             members=_write_members(segment.members),
             flush=segment.flush,
             incomplete_table=segment.incomplete_table,
-            opened_run=segment.opened_run,
+            opened_run=segment.opened_member_run,
             fenced=segment.fenced,
             sealed_len=segment.sealed_len,
             sealed_checksum=segment.sealed_checksum,
@@ -198,11 +198,11 @@ def read_segment(no: int, value: bytes) -> LocalSegment:
     stored = _load(storage_pb2.StoredSegment, value)
     return LocalSegment(
         no=no,
-        attempt=stored.attempt,
+        switch_attempt=stored.attempt,
         members=_read_members(stored.members),
         flush=stored.flush,
         incomplete_table=stored.incomplete_table,
-        opened_run=stored.opened_run,
+        opened_member_run=stored.opened_run,
         fenced=stored.fenced,
         sealed_len=stored.sealed_len if stored.HasField("sealed_len") else None,
         sealed_checksum=stored.sealed_checksum if stored.HasField("sealed_checksum") else None,
@@ -223,7 +223,7 @@ def write_preparation(preparation: Preparation) -> bytes:
             packed_table=preparation.table.rows,
             blocks=pack_names(preparation.table.blocks),
             tail=_tail_message(preparation.tail) if preparation.tail is not None else None,
-            run=preparation.run,
+            run=preparation.member_run,
             voided=preparation.voided,
         )
     )
@@ -246,13 +246,13 @@ def read_preparation(no: int, attempt: bytes, value: bytes) -> Preparation:
         table = pack_table(tuple((window.producer, read_window(window.entries)) for window in stored.table))
     return Preparation(
         segment_no=no,
-        attempt=attempt,
+        switch_attempt=attempt,
         members=_read_members(stored.members),
         flush=stored.flush,
         incomplete_table=stored.incomplete_table,
         table=table,
         tail=_tail_of(stored.tail) if stored.HasField("tail") else None,
-        run=stored.run,
+        member_run=stored.run,
         voided=stored.voided,
     )
 
@@ -289,9 +289,9 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     return CursorState(segment_no, group, stored.group_epoch, stored.acked, stored.reserved)
 
 
-def write_chain_head(chain: Chain) -> bytes:
+def write_bare_chain(chain: Chain) -> bytes:
     """The value of a chain's head: the chain record without its segments."""
-    head = records_pb2.ChainRecord(
+    record = records_pb2.ChainRecord(
         partition_id=chain.partition,
         epoch=chain.epoch,
         topic=chain.topic,
@@ -301,7 +301,7 @@ def write_chain_head(chain: Chain) -> bytes:
         send_chain=chain.send_chain,
     )
     return _dump(
-        storage_pb2.StoredChain(head=head, first_segment=chain.segments[0].no, open_segment=chain.open_segment.no)
+        storage_pb2.StoredChain(head=record, first_segment=chain.segments[0].no, open_segment=chain.open_segment.no)
     )
 
 
@@ -330,16 +330,16 @@ def read_chain(value: bytes, segments: dict[int, bytes]) -> Chain:
             raise CorruptionError(f"the chain of partition {stored.head.partition_id} lacks a segment")
         found.append(read_segment_record(_load(records_pb2.SegmentRecord, segments[no])))
         no = found[-1].previous_no
-    head = stored.head
+    record = stored.head
     return Chain(
-        partition=PartitionId(head.partition_id),
-        epoch=head.epoch,
-        topic=head.topic,
-        number=head.partition,
-        flush=head.flush,
-        send_chain=tuple(head.send_chain),
+        partition=PartitionId(record.partition_id),
+        epoch=record.epoch,
+        topic=record.topic,
+        number=record.partition,
+        flush=record.flush,
+        send_chain=tuple(record.send_chain),
         segments=tuple(reversed(found)),
-        width=head.chain_width,
+        width=record.chain_width,
     )
 
 

@@ -27,7 +27,7 @@ APART_BYTES: Final = 250
 """About the bytes that a batch takes in its extent if its body is in another extent."""
 
 
-class Run(NamedTuple):
+class ExtentRun(NamedTuple):
     """Batches of a segment that are in one extent.
 
     Attributes:
@@ -53,7 +53,7 @@ class Run(NamedTuple):
 
 
 @lru_cache(256)
-def _shared(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+def _shared(runs: tuple[ExtentRun, ...]) -> tuple[ExtentRun, ...]:
     """One shared object for all equal tuples. Most segments have one run from index 0, and an extent has thousands."""
     return runs
 
@@ -74,7 +74,7 @@ class ExtentLog:
 
     tail: int = 0
     position: int = 0
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ExtentRun, ...] = ()
     cuts: int = 0
     moves: int = 0
     moved_ticket: int = 0
@@ -180,7 +180,7 @@ class ExtentTable:
         bodies: int = 0,
         *,
         is_adopted: bool = False,
-    ) -> Run | None:
+    ) -> ExtentRun | None:
         """Add a batch of [start, end_index) to a log.
 
         Args:
@@ -198,7 +198,7 @@ class ExtentTable:
         begun = None
         last = log.runs[-1] if log.runs else None
         if last is None or (last.extent, last.bodies) != (extent.number, bodies):
-            begun = last = Run(start, log.position, extent.number, bodies)
+            begun = last = ExtentRun(start, log.position, extent.number, bodies)
             log.runs = _shared((*log.runs, begun))
             self._pin(begun, 0)
         log.tail = end_index
@@ -217,13 +217,13 @@ class ExtentTable:
             return True
         return sum(1 for run in log.runs if run.bodies) < RUNS_APART_MAX
 
-    def restore(self, log: ExtentLog, runs: tuple[Run, ...], tail: int, position: int) -> None:
+    def restore(self, log: ExtentLog, runs: tuple[ExtentRun, ...], tail: int, position: int) -> None:
         """Set a log to the runs, tail and position that a start found on disk."""
         log.runs, log.tail, log.position = _shared(runs), tail, position
         for place, run in enumerate(runs):
             self._pin(run, log.size_in(place))
 
-    def truncate(self, log: ExtentLog, length: int, position: int) -> tuple[list[Run], set[int]]:
+    def truncate(self, log: ExtentLog, length: int, position: int) -> tuple[list[ExtentRun], set[int]]:
         """Cut a log at `length`. Returns the runs that are gone, and the extents that have batches which were cut."""
         assert length <= log.tail, (length, log.tail)
         kept = [run for run in log.runs if run.start < length]
@@ -239,7 +239,7 @@ class ExtentTable:
         log.cuts += 1
         return gone, touched
 
-    def trim(self, log: ExtentLog, below: int, position: int) -> tuple[list[Run], Run | None]:
+    def trim(self, log: ExtentLog, below: int, position: int) -> tuple[list[ExtentRun], ExtentRun | None]:
         """Drop the indexes below `below` from a log. A log that ends before `below` then begins there, empty.
 
         Args:
@@ -271,7 +271,7 @@ class ExtentTable:
 
     def move(
         self, log: ExtentLog, place: int, mid: int, mid_position: int, target: Extent, bodies: int = 0
-    ) -> tuple[Run, Run | None]:
+    ) -> tuple[ExtentRun, ExtentRun | None]:
         """Note that [start, mid) of a run was copied to another extent.
 
         Args:
@@ -301,18 +301,18 @@ class ExtentTable:
         target.size_bytes += size_bytes
         return moved, left
 
-    def _pin(self, run: Run, size_bytes: int) -> None:
+    def _pin(self, run: ExtentRun, size_bytes: int) -> None:
         for number in run.extents:
             self.extents[number].runs += 1
         self._use(run, size_bytes)
 
-    def _release(self, run: Run, size_bytes: int) -> None:
+    def _release(self, run: ExtentRun, size_bytes: int) -> None:
         for number in run.extents:
             self.extents[number].runs -= 1
             assert self.extents[number].runs >= 0, run
         self._use(run, -size_bytes)
 
-    def _use(self, run: Run, size_bytes: int) -> None:
+    def _use(self, run: ExtentRun, size_bytes: int) -> None:
         """Count so many bytes more of a run as in use; fewer if the number is negative."""
         for number in run.extents:
             self.extents[number].live_bytes += size_bytes

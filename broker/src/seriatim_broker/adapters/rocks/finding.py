@@ -12,7 +12,7 @@ from seriatim_api.errors import CorruptionError
 from ...core.values.log import Batch
 from ...core.values.positions import BatchPlace, Measure
 from .codec import read_header, read_prefix
-from .extents import Run
+from .extents import ExtentRun
 from .floor import Database
 from .keys import batch_key, segment_range, split_batch_key
 
@@ -48,7 +48,7 @@ def find_on_disk(
     checksum: Checksum,
     partition: int,
     segment: int,
-    runs: tuple[Run, ...],
+    runs: tuple[ExtentRun, ...],
     until_index: int,
     measure: Measure,
     value: int,
@@ -81,7 +81,9 @@ def find_on_disk(
     return found
 
 
-def _place_at(engine: Database, checksum: Checksum, partition: int, segment: int, run: Run, index: int) -> BatchPlace:
+def _place_at(
+    engine: Database, checksum: Checksum, partition: int, segment: int, run: ExtentRun, index: int
+) -> BatchPlace:
     """The place of the batch that has `index`. `run` is the run with this batch."""
     with engine.extent_cursor(run.extent, segment_range(partition, segment)[1]) as cursor:
         row = cursor.at_or_before(batch_key(partition, segment, index))

@@ -32,8 +32,8 @@ _NUMBER = struct.Struct(">I")
 _BODY = struct.Struct(">IIIQII")
 _BODIES: Final = 0xFFFFFFFE  # so that no key is above the last one that is looked at when an extent is emptied
 
-META_HEAD_BYTES: Final = _META.size
-PLACE_HEAD_BYTES: Final = _PLACE.size
+META_PREFIX_BYTES: Final = _META.size
+PLACE_PREFIX_BYTES: Final = _PLACE.size
 
 
 def batch_key(partition: int, segment: int, base_index: int) -> bytes:
@@ -64,14 +64,14 @@ def segment_range(partition: int, segment: int, from_index: int = 0) -> tuple[by
 
 def place_range(partition: int, segment: int) -> tuple[bytes, bytes]:
     """The range of all keys of a segment in `index` or `cursor`."""
-    head = _PLACE.pack(partition, segment)
-    return head, _next(head)
+    prefix = _PLACE.pack(partition, segment)
+    return prefix, _next(prefix)
 
 
 def partition_range(partition: int) -> tuple[bytes, bytes]:
     """The range of all keys of a partition, in any column family."""
-    head = _NUMBER.pack(partition)
-    return head, _next(head)
+    prefix = _NUMBER.pack(partition)
+    return prefix, _next(prefix)
 
 
 def partition_of(key: bytes) -> int:
@@ -93,13 +93,13 @@ def tail_key(partition: int, segment: int, place: int) -> bytes:
 def split_meta_key(key: bytes) -> tuple[int, bytes, int, bytes]:
     """The partition, letter, segment and rest of a key in `meta`."""
     partition, kind, segment = _META.unpack_from(key)
-    return partition, kind, segment, key[META_HEAD_BYTES:]
+    return partition, kind, segment, key[META_PREFIX_BYTES:]
 
 
 def meta_range(partition: int, kind: bytes, segment: int) -> tuple[bytes, bytes]:
     """The range of all keys of one kind and segment in `meta`."""
-    head = _META.pack(partition, kind, segment)
-    return head, _next(head)
+    prefix = _META.pack(partition, kind, segment)
+    return prefix, _next(prefix)
 
 
 def cursor_key(partition: int, segment: int, group: str) -> bytes:
@@ -110,7 +110,7 @@ def cursor_key(partition: int, segment: int, group: str) -> bytes:
 def split_cursor_key(key: bytes) -> tuple[int, int, str]:
     """The partition, segment and consumer group of a key that `cursor_key` made."""
     partition, segment = _PLACE.unpack_from(key)
-    return partition, segment, key[PLACE_HEAD_BYTES:].decode()
+    return partition, segment, key[PLACE_PREFIX_BYTES:].decode()
 
 
 def extent_key(extent: int) -> bytes:
@@ -124,7 +124,9 @@ def split_extent_key(key: bytes) -> int:
     return extent
 
 
-def _next(head: bytes) -> bytes:
-    """The least key above all keys that begin with `head`."""
-    grown = int.from_bytes(head, "big") + 1
-    return grown.to_bytes(len(head) + 1, "big")[1:] if grown < 1 << (8 * len(head)) else b"\xff" * (len(head) + 24)
+def _next(prefix: bytes) -> bytes:
+    """The least key above all keys that begin with `prefix`."""
+    grown = int.from_bytes(prefix, "big") + 1
+    return (
+        grown.to_bytes(len(prefix) + 1, "big")[1:] if grown < 1 << (8 * len(prefix)) else b"\xff" * (len(prefix) + 24)
+    )

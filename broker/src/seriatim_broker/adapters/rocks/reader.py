@@ -45,7 +45,7 @@ class Reader:
         checksum: Checksum,
         table: ExtentTable,
         copies: CopyTable,
-        head: HeadCache,
+        head_cache: HeadCache,
         writer: Writer,
         settings: RocksSettings,
         lending: Lending,
@@ -55,7 +55,7 @@ class Reader:
         self._checksum = checksum
         self._table = table
         self._copies = copies
-        self._head = head
+        self._head_cache = head_cache
         self._writer = writer
         self._deadline_s = settings.read_deadline_ms / 1000
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="seriatim-read")
@@ -87,9 +87,9 @@ class Reader:
         log = self._table.log(partition, segment)
         if log is None or not log.first_index <= from_index < min(log.tail, until_index) or self._is_moving(log):
             return None
-        first = self._head.first_index(partition, segment)
+        first = self._head_cache.first_index(partition, segment)
         if first is not None and first <= from_index:
-            return self._noted(log, self._head.read(partition, segment, from_index, until_index, max_bytes))
+            return self._noted(log, self._head_cache.read(partition, segment, from_index, until_index, max_bytes))
         if not self._scans.is_ready(partition, segment, from_index):
             return None
         place = self._scans.take(partition, segment, from_index, log)
@@ -150,7 +150,7 @@ class Reader:
             if log is None or not log.runs:
                 return None
             cuts, moves = log.cuts, log.moves
-            kept = self._head.of_segment(partition, segment)
+            kept = self._head_cache.of_segment(partition, segment)
             newest = [batch for batch in kept if batch.header.base_index >= log.runs[0].start]
             found, is_before = find_in_memory(newest, log.position, until_index, measure, value)
             on_disk_until = min(until_index, newest[0].header.base_index if newest else log.tail)
@@ -222,7 +222,7 @@ class Reader:
         """Keep a place for the next read, and have the next piece read ahead."""
         if not place.is_of(log) or not self._scans.keep(place, index) or not self._scans.may_read_ahead(place):
             return
-        first = self._head.first_index(place.partition, place.segment)
+        first = self._head_cache.first_index(place.partition, place.segment)
         stretches = plan(log, index, until_index if first is None else min(until_index, first))
         if stretches:
             self._scans.read_ahead(place, stretches)
@@ -237,7 +237,7 @@ class Reader:
         max_bytes: int,
         sequential: bool,
     ) -> list[Batch]:
-        first = self._head.first_index(partition, segment)
+        first = self._head_cache.first_index(partition, segment)
         found: list[Batch] = []
         if log is not None and from_index < log.tail and (first is None or from_index < first):
             until = until_index if first is None else min(until_index, first)
@@ -247,9 +247,9 @@ class Reader:
                 stored = await self.read_disk(partition, segment, plan(log, from_index, until), max_bytes)
                 found = [one.batch for one in stored]
         index, left = _rest(found, from_index, max_bytes)
-        first = self._head.first_index(partition, segment)
+        first = self._head_cache.first_index(partition, segment)
         if first is not None and first <= index < until_index and (left > 0 or not found):
-            _join(found, self._head.read(partition, segment, index, until_index, left), left)
+            _join(found, self._head_cache.read(partition, segment, index, until_index, left), left)
             index, left = _rest(found, from_index, max_bytes)
         tail = log.tail if log is not None else 0
         while tail <= index < until_index and (left > 0 or not found):

@@ -31,7 +31,7 @@ from .codec import (
     read_window,
 )
 from .copies import CopyTable
-from .extents import Extent, ExtentLog, ExtentTable, Run
+from .extents import Extent, ExtentLog, ExtentRun, ExtentTable
 from .floor import CURSOR, INDEX, META, Database
 from .scan import last_of_run, plan, read_all
 
@@ -77,7 +77,7 @@ class Recovery:
     def _partition(self, partition: PartitionId, rows: list[tuple[str, bytes, bytes]]) -> RecoveredPartition:
         records: dict[int, LocalSegment] = {}
         windows: dict[int, list[tuple[bytes, Window]]] = {}
-        runs: dict[int, list[Run]] = {}
+        runs: dict[int, list[ExtentRun]] = {}
         preparations: list[Preparation] = []
         tails: list[TailCopy] = []
         cursors: list[CursorState] = []
@@ -126,7 +126,7 @@ class Recovery:
         self,
         partition: PartitionId,
         record: LocalSegment,
-        runs: tuple[Run, ...],
+        runs: tuple[ExtentRun, ...],
         windows: tuple[tuple[bytes, Window], ...],
     ) -> RecoveredSegment:
         begin = record.begin
@@ -145,7 +145,7 @@ class Recovery:
         batches = tuple(one.batch for one in stored)
         return RecoveredSegment(record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position)
 
-    def _restore(self, partition: int, segment: int, runs: tuple[Run, ...]) -> tuple[ExtentLog, int, int, int]:
+    def _restore(self, partition: int, segment: int, runs: tuple[ExtentRun, ...]) -> tuple[ExtentLog, int, int, int]:
         """A segment's log, its checksum at the tail, the commit that was known there, and its last append time."""
         for run in runs:
             for extent in run.extents:
@@ -171,12 +171,12 @@ def _merged(
 ) -> Iterator[tuple[int, list[tuple[str, bytes, bytes]]]]:
     """The rows of all sources by partition. Each source must be ascending by partition."""
     grouped = [groupby(source, key=itemgetter(0)) for source in sources]
-    heads = [next(group, None) for group in grouped]
-    while any(head is not None for head in heads):
-        partition = min(head[0] for head in heads if head is not None)
+    firsts = [next(group, None) for group in grouped]
+    while any(first is not None for first in firsts):
+        partition = min(first[0] for first in firsts if first is not None)
         rows: list[tuple[str, bytes, bytes]] = []
-        for place, head in enumerate(heads):
-            if head is not None and head[0] == partition:
-                rows.extend(row[1:] for row in head[1])
-                heads[place] = next(grouped[place], None)
+        for place, first in enumerate(firsts):
+            if first is not None and first[0] == partition:
+                rows.extend(row[1:] for row in first[1])
+                firsts[place] = next(grouped[place], None)
         yield partition, rows

@@ -21,7 +21,7 @@ from seriatim_api.errors import CorruptionError
 from ...core.values.log import Batch
 from .checks import verify, verify_link
 from .codec import BodyPlace, read_body, read_header, read_prefix
-from .extents import ExtentLog, Run
+from .extents import ExtentLog, ExtentRun
 from .floor import Database, Rows
 from .keys import batch_key, segment_range, split_batch_key
 
@@ -237,7 +237,7 @@ def read_all(
     return found
 
 
-def last_of_run(engine: Database, checksum: Checksum, partition: int, segment: int, run: Run) -> Stored:
+def last_of_run(engine: Database, checksum: Checksum, partition: int, segment: int, run: ExtentRun) -> Stored:
     """The last batch of a segment's last run, verified.
 
     Raises:

@@ -71,7 +71,7 @@ from .room import DiskRoom, disk_size_bytes
 from .scan import Stored
 from .settings import RocksSettings
 from .watermark import Watermark
-from .writer import Group, Writer
+from .writer import WriteGroup, Writer
 
 _log = structlog.get_logger(__name__)
 
@@ -111,12 +111,12 @@ class RocksStorage:
         self._engine = floor.database
         self._table = ExtentTable()
         self._copies = CopyTable()
-        self._head = HeadCache(settings.head_cache_size_bytes_max)
+        self._head_cache = HeadCache(settings.head_cache_size_bytes_max)
         self._writer = Writer(floor, settings)
         self._writer.on_flushed = self._flushed
         self._lending = Lending(settings.apart_size_bytes_min)
         self.reader = Reader(
-            self._engine, checksum, self._table, self._copies, self._head, self._writer, settings, self._lending
+            self._engine, checksum, self._table, self._copies, self._head_cache, self._writer, settings, self._lending
         )
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
         self._trimmed_extent_bytes = 1 << 62  # no limit, because nothing was trimmed or dropped yet
@@ -127,7 +127,7 @@ class RocksStorage:
         self.room: DiskRoom | None = None
         self._is_recovered = False
         self._is_closed = False
-        self._apply: dict[type[Any], Callable[[Group, Any], None]] = {
+        self._apply: dict[type[Any], Callable[[WriteGroup, Any], None]] = {
             PutBatch: self._put_batch,
             PutSegment: self._put_segment,
             PutPreparation: self._put_preparation,
@@ -207,7 +207,7 @@ class RocksStorage:
         assert self._is_recovered, "submit before recover came to its end"
         assert not self._is_closed, "submit after close"
 
-        def fill(group: Group) -> None:
+        def fill(group: WriteGroup) -> None:
             for write in writes:
                 self._apply[type(write)](group, write)
 
@@ -288,13 +288,13 @@ class RocksStorage:
         await self._housekeeper.settle()
 
     def _flushed(self, ticket: int) -> None:
-        self._head.evict(ticket)
+        self._head_cache.evict(ticket)
         self._copies.written(ticket)
         self._report(ticket)
 
     # ---- writes to operations ---------------------------------------------------------------------------
 
-    def _put_batch(self, group: Group, write: PutBatch) -> None:
+    def _put_batch(self, group: WriteGroup, write: PutBatch) -> None:
         partition, batch = write.partition, write.batch
         header = batch.header
         log = self._table.ensure_log(partition, header.segment)
@@ -309,9 +309,9 @@ class RocksStorage:
         if write.window:  # empty in a copy of a sealed segment
             window_key = keys.meta_key(partition, keys.WINDOW, header.segment, header.producer)
             group.set_window(self._engine.family(META), window_key, write.window)
-        self._head.add(self._writer.ticket + 1, partition, batch)
+        self._head_cache.add(self._writer.ticket + 1, partition, batch)
 
-    def _put_value(self, group: Group, log: ExtentLog, write: PutBatch) -> None:
+    def _put_value(self, group: WriteGroup, log: ExtentLog, write: PutBatch) -> None:
         batch, header = write.batch, write.batch.header
         extent = self._active(group)
         apart = self._lending.body_of(write.adopts, header) if write.adopts is not None else None
@@ -330,7 +330,7 @@ class RocksStorage:
             group.add((PUT, self._engine.family(INDEX), key, codec.write_run(run)), 2 * _KEY_BYTES)
         self._put_row(group, extent, Stored(write.commit, position, batch), apart)
 
-    def _put_row(self, group: Group, extent: Extent, stored: Stored, apart: codec.BodyPlace | None = None) -> None:
+    def _put_row(self, group: WriteGroup, extent: Extent, stored: Stored, apart: codec.BodyPlace | None = None) -> None:
         """Put a batch into an extent.
 
         Args:
@@ -350,45 +350,45 @@ class RocksStorage:
         key = keys.batch_key(header.partition, header.segment, header.base_index)
         group.add((PUT, family, key, codec.batch_parts(batch, stored.commit, stored.position, apart)), size_bytes)
 
-    def _put_segment(self, group: Group, write: PutSegment) -> None:
+    def _put_segment(self, group: WriteGroup, write: PutSegment) -> None:
         key = keys.meta_key(write.partition, keys.SEGMENT, write.segment.no)
         self._put(group, META, key, codec.write_segment(write.segment))
 
-    def _put_preparation(self, group: Group, write: PutPreparation) -> None:
+    def _put_preparation(self, group: WriteGroup, write: PutPreparation) -> None:
         preparation = write.preparation
-        key = keys.meta_key(write.partition, keys.PREPARATION, preparation.segment_no, preparation.attempt)
+        key = keys.meta_key(write.partition, keys.PREPARATION, preparation.segment_no, preparation.switch_attempt)
         self._put(group, META, key, codec.write_preparation(preparation))
         self._copies.put(write.partition, key, preparation.tail, self._writer.ticket + 1)
 
-    def _drop_preparation(self, group: Group, write: DropPreparation) -> None:
-        key = keys.meta_key(write.partition, keys.PREPARATION, write.segment_no, write.attempt)
+    def _drop_preparation(self, group: WriteGroup, write: DropPreparation) -> None:
+        key = keys.meta_key(write.partition, keys.PREPARATION, write.segment_no, write.switch_attempt)
         group.add((DELETE, self._engine.family(META), key, None), len(key))
         self._copies.drop(write.partition, key)
 
-    def _put_block(self, group: Group, write: PutBlock) -> None:
+    def _put_block(self, group: WriteGroup, write: PutBlock) -> None:
         self._put(group, META, keys.meta_key(write.partition, keys.BLOCK, 0, write.block), write.data)
 
-    def _drop_block(self, group: Group, write: DropBlock) -> None:
+    def _drop_block(self, group: WriteGroup, write: DropBlock) -> None:
         key = keys.meta_key(write.partition, keys.BLOCK, 0, write.block)
         group.add((DELETE, self._engine.family(META), key, None), len(key))
 
-    def _put_tail_copy(self, group: Group, write: PutTailCopy) -> None:
+    def _put_tail_copy(self, group: WriteGroup, write: PutTailCopy) -> None:
         tail = write.tail
         key = keys.tail_key(write.partition, tail.segment_no, write.place)
         self._put(group, META, key, codec.write_tail(tail))
         self._copies.put(write.partition, key, tail, self._writer.ticket + 1)
 
-    def _put_cursor(self, group: Group, write: PutCursor) -> None:
-        key = keys.cursor_key(write.partition, write.cursor.segment_no, write.cursor.group)
+    def _put_cursor(self, group: WriteGroup, write: PutCursor) -> None:
+        key = keys.cursor_key(write.partition, write.cursor.segment_no, write.cursor.consumer_group)
         self._put(group, CURSOR, key, codec.write_cursor(write.cursor))
 
-    def _drop_cursor(self, group: Group, write: DropCursor) -> None:
-        key = keys.cursor_key(write.partition, write.segment_no, write.group)
+    def _drop_cursor(self, group: WriteGroup, write: DropCursor) -> None:
+        key = keys.cursor_key(write.partition, write.segment_no, write.consumer_group)
         group.add((DELETE, self._engine.family(CURSOR), key, None), len(key))
 
-    def _put_chain(self, group: Group, write: PutChain) -> None:
+    def _put_chain(self, group: WriteGroup, write: PutChain) -> None:
         chain = write.chain
-        self._put(group, META, keys.meta_key(write.partition, keys.CHAIN, 0), codec.write_chain_head(chain))
+        self._put(group, META, keys.meta_key(write.partition, keys.CHAIN, 0), codec.write_bare_chain(chain))
         for no in write.changed:
             segment = chain.segment(no)
             assert segment is not None, (write.partition, no)
@@ -398,7 +398,7 @@ class RocksStorage:
             key = keys.meta_key(write.partition, keys.CHAIN, no)
             group.add((DELETE, self._engine.family(META), key, None), len(key))
 
-    def _truncate(self, group: Group, write: Truncate) -> None:
+    def _truncate(self, group: WriteGroup, write: Truncate) -> None:
         partition, segment = write.partition, write.segment_no
         log = self._table.log(partition, segment)
         if log is not None and write.length < log.tail:
@@ -413,9 +413,9 @@ class RocksStorage:
             else:
                 group.add((DELETE, self._engine.family(META), key, None), len(key))
 
-    def _cut(self, group: Group, partition: int, segment: int, log: ExtentLog, length: int) -> None:
+    def _cut(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog, length: int) -> None:
         last = log.runs[log.run_at(length)] if log.runs else None
-        known = log.position - self._head.truncate(partition, segment, length)
+        known = log.position - self._head_cache.truncate(partition, segment, length)
         # Exact if the cache had all batches that are cut; otherwise an estimate, which the next start corrects.
         position = max(known, last.position) if last is not None else known
         gone, touched = self._table.truncate(log, length, position)
@@ -430,7 +430,7 @@ class RocksStorage:
             self._delete_range(group, extent_name(extent), keys.segment_range(partition, segment, length))
         self._housekeeper.wake()
 
-    def _trim(self, group: Group, write: TrimLog) -> None:
+    def _trim(self, group: WriteGroup, write: TrimLog) -> None:
         """Drop the messages below `write.below` from the log. Housekeeping gives their space back later."""
         partition, segment = write.partition, write.segment_no
         log = self._table.ensure_log(partition, segment)
@@ -450,7 +450,7 @@ class RocksStorage:
         live_bytes = sum(extent.live_bytes for extent in self._table.extents.values())
         self._trimmed_extent_bytes = max(live_bytes // TRIMMED_SHARE, self._settings.extent_copy_size_bytes_min)
 
-    def _rewrite(self, group: Group, write: Rewrite) -> None:
+    def _rewrite(self, group: WriteGroup, write: Rewrite) -> None:
         """Write batches of the log again, in another extent, so that damaged ones stay behind in the old extent.
 
         If no extent is spare, they go into the same extent, and may have to be written again later.
@@ -473,7 +473,7 @@ class RocksStorage:
             stored = [Stored(batch.header.base_index, at, batch) for at, batch in zip(positions, of_run, strict=False)]
             self._put_again(group, partition, segment, log, place, stored)
 
-    def _drop_segment(self, group: Group, write: DropSegment) -> None:
+    def _drop_segment(self, group: WriteGroup, write: DropSegment) -> None:
         self._drop_log(group, write.partition, write.segment_no)
         self._size_extents()
         group.settle()
@@ -485,7 +485,7 @@ class RocksStorage:
         self._delete_range(group, CURSOR, keys.place_range(*place))
         self._delete_range(group, INDEX, keys.place_range(*place))
 
-    def _drop_partition(self, group: Group, write: DropPartition) -> None:
+    def _drop_partition(self, group: WriteGroup, write: DropPartition) -> None:
         for segment in self._table.segments_of(write.partition):
             self._drop_log(group, write.partition, segment)
         group.settle()
@@ -494,8 +494,8 @@ class RocksStorage:
             self._delete_range(group, family, key_range)
         self._copies.drop_range(write.partition, key_range)
 
-    def _drop_log(self, group: Group, partition: int, segment: int) -> None:
-        self._head.truncate(partition, segment, 0)
+    def _drop_log(self, group: WriteGroup, partition: int, segment: int) -> None:
+        self._head_cache.truncate(partition, segment, 0)
         log = self._table.forget(partition, segment)
         active = self._table.active
         if log is not None and active is not None:
@@ -504,15 +504,15 @@ class RocksStorage:
             self._delete_range(group, extent_name(active.number), keys.segment_range(partition, segment))
         self._housekeeper.wake()
 
-    def _put(self, group: Group, family: str, key: bytes, value: bytes) -> None:
+    def _put(self, group: WriteGroup, family: str, key: bytes, value: bytes) -> None:
         group.add((PUT, self._engine.family(family), key, value), len(key) + len(value))
 
-    def _delete_range(self, group: Group, family: str, key_range: tuple[bytes, bytes]) -> None:
+    def _delete_range(self, group: WriteGroup, family: str, key_range: tuple[bytes, bytes]) -> None:
         group.add((DELETE_RANGE, self._engine.family(family), *key_range), len(key_range[0]) + len(key_range[1]))
 
     # ---- extents ----------------------------------------------------------------------------------------
 
-    def _active(self, group: Group) -> Extent:
+    def _active(self, group: WriteGroup) -> Extent:
         """The extent that takes the next batch. Begins another if the active one is full or old and one is spare."""
         active, spares, settings = self._table.active, self._table.spares, self._settings
         if active is None:
@@ -525,7 +525,7 @@ class RocksStorage:
             is_full = is_full or self._floor.now_ms() - active.opened_at_ms >= settings.extent_age_s_max * 1000
         return self._begin_extent(group) if is_full else active
 
-    def _begin_extent(self, group: Group) -> Extent:
+    def _begin_extent(self, group: WriteGroup) -> Extent:
         extent = self._table.begin(self._floor.now_ms())
         self._put(group, INDEX, keys.extent_key(extent.number), codec.write_extent(extent.opened_at_ms))
         self._housekeeper.wake()
@@ -556,7 +556,7 @@ class RocksStorage:
         self._writer.submit(lambda group: self._put_again(group, partition, segment, log, place, stored))
 
     def _put_again(
-        self, group: Group, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]
+        self, group: WriteGroup, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]
     ) -> None:
         log.moved_ticket = self._writer.ticket + 1
         target = self._active(group)

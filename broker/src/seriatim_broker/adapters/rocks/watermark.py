@@ -82,8 +82,8 @@ class Watermark:
 
     def note(self, sequence: int) -> None:
         """Note that all writes up to `sequence` are durable. It is one small write, without a flush."""
-        head = _NOTE.pack(_MAGIC, sequence, 0)[:-4]
-        os.pwrite(self._fd, head + struct.pack("<I", self._checksum(0, head)), 0)
+        prefix = _NOTE.pack(_MAGIC, sequence, 0)[:-4]
+        os.pwrite(self._fd, prefix + struct.pack("<I", self._checksum(0, prefix)), 0)
 
     def close(self) -> None:
         """Let go of the file."""

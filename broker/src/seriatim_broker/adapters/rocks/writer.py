@@ -28,7 +28,7 @@ _OP_OVERHEAD_BYTES = 64
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class WriteGroup:
     """Writes that become durable together. It keeps producer windows apart, because it writes only the last of each."""
 
     ops: list[Op] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Writer:
         self._floor = floor
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._groups: deque[Group] = deque()
+        self._groups: deque[WriteGroup] = deque()
         self._turn_is_due = False
         self._is_flushing = False
         self._flushing_bytes = 0
@@ -78,10 +78,10 @@ class Writer:
         """Whether more bytes than `queued_size_bytes_max` are not durable yet."""
         return self.queued_bytes > self._settings.queued_size_bytes_max
 
-    def submit(self, fill: Callable[[Group], object]) -> int:
+    def submit(self, fill: Callable[[WriteGroup], object]) -> int:
         """Have `fill` add operations to the newest group. Returns the ticket for them."""
         if not self._groups or self._groups[-1].size_bytes >= self._settings.group_size_bytes_max:
-            self._groups.append(Group())
+            self._groups.append(WriteGroup())
         group = self._groups[-1]
         size_bytes = group.size_bytes
         fill(group)

@@ -8,7 +8,7 @@ Only then does the server tell the consumers that this segment has ended.
     LOADING ──cursor read──▶ SERVING ──all acknowledged──▶ CROSSING ──cursor written──▶ (gone: END_OF_SEGMENT)
        └── cursor elsewhere ──▶ (gone: refused with the address of the server)
 
-    head         find the state of a consumer group, tell its consumers something, forget it
+    consumer_group  find the state of a consumer group, tell its consumers something, forget it
     subscribing  consumers come and go; which of them is active
     sessions     an active consumer that sends no heartbeats gives way to a standby
     serving      where the cursor of a consumer group is, and whether this broker serves it there

@@ -12,17 +12,17 @@ from seriatim_api.ids import make_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import GroupHead, GroupPhase
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import EndOfSegment, Gap, WriteCursor
 from ..values.events import CursorRecord, WriteOutcome
 from ..values.kinds import TimerKind
 from ..values.segment import SegmentState
 from . import delivery, delivery_attempts
-from .head import forget_if_unused, read_cursor, tell
+from .consumer_group import forget_if_unused, read_cursor, tell
 
 
-def cross_if_done(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Move the cursor to the next segment if all of this one is acknowledged.
 
     Rule `all-acknowledged` (I8): a consumer group crosses only when it has acknowledged everything. Without it:
@@ -30,30 +30,32 @@ def cross_if_done(broker: BrokerState, partition: Partition, head: GroupHead) ->
       2. The consumer dies before it has worked on the other half.
       3. The next consumer begins in segment 2, and no consumer ever works on the other half.
     """
-    log = partition.logs.get(head.segment_no)
+    log = partition.logs.get(consumer_group.segment_no)
     if (
-        head.phase is not GroupPhase.SERVING
+        consumer_group.phase is not ConsumerGroupPhase.SERVING
         or log is None
         or not log.is_whole
-        or head.syncs
-        or head.writing is not None
+        or consumer_group.replications
+        or consumer_group.writing is not None
     ):
         return
     assert log.record.sealed_len is not None
     # It may be above the length: the consumer group had consumed what suspects lost. Dropped messages need no ack.
-    if max(head.safe_acked, log.start) < log.record.sealed_len:
+    if max(consumer_group.safe_acked, log.start) < log.record.sealed_len:
         return
-    if head.active is not None and head.delivered < log.start:  # retention dropped messages while they were read
-        head.held_back = ()
-        head.reading = 0
-        delivery.tell_dropped(broker, partition, head, log.start)
+    if (
+        consumer_group.active is not None and consumer_group.delivered < log.start
+    ):  # retention dropped messages while they were read
+        consumer_group.held_back = ()
+        consumer_group.reading = 0
+        delivery.tell_dropped(broker, partition, consumer_group, log.start)
     wait_us = partition.write_wait_us(broker)
     if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
-        broker.poll(min(wait_us, broker.config.refused_us_max), TimerKind.PUMP, partition.id, head.segment_no)
-    elif right.may_deliver(broker, partition, head.segment_no):
-        move_on(broker, partition, head, next_no(partition, head.segment_no))
+        broker.poll(min(wait_us, broker.config.refused_us_max), TimerKind.PUMP, partition.id, consumer_group.segment_no)
+    elif right.may_deliver(broker, partition, consumer_group.segment_no):
+        move_on(broker, partition, consumer_group, next_no(partition, consumer_group.segment_no))
     else:
-        right.seek(broker, partition, head.segment_no)
+        right.seek(broker, partition, consumer_group.segment_no)
 
 
 def next_no(partition: Partition, no: int) -> int:
@@ -62,31 +64,31 @@ def next_no(partition: Partition, no: int) -> int:
     return following.no if following is not None else no + 1
 
 
-def jump(broker: BrokerState, partition: Partition, head: GroupHead, next_no: int, reason: str) -> None:
+def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, next_no: int, reason: str) -> None:
     """The cursor segment is lost or dropped: tell the consumers of the gap, and cross in a new group epoch."""
-    if _must_wait(broker, partition, head):
+    if _must_wait(broker, partition, consumer_group):
         return
-    for consumer in head.consumers:
-        tell(broker, consumer, Gap(head.segment_no, 0, reason))
-    move_on(broker, partition, head, next_no, new_epoch=True)
+    for consumer in consumer_group.consumers:
+        tell(broker, consumer, Gap(consumer_group.segment_no, 0, reason))
+    move_on(broker, partition, consumer_group, next_no, new_epoch=True)
 
 
 def move_on(
-    broker: BrokerState, partition: Partition, head: GroupHead, next_no: int, *, new_epoch: bool = False
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, next_no: int, *, new_epoch: bool = False
 ) -> None:
     """Cross: write that the cursor is at the beginning of segment `next_no`."""
-    if _must_wait(broker, partition, head):
+    if _must_wait(broker, partition, consumer_group):
         return
-    assert head.cursor is not None
-    head.phase = GroupPhase.CROSSING
-    head.passes_alone = False
-    dropped_from, position = _untold(partition, head)
-    record = head.cursor.moved_to(next_no, new_epoch=new_epoch)
+    assert consumer_group.cursor is not None
+    consumer_group.phase = ConsumerGroupPhase.CROSSING
+    consumer_group.passes_alone = False
+    dropped_from, position = _untold(partition, consumer_group)
+    record = consumer_group.cursor.moved_to(next_no, new_epoch=new_epoch)
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
-    write_cursor(broker, partition, head, record, head.cursor_revision)
+    write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision)
 
 
-def _untold(partition: Partition, head: GroupHead) -> tuple[int, int]:
+def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, int]:
     """The offset and position from which messages were dropped, if no consumer is known to have been told; else 0, 0.
 
     Rule `untold-is-forgotten` (I1, I8): a cursor that passes a stub says what its readers were not told. Without it:
@@ -94,20 +96,20 @@ def _untold(partition: Partition, head: GroupHead) -> tuple[int, int]:
       2. Its consumer was told of the drop, but dies before it has acknowledged anything.
       3. The next consumer begins in segment 2, and no broker tells it that messages are missing.
     """
-    if head.dropped_from:
-        return head.dropped_from, head.dropped_position
-    segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
+    if consumer_group.dropped_from:
+        return consumer_group.dropped_from, consumer_group.dropped_position
+    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     if segment is None or segment.base is None or segment.state is SegmentState.LOST:
         return 0, 0
-    if head.safe_acked >= segment.start:
+    if consumer_group.safe_acked >= segment.start:
         return 0, 0
-    return make_offset(segment.no, head.safe_acked), segment.base + head.safe_acked
+    return make_offset(segment.no, consumer_group.safe_acked), segment.base + consumer_group.safe_acked
 
 
 def write_cursor(
     broker: BrokerState,
     partition: Partition,
-    head: GroupHead,
+    consumer_group: ConsumerGroup,
     record: CursorRecord,
     revision: int,
     chain_revision: int = 0,
@@ -116,52 +118,54 @@ def write_cursor(
 
     If `chain_revision` is not 0, the transaction also compares the revision of the chain record.
     """
-    if _must_wait(broker, partition, head):
+    if _must_wait(broker, partition, consumer_group):
         return
-    head.crossing_serial = broker.new_serial()
-    broker.out.emit(WriteCursor(partition.id, head.group, head.crossing_serial, record, revision, chain_revision))
+    consumer_group.crossing_serial = broker.new_serial()
+    broker.out.emit(
+        WriteCursor(partition.id, consumer_group.name, consumer_group.crossing_serial, record, revision, chain_revision)
+    )
 
 
-def _must_wait(broker: BrokerState, partition: Partition, head: GroupHead) -> bool:
+def _must_wait(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
     """Whether the coordinator refuses writes. Then a timer reads the cursor again when it may take them."""
     wait_us = partition.write_wait_us(broker)
     if wait_us:
-        head.phase = GroupPhase.LOADING
-        broker.poll(wait_us, TimerKind.CURSOR, partition.id, head.group)
+        consumer_group.phase = ConsumerGroupPhase.LOADING
+        broker.poll(wait_us, TimerKind.CURSOR, partition.id, consumer_group.name)
     return wait_us > 0
 
 
-def on_written(broker: BrokerState, partition: Partition, head: GroupHead, outcome: WriteOutcome) -> None:
+def on_written(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, outcome: WriteOutcome) -> None:
     """The transaction of a crossing ended: end the segment if it was done, else read the cursor again."""
-    if outcome is WriteOutcome.DONE and head.phase is GroupPhase.CROSSING:
-        _end_segment(broker, partition, head)
+    if outcome is WriteOutcome.DONE and consumer_group.phase is ConsumerGroupPhase.CROSSING:
+        _end_segment(broker, partition, consumer_group)
         return
-    head.phase = GroupPhase.LOADING
-    head.drop_deliveries()
-    head.reads_chain_first = outcome is WriteOutcome.CONFLICT
+    consumer_group.phase = ConsumerGroupPhase.LOADING
+    consumer_group.drop_deliveries()
+    consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
     if outcome is not WriteOutcome.REFUSED:
-        read_cursor(broker, partition, head)
-    elif head.consumers or head.questions or head.operations:
-        broker.poll(partition.write_wait_us(broker), TimerKind.CURSOR, partition.id, head.group)
+        read_cursor(broker, partition, consumer_group)
+    elif consumer_group.consumers or consumer_group.questions or consumer_group.operations:
+        broker.poll(partition.write_wait_us(broker), TimerKind.CURSOR, partition.id, consumer_group.name)
     else:
-        forget_if_unused(partition, head)
+        forget_if_unused(partition, consumer_group)
 
 
-def _end_segment(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+def _end_segment(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """The cursor has moved: tell the consumers that the segment has ended and which broker serves the next one."""
-    log = partition.logs.get(head.segment_no)
+    log = partition.logs.get(consumer_group.segment_no)
     sealed_len = log.record.sealed_len if log is not None and log.record.sealed_len is not None else 0
-    following_no = next_no(partition, head.segment_no)
+    following_no = next_no(partition, consumer_group.segment_no)
     following = partition.chain.segment(following_no) if partition.chain is not None else None
     server = following.server.broker if following is not None else ""
-    event = EndOfSegment(head.segment_no, sealed_len, following_no, server, head.group_epoch)
-    for consumer in head.consumers:
+    event = EndOfSegment(consumer_group.segment_no, sealed_len, following_no, server, consumer_group.group_epoch)
+    for consumer in consumer_group.consumers:
         tell(broker, consumer, event)
-    delivery_attempts.forget(partition, head.group)
-    head.consumers = []
-    head.active = None
-    head.syncs = {}
-    head.phase = GroupPhase.LOADING
-    if head.questions or head.operations:
-        read_cursor(broker, partition, head)
-    forget_if_unused(partition, head)
+    delivery_attempts.forget(partition, consumer_group.name)
+    consumer_group.consumers = []
+    consumer_group.active = None
+    consumer_group.replications = {}
+    consumer_group.phase = ConsumerGroupPhase.LOADING
+    if consumer_group.questions or consumer_group.operations:
+        read_cursor(broker, partition, consumer_group)
+    forget_if_unused(partition, consumer_group)

@@ -12,13 +12,13 @@ from seriatim_api.ids import MemberId, PartitionId, split_offset
 
 from ..peers import updates
 from ..state.broker import BrokerState
-from ..state.consumers import GroupHead, GroupPhase, Sync
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, CursorReplication
 from ..state.partition import Partition
 from ..values.effects import CursorsListed
-from ..values.events import ConsumerAck, ForgetGroup, ListCursors
+from ..values.events import ConsumerAck, ForgetConsumerGroup, ListCursors
 from ..values.kinds import StoredFor, TimerKind
 from ..values.log import CursorState, DropCursor, PutCursor
-from ..values.messages import CursorSync, CursorSynced
+from ..values.messages import CursorsReplicated, ReplicateCursors
 from ..values.states import drop
 
 
@@ -52,39 +52,52 @@ def was_further(partition: Partition, group: str, segment_no: int, group_epoch: 
 
 def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> None:
     """A consumer acknowledges all messages up to an offset. It counts only with the token of the current grant."""
-    for head in partition.groups.values():
-        for consumer in head.consumers:
+    for consumer_group in partition.consumer_groups.values():
+        for consumer in consumer_group.consumers:
             if (consumer.stream, consumer.subscription) != (event.stream, event.subscription):
                 continue
             no, index = split_offset(event.offset)
-            current = consumer is head.active and event.token == head.token and no == head.segment_no
-            if not current or index >= head.delivered or head.phase is not GroupPhase.SERVING:
+            current = (
+                consumer is consumer_group.active
+                and event.token == consumer_group.token
+                and no == consumer_group.segment_no
+            )
+            if (
+                not current
+                or index >= consumer_group.delivered
+                or consumer_group.phase is not ConsumerGroupPhase.SERVING
+            ):
                 return  # a stale token changes nothing
-            if index + 1 > head.acked:
-                head.acked = index + 1
-                head.dropped_from = 0  # the consumer was told of the drop before it got this message
-                _sync_soon(broker, partition, head)
+            if index + 1 > consumer_group.acked:
+                consumer_group.acked = index + 1
+                consumer_group.dropped_from = 0  # the consumer was told of the drop before it got this message
+                _replicate_soon(broker, partition, consumer_group)
             return
 
 
-def _sync_soon(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    """Make an acknowledgement durable after `ack_sync_us` (20 ms) with others; at the end of a segment at once."""
-    log = partition.logs.get(head.segment_no)
-    if log is not None and log.record.sealed_len is not None and head.acked == log.record.sealed_len:
-        sync(broker, partition, head)
-    elif not head.dirty:
-        head.dirty = True
-        broker.wake(broker.now.mono_us + broker.config.ack_sync_us, TimerKind.SYNC, partition.id, head.group)
+def _replicate_soon(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Make an acknowledgement durable after `ack_replication_us` (20 ms) with others; at a segment's end at once."""
+    log = partition.logs.get(consumer_group.segment_no)
+    if log is not None and log.record.sealed_len is not None and consumer_group.acked == log.record.sealed_len:
+        replicate(broker, partition, consumer_group)
+    elif not consumer_group.dirty:
+        consumer_group.dirty = True
+        broker.wake(
+            broker.now.mono_us + broker.config.ack_replication_us,
+            TimerKind.REPLICATION,
+            partition.id,
+            consumer_group.name,
+        )
 
 
-def on_sync_due(broker: BrokerState, partition: Partition, group: str) -> None:
-    """`ack_sync_us` is over: write the control record."""
-    head = partition.groups.get(group)
-    if head is not None and head.dirty and head.phase is GroupPhase.SERVING:
-        sync(broker, partition, head)
+def on_replication_due(broker: BrokerState, partition: Partition, group: str) -> None:
+    """`ack_replication_us` is over: write the control record."""
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is not None and consumer_group.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
+        replicate(broker, partition, consumer_group)
 
 
-def sync(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+def replicate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Write the control record here, and send it to every other eligible or joining member.
 
     Rule `ack-copies` (I11): an ack counts only once every eligible member has it. Without it:
@@ -92,11 +105,13 @@ def sync(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
       2. The server dies, and another eligible member takes the right.
       3. The new server does not have the ack, and the cursor of the consumer group falls back.
     """
-    head.dirty = False
-    no = head.segment_no
+    consumer_group.dirty = False
+    no = consumer_group.segment_no
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
-    cursor = CursorState(no, head.group, head.group_epoch, head.acked, head.reserved)
+    cursor = CursorState(
+        no, consumer_group.name, consumer_group.group_epoch, consumer_group.acked, consumer_group.reserved
+    )
     _keep(broker, partition, cursor)
     serial = broker.new_serial()
     broker.out.when_stored(partition.id, StoredFor.CURSOR, no, serial)
@@ -105,9 +120,11 @@ def sync(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
         held.joining = dict.fromkeys(held.joining, serial)
     joining = held.joining if held is not None else ()
     others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != broker.member]
-    head.syncs[serial] = Sync(head.acked, head.reserved, dict.fromkeys((broker.member, *others)))
-    head.eligible = segment.eligible
-    message = CursorSync(partition.id, no, segment.server_epoch, serial, (cursor,))
+    consumer_group.replications[serial] = CursorReplication(
+        consumer_group.acked, consumer_group.reserved, dict.fromkeys((broker.member, *others))
+    )
+    consumer_group.eligible = segment.eligible
+    message = ReplicateCursors(partition.id, no, segment.server_epoch, serial, (cursor,))
     for member in others:
         broker.send(member, message)
     broker.poll(broker.config.silence_us, TimerKind.PUMP, partition.id, no)
@@ -118,28 +135,32 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState) -> Non
     left = partition.keep_cursor(cursor)
     broker.out.write(PutCursor(partition.id, cursor))
     if left is not None:
-        broker.out.write(DropCursor(partition.id, left.segment_no, left.group))
+        broker.out.write(DropCursor(partition.id, left.segment_no, left.consumer_group))
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
     """A member is linked that may have missed control records: send the newest one, which replaces all others."""
-    for head in list(partition.groups.values()):
-        if head.phase is GroupPhase.SERVING and any(member in waited.waiting for waited in head.syncs.values()):
-            sync(broker, partition, head)
+    for consumer_group in list(partition.consumer_groups.values()):
+        if consumer_group.phase is ConsumerGroupPhase.SERVING and any(
+            member in waited.waiting for waited in consumer_group.replications.values()
+        ):
+            replicate(broker, partition, consumer_group)
 
 
 # ---- another member -------------------------------------------------------------------------------------
 
 
-def on_cursor_sync(broker: BrokerState, partition: Partition, sender: MemberId, message: CursorSync) -> None:
+def on_replicate_cursors(
+    broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateCursors
+) -> None:
     """The server sent control records: keep them, unless a newer server is known here."""
     segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
     if segment is not None and partition.chain is not None and message.server_epoch < segment.server_epoch:
         updates.tell_member(broker, partition, sender)  # another member serves the segment now
         return
     for cursor in message.cursors:
-        _keep(broker, partition, _merge(partition.cursor_in(cursor.segment_no, cursor.group), cursor))
-    answer = CursorSynced(partition.id, message.segment_no, message.server_epoch, message.serial)
+        _keep(broker, partition, _merge(partition.cursor_in(cursor.segment_no, cursor.consumer_group), cursor))
+    answer = CursorsReplicated(partition.id, message.segment_no, message.server_epoch, message.serial)
     broker.out.when_durable_send(sender, answer)
 
 
@@ -152,9 +173,9 @@ def list_groups(partitions: Mapping[PartitionId, Partition], event: ListCursors)
     first, after = event.after
     for id_ in sorted(id_ for id_, partition in partitions.items() if id_ >= first and partition.cursors):
         low = [
-            cursor.group
+            cursor.consumer_group
             for cursor in partitions[id_].cursors.values()
-            if cursor.group_epoch <= event.epoch_max and (id_ > first or cursor.group > after)
+            if cursor.group_epoch <= event.epoch_max and (id_ > first or cursor.consumer_group > after)
         ]
         found += [(id_, group) for group in sorted(low)]
         if len(found) >= event.limit:
@@ -162,17 +183,17 @@ def list_groups(partitions: Mapping[PartitionId, Partition], event: ListCursors)
     return CursorsListed(event.request, tuple(found[: event.limit]))
 
 
-def forget_group(broker: BrokerState, partition: Partition, event: ForgetGroup) -> None:
+def forget_consumer_group(broker: BrokerState, partition: Partition, event: ForgetConsumerGroup) -> None:
     """Drop the control record of a deleted consumer group, in memory and on the disk.
 
     Rule `forgets-below` (I11): only if its group epoch is at most `epoch_max`. Without it:
       1. The coordinator is read: the consumer group is deleted. Then a consumer makes it again, in a later group epoch.
       2. This member drops the new control record, and with it acknowledgements that were confirmed.
     """
-    cursor = partition.cursors.get(event.group)
+    cursor = partition.cursors.get(event.consumer_group)
     if cursor is not None and cursor.group_epoch <= event.epoch_max:
-        partition.cursors = drop(partition.cursors, event.group)
-        broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.group))
+        partition.cursors = drop(partition.cursors, event.consumer_group)
+        broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
 
 
 def _merge(known: CursorState | None, new: CursorState) -> CursorState:
@@ -193,4 +214,4 @@ def _merge(known: CursorState | None, new: CursorState) -> CursorState:
     if known.group_epoch > new.group_epoch:
         return known
     acked, reserved = max(known.acked, new.acked), max(known.reserved, new.reserved)
-    return CursorState(new.segment_no, new.group, new.group_epoch, acked, reserved)
+    return CursorState(new.segment_no, new.consumer_group, new.group_epoch, acked, reserved)

@@ -15,62 +15,74 @@ from seriatim_api.ids import make_offset
 from ..copies import producer_tables
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import Consumer, GroupHead, GroupPhase
+from ..state.consumers import Consumer, ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import Batches, Dropped, ReadLog, Skip
 from ..values.kinds import ReadKind, TimerKind
 from ..values.log import Batch
 from ..values.producers import ProducerTable
 from . import cursors, delivery_attempts
-from .head import tell
+from .consumer_group import tell
 
 
 def pump(broker: BrokerState, partition: Partition, segment_no: int) -> None:
     """The commit, the right or something else changed in a segment: deliver more of it if possible."""
-    for head in partition.groups.values():
-        if head.segment_no == segment_no:
-            pump_group(broker, partition, head)
+    for consumer_group in partition.consumer_groups.values():
+        if consumer_group.segment_no == segment_no:
+            pump_consumer_group(broker, partition, consumer_group)
 
 
 def pump_all(broker: BrokerState, partition: Partition) -> None:
     """A consumer gave credit: deliver more to each consumer group of the partition if possible."""
-    for head in list(partition.groups.values()):
-        pump_group(broker, partition, head)
+    for consumer_group in list(partition.consumer_groups.values()):
+        pump_consumer_group(broker, partition, consumer_group)
 
 
-def pump_group(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Read the next batches for the active consumer, if it has credit and this member has the serving right."""
-    log = partition.logs.get(head.segment_no)
-    consumer = head.active
-    if head.phase is not GroupPhase.SERVING or log is None or consumer is None or head.reading or head.is_held:
+    log = partition.logs.get(consumer_group.segment_no)
+    consumer = consumer_group.active
+    if (
+        consumer_group.phase is not ConsumerGroupPhase.SERVING
+        or log is None
+        or consumer is None
+        or consumer_group.reading
+        or consumer_group.is_held
+    ):
         return
-    if head.held_back:
+    if consumer_group.held_back:
         return
-    if head.delivered < log.start and log.readable_below:
-        tell_dropped(broker, partition, head, log.start)
-    if head.delivered >= log.readable_below:
+    if consumer_group.delivered < log.start and log.readable_below:
+        tell_dropped(broker, partition, consumer_group, log.start)
+    if consumer_group.delivered >= log.readable_below:
         return
     room = broker.streams.credits.get(consumer.stream, 0)
     if room <= 0:
         return
-    if not right.may_deliver(broker, partition, head.segment_no):
-        right.seek(broker, partition, head.segment_no)
+    if not right.may_deliver(broker, partition, consumer_group.segment_no):
+        right.seek(broker, partition, consumer_group.segment_no)
         return
-    head.reading = broker.new_serial()
-    broker.reads[head.reading] = (ReadKind.GROUP, partition.id, head.segment_no, head.group, head.delivered)
+    consumer_group.reading = broker.new_serial()
+    broker.reads[consumer_group.reading] = (
+        ReadKind.GROUP,
+        partition.id,
+        consumer_group.segment_no,
+        consumer_group.name,
+        consumer_group.delivered,
+    )
     broker.out.emit(
         ReadLog(
-            head.reading,
+            consumer_group.reading,
             partition.id,
-            head.segment_no,
-            head.delivered,
+            consumer_group.segment_no,
+            consumer_group.delivered,
             log.readable_below,
             min(room, broker.config.deliver_bytes),
         )
     )
 
 
-def tell_dropped(broker: BrokerState, partition: Partition, head: GroupHead, to_index: int) -> None:
+def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, to_index: int) -> None:
     """Tell the active consumer that retention dropped messages that it has not read, before it gets later ones.
 
     Rule `drops-in-silence` (I1, I2): readers are told what was dropped. The floor of the consumer group does not move
@@ -79,36 +91,39 @@ def tell_dropped(broker: BrokerState, partition: Partition, head: GroupHead, to_
       1. A consumer group has read up to 1:10. Retention drops the messages up to 1:100.
       2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
     """
-    segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
+    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     assert segment is not None
     assert segment.base is not None, "retention drops nothing behind an UNSETTLED segment"
-    assert head.active is not None
-    from_offset, position = head.dropped_from, head.dropped_position
+    assert consumer_group.active is not None
+    from_offset, position = consumer_group.dropped_from, consumer_group.dropped_position
     if not from_offset:
-        from_offset, position = make_offset(segment.no, head.delivered), segment.base + head.delivered
-    tell(broker, head.active, Dropped(from_offset, segment.no, to_index, segment.base + to_index - position))
-    head.delivered = to_index
-    if head.given is not None:
-        head.given.below = max(head.given.below, to_index)
+        from_offset, position = (
+            make_offset(segment.no, consumer_group.delivered),
+            segment.base + consumer_group.delivered,
+        )
+    tell(broker, consumer_group.active, Dropped(from_offset, segment.no, to_index, segment.base + to_index - position))
+    consumer_group.delivered = to_index
+    if consumer_group.given is not None:
+        consumer_group.given.below = max(consumer_group.given.below, to_index)
 
 
 def on_log_read(
     broker: BrokerState, partition: Partition, serial: int, group: str, batches: tuple[Batch, ...] | None
 ) -> None:
     """The batches were read. Check again whether they may be delivered."""
-    head = partition.groups.get(group)
-    if head is None or head.reading != serial:
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is None or consumer_group.reading != serial:
         return
-    head.reading = 0
+    consumer_group.reading = 0
     if not batches:
-        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, head.segment_no)
+        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
         return
-    log = partition.logs[head.segment_no]
-    head.held_back = tuple(batch for batch in batches if batch.header.end_index <= log.readable_below)
-    deliver_held_back(broker, partition, head)
+    log = partition.logs[consumer_group.segment_no]
+    consumer_group.held_back = tuple(batch for batch in batches if batch.header.end_index <= log.readable_below)
+    deliver_held_back(broker, partition, consumer_group)
 
 
-def deliver_held_back(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Deliver the batches that were read, if they are below the reservation and this member has the serving right.
 
     Rule `reservations` (I9): a range is reserved durably before it is delivered. Without it:
@@ -125,59 +140,71 @@ def deliver_held_back(broker: BrokerState, partition: Partition, head: GroupHead
       2. c1 is replaced by c2, which remembers nothing.
       3. c2 is given 2:0 as a first delivery.
     """
-    batches = head.held_back
-    consumer = head.active
-    if not batches or consumer is None or head.phase is not GroupPhase.SERVING or head.is_held:
+    batches = consumer_group.held_back
+    consumer = consumer_group.active
+    if (
+        not batches
+        or consumer is None
+        or consumer_group.phase is not ConsumerGroupPhase.SERVING
+        or consumer_group.is_held
+    ):
         return
     end = batches[-1].header.end_index
-    if end > head.safe_reserved:
-        if end > head.reserved:
-            head.reserved = end + broker.config.reservation_messages
-            cursors.sync(broker, partition, head)
+    if end > consumer_group.safe_reserved:
+        if end > consumer_group.reserved:
+            consumer_group.reserved = end + broker.config.reservation_messages
+            cursors.replicate(broker, partition, consumer_group)
         return
-    if not right.may_deliver(broker, partition, head.segment_no):
-        right.seek(broker, partition, head.segment_no)
+    if not right.may_deliver(broker, partition, consumer_group.segment_no):
+        right.seek(broker, partition, consumer_group.segment_no)
         return
-    segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
+    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     assert segment is not None
     before = producer_tables.want_before(broker, partition, segment.no) if segment.incomplete_table else ProducerTable()
     if before is None:
-        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, head.segment_no)
+        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
         return
-    head.held_back = ()
+    consumer_group.held_back = ()
     run: list[Batch] = []
     for batch in batches:
         if before.covers(batch.header):
-            _deliver_run(broker, head, consumer, run)
+            _deliver_run(broker, consumer_group, consumer, run)
             run = []
-            _skip(broker, head, consumer, batch)
+            _skip(broker, consumer_group, consumer, batch)
         else:
-            attempt = delivery_attempts.attempt_of(head, batch.header.end_index)
-            if run and attempt != delivery_attempts.attempt_of(head, run[-1].header.end_index):
-                _deliver_run(broker, head, consumer, run)
+            attempt = delivery_attempts.delivery_attempt_of(consumer_group, batch.header.end_index)
+            if run and attempt != delivery_attempts.delivery_attempt_of(consumer_group, run[-1].header.end_index):
+                _deliver_run(broker, consumer_group, consumer, run)
                 run = []
             run.append(batch)
-    _deliver_run(broker, head, consumer, run)
-    pump_group(broker, partition, head)
+    _deliver_run(broker, consumer_group, consumer, run)
+    pump_consumer_group(broker, partition, consumer_group)
 
 
-def _skip(broker: BrokerState, head: GroupHead, consumer: Consumer, batch: Batch) -> None:
+def _skip(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, batch: Batch) -> None:
     """The batch is earlier in the order already: tell the consumer of the skip, so that it can check for holes."""
-    start = max(batch.header.base_index, head.delivered)
-    tell(broker, consumer, Skip(head.segment_no, start, batch.header.end_index))
-    head.delivered = batch.header.end_index
+    start = max(batch.header.base_index, consumer_group.delivered)
+    tell(broker, consumer, Skip(consumer_group.segment_no, start, batch.header.end_index))
+    consumer_group.delivered = batch.header.end_index
 
 
-def _deliver_run(broker: BrokerState, head: GroupHead, consumer: Consumer, run: list[Batch]) -> None:
+def _deliver_run(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, run: list[Batch]) -> None:
     if not run:
         return
     end = run[-1].header.end_index
-    attempt = delivery_attempts.attempt_of(head, end)
-    start = max(head.delivered, run[0].header.base_index)
-    batches = Batches(head.segment_no, tuple(run), start, head.repeated_below, attempt, head.server_epoch)
+    attempt = delivery_attempts.delivery_attempt_of(consumer_group, end)
+    start = max(consumer_group.delivered, run[0].header.base_index)
+    batches = Batches(
+        consumer_group.segment_no,
+        tuple(run),
+        start,
+        consumer_group.repeated_below,
+        attempt,
+        consumer_group.server_epoch,
+    )
     tell(broker, consumer, batches)
-    assert head.given is not None
-    head.delivered = head.given.below = end
+    assert consumer_group.given is not None
+    consumer_group.delivered = consumer_group.given.below = end
     # Only sent bytes take credit, because the consumer never gives back credit for skipped batches.
     broker.streams.credits[consumer.stream] = broker.streams.credits.get(consumer.stream, 0) - sum(
         batch.size_bytes for batch in run

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..state.consumers import Given, GroupHead
+from ..state.consumers import ConsumerGroup, Given
 from ..state.partition import Partition
 from ..values.states import drop, put
 
@@ -21,23 +21,26 @@ ENDS_MAX: Final = 64
 the two. So the newest messages may show a lower delivery attempt than theirs, never a higher one."""
 
 
-def take_up(partition: Partition, head: GroupHead) -> None:
+def take_up(partition: Partition, consumer_group: ConsumerGroup) -> None:
     """This server begins to serve the consumer group: use the ends that it kept of the same segment and group epoch."""
-    known = partition.given.get(head.group)
-    if known is None or (known.segment_no, known.group_epoch) != (head.segment_no, head.group_epoch):
-        known = Given(head.segment_no, head.group_epoch)
-        partition.given = put(partition.given, head.group, known)
-    head.given = known
+    known = partition.given.get(consumer_group.name)
+    if known is None or (known.segment_no, known.group_epoch) != (
+        consumer_group.segment_no,
+        consumer_group.group_epoch,
+    ):
+        known = Given(consumer_group.segment_no, consumer_group.group_epoch)
+        partition.given = put(partition.given, consumer_group.name, known)
+    consumer_group.given = known
 
 
-def begin_grant(head: GroupHead) -> None:
+def begin_grant(consumer_group: ConsumerGroup) -> None:
     """A new grant begins: keep the end of the grant before, if messages below it are not acknowledged."""
-    given = head.given
+    given = consumer_group.given
     assert given is not None
     ends = dict(given.ends)
     if given.below:
         ends[given.below] = ends.get(given.below, 0) + 1
-    kept = sorted((end, count) for end, count in ends.items() if end > head.acked)
+    kept = sorted((end, count) for end, count in ends.items() if end > consumer_group.acked)
     while len(kept) > ENDS_MAX:
         (lower, count), (_, more) = kept[-2:]
         kept[-2:] = [(lower, count + more)]
@@ -45,10 +48,10 @@ def begin_grant(head: GroupHead) -> None:
     given.below = 0
 
 
-def attempt_of(head: GroupHead, end_index: int) -> int:
+def delivery_attempt_of(consumer_group: ConsumerGroup, end_index: int) -> int:
     """The delivery attempt of a batch that ends below `end_index`, if it is delivered now."""
-    assert head.given is not None
-    return 1 + sum(count for end, count in head.given.ends if end >= end_index)
+    assert consumer_group.given is not None
+    return 1 + sum(count for end, count in consumer_group.given.ends if end >= end_index)
 
 
 def forget(partition: Partition, group: str) -> None:

@@ -15,7 +15,7 @@ from ..state.partition import Partition
 from ..values.chain import add_eligible
 from ..values.events import WriteOutcome
 from ..values.kinds import WriteOwner
-from ..values.messages import CursorSync, CursorSynced, EligibleRequest
+from ..values.messages import CursorsReplicated, EligibleRequest, ReplicateCursors
 from ..values.segment import SegmentState
 from ..values.states import drop, put
 from . import progress
@@ -44,10 +44,12 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
     serial = broker.new_serial()
     held.joining = put(held.joining, sender, serial)
     cursors = tuple(cursor for cursor in partition.cursors.values() if cursor.segment_no == no)
-    broker.send(sender, CursorSync(partition.id, no, segment.server_epoch, serial, cursors))
+    broker.send(sender, ReplicateCursors(partition.id, no, segment.server_epoch, serial, cursors))
 
 
-def on_cursor_synced(broker: BrokerState, partition: Partition, sender: MemberId, message: CursorSynced) -> None:
+def on_cursors_replicated(
+    broker: BrokerState, partition: Partition, sender: MemberId, message: CursorsReplicated
+) -> None:
     """A joining member has the control records on its disk: list it as eligible."""
     no = message.segment_no
     held = partition.rights.get(no)

@@ -44,18 +44,25 @@ from seriatim_api import errors
 
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import GroupHead, GroupPhase, Operation
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Operation
 from ..state.partition import Partition
 from ..values.chain import Chain
-from ..values.effects import GroupOperated, Paused
-from ..values.events import REQUESTS_KEPT, CursorRecord, GroupOperation, OperateGroup, StartPosition, WriteOutcome
+from ..values.effects import ConsumerGroupOperated, Paused
+from ..values.events import (
+    REQUESTS_KEPT,
+    ConsumerGroupOperation,
+    CursorRecord,
+    OperateConsumerGroup,
+    StartPosition,
+    WriteOutcome,
+)
 from ..values.kinds import TimerKind
 from ..values.messages import FORM_GROUP_OPERATIONS
 from ..values.positions import Place
 from ..values.segment import SegmentState
 from ..values.targets import named, place_of
 from . import crossing, cursors, delivery, delivery_attempts
-from .head import forget_if_unused, head_of, read_cursor, tell
+from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 OPERATIONS_MAX = 8
 """At most so many operations wait for one consumer group on one partition."""
@@ -64,125 +71,128 @@ TRIES_MAX = 8
 """After so many conflicts with other transactions an operation is given up."""
 
 
-def ask(broker: BrokerState, partition: Partition, event: OperateGroup) -> None:
+def ask(broker: BrokerState, partition: Partition, event: OperateConsumerGroup) -> None:
     """A person asks for an operation: read the chain and the cursor first."""
-    head = partition.groups.get(event.group)
-    if head is not None and len(head.operations) >= OPERATIONS_MAX:
+    consumer_group = partition.consumer_groups.get(event.consumer_group)
+    if consumer_group is not None and len(consumer_group.operations) >= OPERATIONS_MAX:
         error = errors.OverloadedError(
-            f"{OPERATIONS_MAX} operations on group {event.group} wait already: try again later", retry_after_ms=200
+            f"{OPERATIONS_MAX} operations on group {event.consumer_group} wait already: try again later",
+            retry_after_ms=200,
         )
-        broker.out.emit(GroupOperated(event.request, None, False, error))
+        broker.out.emit(ConsumerGroupOperated(event.request, None, False, error))
         return
-    if head is None:
-        head = head_of(broker, partition, event.group, StartPosition.EARLIEST)
-    head.operations.append(Operation(event))
+    if consumer_group is None:
+        consumer_group = consumer_group_of(broker, partition, event.consumer_group, StartPosition.EARLIEST)
+    consumer_group.operations.append(Operation(event))
     partition.read_chain(broker)  # the cursor is read after it
-    broker.wake(event.deadline_us, TimerKind.OPERATIONS, partition.id, event.group)
-    broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, event.group)
+    broker.wake(event.deadline_us, TimerKind.OPERATIONS, partition.id, event.consumer_group)
+    broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, event.consumer_group)
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """Time has passed: answer the operations whose deadline has passed, and try the others again."""
-    head = partition.groups.get(group)
-    if head is None or not head.operations:
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is None or not consumer_group.operations:
         return
-    for operation in list(head.operations):
+    for operation in list(consumer_group.operations):
         if broker.now.mono_us >= operation.event.deadline_us:
             text = "it is not known whether the operation was carried out: repeat it with the same id"
             _answer(broker, operation, None, errors.DeadlineExceededError(text))
             if not operation.is_begun:
-                head.operations.remove(operation)
-    if head.operations:
-        if not head.crossing_serial:
+                consumer_group.operations.remove(operation)
+    if consumer_group.operations:
+        if not consumer_group.crossing_serial:
             partition.read_chain(broker)
         broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, group)
-    forget_if_unused(partition, head)
+    forget_if_unused(partition, consumer_group)
 
 
-def fail(broker: BrokerState, head: GroupHead, error: errors.SeriatimError) -> None:
+def fail(broker: BrokerState, consumer_group: ConsumerGroup, error: errors.SeriatimError) -> None:
     """Answer every operation with this error: the consumer group, or its partition, is not there."""
-    for operation in head.operations:
+    for operation in consumer_group.operations:
         _answer(broker, operation, None, error)
-    head.operations = []
+    consumer_group.operations = []
 
 
 # ---- the cursor was read --------------------------------------------------------------------------------
 
 
 def is_unsettled(
-    broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, revision: int
 ) -> bool:
     """Whether the outcome of an operation is still not known.
 
     Then the place of the consumer group is not known either.
     """
-    operation = head.writing
+    operation = consumer_group.writing
     if operation is None:
         return False
-    if head.crossing_serial:
+    if consumer_group.crossing_serial:
         return True
     if was_done(record, operation.event):
-        head.operations.pop(0)
+        consumer_group.operations.pop(0)
         _answer(broker, operation, record, None)
         return False
     operation.is_begun = False
-    if revision != head.cursor_revision:
+    if revision != consumer_group.cursor_revision:
         return False  # another transaction came first, so this one can never be carried out
     if not _is_server(broker, partition, record):
-        head.operations.pop(0)
+        consumer_group.operations.pop(0)
         text = "another broker serves the group now, and it is not known whether the operation was carried out"
         _answer(broker, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
         return False
     try:
         following = after(record, operation.event, partition.chain)
     except errors.SeriatimError as exc:  # retention has dropped the messages at that place meanwhile
-        head.operations.pop(0)
+        consumer_group.operations.pop(0)
         _answer(broker, operation, None, exc)
         return False
-    _write(broker, partition, head, operation, following)
+    _write(broker, partition, consumer_group, operation, following)
     return True
 
 
-def take_up(broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord, revision: int) -> None:
+def take_up(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, revision: int
+) -> None:
     """The cursor is in the same place as before: take up whether the consumer group was paused or resumed."""
-    was_paused = head.cursor is not None and head.cursor.paused
-    head.cursor, head.cursor_revision = record, revision
+    was_paused = consumer_group.cursor is not None and consumer_group.cursor.paused
+    consumer_group.cursor, consumer_group.cursor_revision = record, revision
     if record.paused != was_paused:
-        for consumer in head.consumers:
+        for consumer in consumer_group.consumers:
             tell(broker, consumer, Paused(record.paused))
     if was_paused and not record.paused:
-        delivery.deliver_held_back(broker, partition, head)
-        delivery.pump_group(broker, partition, head)
+        delivery.deliver_held_back(broker, partition, consumer_group)
+        delivery.pump_consumer_group(broker, partition, consumer_group)
 
 
-def go_on(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """The chain and the cursor are known: carry out the operations that wait, one after another."""
-    while head.operations and not head.crossing_serial and partition.read_floor is None:
-        if head.cursor is None or head.phase is GroupPhase.CROSSING:
+    while consumer_group.operations and not consumer_group.crossing_serial and partition.read_floor is None:
+        if consumer_group.cursor is None or consumer_group.phase is ConsumerGroupPhase.CROSSING:
             return
-        operation = head.operations[0]
+        operation = consumer_group.operations[0]
         chain = partition.chain
-        segment = chain.segment(head.cursor.segment_no) if chain is not None else None
+        segment = chain.segment(consumer_group.cursor.segment_no) if chain is not None else None
         if chain is None or segment is None or segment.state is SegmentState.LOST:
             return  # the cursor is just moving on, or the chain record here is older than the cursor
         try:
-            record = _decide(broker, partition, head, operation.event, chain)
+            record = _decide(broker, partition, consumer_group, operation.event, chain)
         except errors.SeriatimError as exc:
             _answer(broker, operation, None, exc)
         else:
-            if record is not head.cursor and not _is_alone(broker, partition, segment.no):
+            if record is not consumer_group.cursor and not _is_alone(broker, partition, segment.no):
                 right.seek(broker, partition, segment.no)
                 return  # another member may still deliver; `on_due`, or a newer record, tries again
-            if record is not head.cursor:
-                _write(broker, partition, head, operation, record)
+            if record is not consumer_group.cursor:
+                _write(broker, partition, consumer_group, operation, record)
                 return
             _answer(broker, operation, record, None, was_done=True)
-        head.operations.pop(0)
-    forget_if_unused(partition, head)
+        consumer_group.operations.pop(0)
+    forget_if_unused(partition, consumer_group)
 
 
 def _decide(
-    broker: BrokerState, partition: Partition, head: GroupHead, event: OperateGroup, chain: Chain
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, event: OperateConsumerGroup, chain: Chain
 ) -> CursorRecord:
     """The cursor after the operation; the same cursor if there is nothing to do.
 
@@ -193,7 +203,7 @@ def _decide(
         PreconditionError: A broker of an older version does not know the pause.
         CoordinatorRefusedError: The coordinator refuses writes at this moment.
     """
-    cursor = head.cursor
+    cursor = consumer_group.cursor
     assert cursor is not None
     if was_done(cursor, event):
         return cursor
@@ -203,13 +213,15 @@ def _decide(
         raise errors.GroupHeadElsewhereError(f"segment {cursor.segment_no} is served by {server}", server=server)
     if event.group_epoch not in (0, cursor.group_epoch):
         raise errors.StaleGroupEpochError(
-            f"group {event.group} is in group epoch {cursor.group_epoch}, not {event.group_epoch}: since you looked, "
-            "another operation moved it, or its acknowledgements were lost; nothing was changed; look again",
+            f"group {event.consumer_group} is in group epoch {cursor.group_epoch}, not {event.group_epoch}: since you "
+            "looked, another operation moved it, or its acknowledgements were lost; nothing was changed; look again",
             group_epoch=cursor.group_epoch,
         )
     if event.operation.moves:
-        _check_direction(partition, head, event, place_of(chain, event.segment_no, event.index, event.known_len))
-    elif cursor.paused == (event.operation is GroupOperation.PAUSE):
+        _check_direction(
+            partition, consumer_group, event, place_of(chain, event.segment_no, event.index, event.known_len)
+        )
+    elif cursor.paused == (event.operation is ConsumerGroupOperation.PAUSE):
         return cursor
     elif not broker.directory.forms_of_all & FORM_GROUP_OPERATIONS:
         raise errors.PreconditionError(
@@ -223,7 +235,9 @@ def _decide(
     return after(cursor, event, chain)
 
 
-def _check_direction(partition: Partition, head: GroupHead, event: OperateGroup, place: Place) -> None:
+def _check_direction(
+    partition: Partition, consumer_group: ConsumerGroup, event: OperateConsumerGroup, place: Place
+) -> None:
     """Refuse a rewind that goes forward and a skip that goes back, from where the consumer group is by now.
 
     Without this check:
@@ -231,30 +245,32 @@ def _check_direction(partition: Partition, head: GroupHead, event: OperateGroup,
       2. Its consumers read up to 1:90.
       3. The skip gives them 40 messages again.
     """
-    here = _here(partition, head)
-    if event.operation is GroupOperation.SKIP and place < here:
+    here = _here(partition, consumer_group)
+    if event.operation is ConsumerGroupOperation.SKIP and place < here:
         raise errors.OffsetOutOfRangeError(
-            f"group {event.group} has passed {named(place)} already and is at {named(here)}: use a rewind to go back",
+            f"group {event.consumer_group} has passed {named(place)} already and is at {named(here)}: "
+            "use a rewind to go back",
             here=named(here),
         )
-    if event.operation is GroupOperation.REWIND and place > here:
+    if event.operation is ConsumerGroupOperation.REWIND and place > here:
         raise errors.OffsetOutOfRangeError(
-            f"group {event.group} is at {named(here)} and has not reached {named(place)}: use a skip to go forward",
+            f"group {event.consumer_group} is at {named(here)} and has not reached {named(place)}: "
+            "use a skip to go forward",
             here=named(here),
         )
 
 
-def _here(partition: Partition, head: GroupHead) -> Place:
+def _here(partition: Partition, consumer_group: ConsumerGroup) -> Place:
     """The place below which the consumer group has acknowledged all, as far as this server knows."""
-    cursor = head.cursor
+    cursor = consumer_group.cursor
     assert cursor is not None
-    if head.phase is GroupPhase.SERVING:
-        return Place(head.segment_no, head.acked)
-    known = cursors.known_in_epoch(partition, head.group, cursor.segment_no, cursor.group_epoch)
+    if consumer_group.phase is ConsumerGroupPhase.SERVING:
+        return Place(consumer_group.segment_no, consumer_group.acked)
+    known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
     return Place(cursor.segment_no, max(known.acked if known is not None else 0, cursor.start_index))
 
 
-def was_done(cursor: CursorRecord, event: OperateGroup) -> bool:
+def was_done(cursor: CursorRecord, event: OperateConsumerGroup) -> bool:
     """Whether an earlier request with the same id was carried out."""
     return event.operation_id in cursor.requests
 
@@ -275,7 +291,7 @@ def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) 
     return segment is not None and segment.server == broker.member
 
 
-def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> CursorRecord:
+def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None) -> CursorRecord:
     """The cursor that the operation makes of this one.
 
     Rule `operation-raises-epoch` (I11): a rewind or skip begins a new group epoch. Without it:
@@ -286,7 +302,7 @@ def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> Cur
     assert chain is not None
     requests = (*cursor.requests, event.operation_id)[-REQUESTS_KEPT:]
     if not event.operation.moves:
-        return replace(cursor, paused=event.operation is GroupOperation.PAUSE, requests=requests)
+        return replace(cursor, paused=event.operation is ConsumerGroupOperation.PAUSE, requests=requests)
     place = place_of(chain, event.segment_no, event.index, event.known_len)
     moved = cursor.moved_to(place.segment_no, place.index, new_epoch=True)
     return replace(moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0)
@@ -296,20 +312,20 @@ def after(cursor: CursorRecord, event: OperateGroup, chain: Chain | None) -> Cur
 
 
 def _write(
-    broker: BrokerState, partition: Partition, head: GroupHead, operation: Operation, record: CursorRecord
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, operation: Operation, record: CursorRecord
 ) -> None:
     """Start one transaction under the revisions of the cursor and of the chain that were read."""
     if not partition.revision:  # a member told the record, without its revision: read it
         partition.read_chain(broker)
         return
-    if operation.event.operation.moves and head.phase is GroupPhase.SERVING:
-        _stop(broker, partition, head)
+    if operation.event.operation.moves and consumer_group.phase is ConsumerGroupPhase.SERVING:
+        _stop(broker, partition, consumer_group)
     operation.is_begun = True
     operation.tries += 1
-    crossing.write_cursor(broker, partition, head, record, head.cursor_revision, partition.revision)
+    crossing.write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision, partition.revision)
 
 
-def _stop(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
+def _stop(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Give out nothing more, and take no acknowledgement. The consumers stay.
 
     Rule `stops-first` (I11): a consumer group is stopped before it is moved. Without it:
@@ -317,48 +333,48 @@ def _stop(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
       2. Before the answer comes, the server delivers messages and confirms acknowledgements in the old group epoch.
       3. That group epoch has ended: these acknowledgements count for nothing.
     """
-    if head.dirty:  # if the transaction fails, these acknowledgements still count
-        cursors.sync(broker, partition, head)
-    head.look_again()
+    if consumer_group.dirty:  # if the transaction fails, these acknowledgements still count
+        cursors.replicate(broker, partition, consumer_group)
+    consumer_group.look_again()
 
 
 def on_written(
-    broker: BrokerState, partition: Partition, head: GroupHead, outcome: WriteOutcome, revision: int
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, outcome: WriteOutcome, revision: int
 ) -> None:
     """The transaction of an operation ended: answer it, or try it again."""
-    operation = head.writing
+    operation = consumer_group.writing
     assert operation is not None
     event = operation.event
     if outcome is WriteOutcome.UNKNOWN:
-        broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, head.group)
+        broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, consumer_group.name)
         return
     operation.is_begun = False
     if outcome is WriteOutcome.DONE:
-        assert head.cursor is not None
-        head.operations.pop(0)
-        record = after(head.cursor, event, partition.chain)
-        head.cursor_revision = revision
-        broker.out.note("group operated", partition.id, group=head.group, what=event.operation.name.lower())
+        assert consumer_group.cursor is not None
+        consumer_group.operations.pop(0)
+        record = after(consumer_group.cursor, event, partition.chain)
+        consumer_group.cursor_revision = revision
+        broker.out.note("group operated", partition.id, group=consumer_group.name, what=event.operation.name.lower())
         if event.operation.moves:
-            head.cursor = record
-            delivery_attempts.forget(partition, head.group)
-        elif head.phase is GroupPhase.SERVING:
-            take_up(broker, partition, head, record, revision)
+            consumer_group.cursor = record
+            delivery_attempts.forget(partition, consumer_group.name)
+        elif consumer_group.phase is ConsumerGroupPhase.SERVING:
+            take_up(broker, partition, consumer_group, record, revision)
         _answer(broker, operation, record, None)
     elif outcome is WriteOutcome.REFUSED:
-        head.operations.pop(0)
+        consumer_group.operations.pop(0)
         text = "the coordinator refuses to write, and it is not known whether it stored this write"
         _answer(broker, operation, None, errors.CoordinatorRefusedError(f"{text}: repeat it with the same id"))
     elif operation.tries >= TRIES_MAX:
-        head.operations.pop(0)
-        text = f"other transactions on group {head.group} came first each time: nothing was changed; try again"
+        consumer_group.operations.pop(0)
+        text = f"other transactions on group {consumer_group.name} came first each time: nothing was changed; try again"
         _answer(broker, operation, None, errors.NotServingError(text, retry_after_ms=200))
     if outcome is WriteOutcome.CONFLICT:
         partition.read_chain(broker)
-    elif head.phase is GroupPhase.LOADING or head.operations:
-        read_cursor(broker, partition, head)
+    elif consumer_group.phase is ConsumerGroupPhase.LOADING or consumer_group.operations:
+        read_cursor(broker, partition, consumer_group)
     else:
-        crossing.cross_if_done(broker, partition, head)
+        crossing.cross_if_done(broker, partition, consumer_group)
 
 
 def _answer(
@@ -371,4 +387,4 @@ def _answer(
 ) -> None:
     if not operation.is_answered:
         operation.is_answered = True
-        broker.out.emit(GroupOperated(operation.event.request, record, was_done, error))
+        broker.out.emit(ConsumerGroupOperated(operation.event.request, record, was_done, error))

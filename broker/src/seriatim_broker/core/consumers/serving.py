@@ -14,53 +14,53 @@ from seriatim_api.publications import STAGE_TOPIC
 
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import GroupHead, GroupPhase
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.effects import Revoked, SubscriptionRefused
-from ..values.events import CursorRead, CursorRecord, CursorWritten, PassGroup, StartPosition
+from ..values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition
 from ..values.kinds import TimerKind
 from ..values.messages import PassRequest
 from ..values.positions import first_kept
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
 from . import crossing, cursors, delivery_attempts, operations, progress, questions, subscribing
-from .head import forget_if_unused, head_of, read_cursor, tell
+from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 # ---- where the cursor is --------------------------------------------------------------------------------
 
 
 def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead) -> None:
     """The coordinator gave the cursor: serve the consumer group here, or tell the consumers which broker serves it."""
-    group, record, revision = event.group, event.record, event.revision
-    head = partition.groups.get(group)
-    if head is None:
+    group, record, revision = event.consumer_group, event.record, event.revision
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is None:
         return
     if event.failed:
         broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, group)
         return
-    if _came_late(head, revision, event.known_revision):
+    if _came_late(consumer_group, revision, event.known_revision):
         return
     if partition.chain is not None and partition.chain.topic == STAGE_TOPIC:
         _refuse(
             broker,
             partition,
-            head,
+            consumer_group,
             errors.BadRequestError("the stage topic has no consumers: its rows are delivered when they are published"),
         )
         return
     is_new = record is None or record.deleted
     if is_new:  # neither a question nor an operation makes a consumer group
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
-        operations.fail(broker, head, error)
-    if is_new and not head.consumers and all(question.describe for question in head.questions):
-        questions.fail(broker, partition, head, error)
-        forget_if_unused(partition, head)
+        operations.fail(broker, consumer_group, error)
+    if is_new and not consumer_group.consumers and all(question.describe for question in consumer_group.questions):
+        questions.fail(broker, partition, consumer_group, error)
+        forget_if_unused(partition, consumer_group)
         return
     if record is None or record.deleted:
-        if partition.chain is not None and head.crossing_serial == 0:
+        if partition.chain is not None and consumer_group.crossing_serial == 0:
             last_epoch = record.group_epoch if record is not None else 0
-            _create_cursor(broker, partition, head, partition.chain, last_epoch + 1, revision)
+            _create_cursor(broker, partition, consumer_group, partition.chain, last_epoch + 1, revision)
         elif partition.chain is None:
             broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, group)
         return
@@ -69,30 +69,32 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
             f"group {group} is an external group: a program reads ranges for it, and reports how far it has read. "
             "Consume under another group name, or delete this group first"
         )
-        _refuse(broker, partition, head, refusal)
+        _refuse(broker, partition, consumer_group, refusal)
         return
-    if operations.is_unsettled(broker, partition, head, record, revision):
-        questions.answer(broker, partition, head)
+    if operations.is_unsettled(broker, partition, consumer_group, record, revision):
+        questions.answer(broker, partition, consumer_group)
         return
-    if head.phase is GroupPhase.LOADING and head.crossing_serial:
+    if consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.crossing_serial:
         # The read has overtaken the answer to a write of this member. After that answer the cursor is read again. If
         # this read counted, the consumer group would begin here twice: its consumer would be given the same messages
         # under two tokens.
-        questions.answer(broker, partition, head)
+        questions.answer(broker, partition, consumer_group)
         return
-    moved = (head.segment_no, head.group_epoch) != (record.segment_no, record.group_epoch)
-    if head.phase is GroupPhase.LOADING or (moved and head.phase is not GroupPhase.CROSSING):
-        if head.phase is GroupPhase.SERVING:  # another server has moved the cursor
-            head.look_again()
-        head.cursor, head.cursor_revision = record, revision
-        _place(broker, partition, head, record)
-    elif head.phase is GroupPhase.SERVING and not head.crossing_serial:
-        operations.take_up(broker, partition, head, record, revision)
-    operations.go_on(broker, partition, head)
-    questions.answer(broker, partition, head)
+    moved = (consumer_group.segment_no, consumer_group.group_epoch) != (record.segment_no, record.group_epoch)
+    if consumer_group.phase is ConsumerGroupPhase.LOADING or (
+        moved and consumer_group.phase is not ConsumerGroupPhase.CROSSING
+    ):
+        if consumer_group.phase is ConsumerGroupPhase.SERVING:  # another server has moved the cursor
+            consumer_group.look_again()
+        consumer_group.cursor, consumer_group.cursor_revision = record, revision
+        _place(broker, partition, consumer_group, record)
+    elif consumer_group.phase is ConsumerGroupPhase.SERVING and not consumer_group.crossing_serial:
+        operations.take_up(broker, partition, consumer_group, record, revision)
+    operations.go_on(broker, partition, consumer_group)
+    questions.answer(broker, partition, consumer_group)
 
 
-def _came_late(head: GroupHead, revision: int, known_revision: int) -> bool:
+def _came_late(consumer_group: ConsumerGroup, revision: int, known_revision: int) -> bool:
     """Whether a cursor was read before the newest one that this member knows.
 
     Rule `newest-cursor` (I11): a cursor that was read earlier and arrives late is ignored. Without it:
@@ -107,39 +109,43 @@ def _came_late(head: GroupHead, revision: int, known_revision: int) -> bool:
       2. This member reads the cursor, and waits for one that is as new as the one that it knows.
       3. Only this cursor was lost, so no broker notices the restore. The consumers wait for ever.
     """
-    return 0 < revision < head.cursor_revision and known_revision < head.cursor_revision
+    return 0 < revision < consumer_group.cursor_revision and known_revision < consumer_group.cursor_revision
 
 
 def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWritten) -> None:
     """A transaction on a cursor ended: the one of a person's operation, or the one of a crossing."""
     partition.note_write(broker, event.outcome)
-    head = partition.groups.get(event.group)
-    if head is None or head.crossing_serial != event.serial:
+    consumer_group = partition.consumer_groups.get(event.consumer_group)
+    if consumer_group is None or consumer_group.crossing_serial != event.serial:
         return
-    head.crossing_serial = 0
-    if head.writing is not None:
-        operations.on_written(broker, partition, head, event.outcome, event.revision)
+    consumer_group.crossing_serial = 0
+    if consumer_group.writing is not None:
+        operations.on_written(broker, partition, consumer_group, event.outcome, event.revision)
     else:
-        crossing.on_written(broker, partition, head, event.outcome)
+        crossing.on_written(broker, partition, consumer_group, event.outcome)
 
 
 def on_cursor_timer(broker: BrokerState, partition: Partition, group: str) -> None:
     """Read the cursor again, if this broker still waits for it."""
-    head = partition.groups.get(group)
-    if head is not None and head.phase is GroupPhase.LOADING and head.crossing_serial == 0:
-        read_cursor(broker, partition, head)
+    consumer_group = partition.consumer_groups.get(group)
+    if (
+        consumer_group is not None
+        and consumer_group.phase is ConsumerGroupPhase.LOADING
+        and consumer_group.crossing_serial == 0
+    ):
+        read_cursor(broker, partition, consumer_group)
 
 
 def _create_cursor(
-    broker: BrokerState, partition: Partition, head: GroupHead, chain: Chain, epoch: int, revision: int
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, chain: Chain, epoch: int, revision: int
 ) -> None:
     """Begin a new consumer group at the first message that retention has left, or at the end of the open segment."""
-    if head.reads_chain_first:
+    if consumer_group.reads_chain_first:
         # Rule `conflict-reads-chain`: after a conflict the chain is read before the cursor, because the first
         # cursor compares the revision of the chain too. Without it: 1. The chain has changed, or an older copy of the
         # coordinator has no such record. 2. This member reads the cursor, finds none, and writes it under the same
         # revision again, some hundred times a second.
-        head.reads_chain_first = False
+        consumer_group.reads_chain_first = False
         partition.read_chain(broker)  # and then the cursor
         return
     # Not at the first segment of the record: that may be a stub that another consumer group keeps there. A new consumer
@@ -147,64 +153,64 @@ def _create_cursor(
     no, index = first_kept(chain)
     segment = chain.segment(no)
     assert segment is not None
-    if head.start is StartPosition.LATEST:
+    if consumer_group.start is StartPosition.LATEST:
         segment = chain.open_segment
         log = partition.logs.get(segment.no)
         if log is None or not log.active:
-            questions.answer(broker, partition, head, without_cursor=True)
-            _refuse_all(broker, partition, head, segment)  # only a member of the open segment knows its end
+            questions.answer(broker, partition, consumer_group, without_cursor=True)
+            _refuse_all(broker, partition, consumer_group, segment)  # only a member of the open segment knows its end
             return
         index = log.commit
     # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it: 1. The segment leaves the
     # record after it was read here. 2. The new cursor names a segment that does not exist.
     begun = CursorRecord(segment.no, epoch, index, chain.topic)
-    crossing.write_cursor(broker, partition, head, begun, revision, partition.revision)
+    crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision)
 
 
-def _place(broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
+def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> None:
     """Serve the consumer group if this member is the server of its cursor segment, else tell which member is."""
     chain = partition.chain
     segment = chain.segment(record.segment_no) if chain is not None else None
-    head.segment_no = record.segment_no
-    head.group_epoch = record.group_epoch
+    consumer_group.segment_no = record.segment_no
+    consumer_group.group_epoch = record.group_epoch
     if chain is None or (segment is None and record.segment_no > chain.open_segment.no):
         partition.read_chain(broker)  # the cursor is newer than the chain known here
-        broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, head.group)
+        broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
         return
     if chain.is_folded(record.segment_no):
-        _pass_over_folded(broker, partition, head, chain, record)
+        _pass_over_folded(broker, partition, consumer_group, chain, record)
         return
     if segment is None:
-        crossing.jump(broker, partition, head, chain.segments[0].no, "dropped by retention")
+        crossing.jump(broker, partition, consumer_group, chain.segments[0].no, "dropped by retention")
         return
     if segment.state is SegmentState.LOST:
-        crossing.jump(broker, partition, head, crossing.next_no(partition, segment.no), "declared lost")
+        crossing.jump(broker, partition, consumer_group, crossing.next_no(partition, segment.no), "declared lost")
         return
     if segment.server != broker.member:
-        _refuse_all(broker, partition, head, segment)
+        _refuse_all(broker, partition, consumer_group, segment)
         return
-    if not head.consumers and not (head.passes_alone and segment.is_stub):
-        head.passes_alone = False
-        forget_if_unused(partition, head)
+    if not consumer_group.consumers and not (consumer_group.passes_alone and segment.is_stub):
+        consumer_group.passes_alone = False
+        forget_if_unused(partition, consumer_group)
         return
     if not right.confirmed(partition, segment.no):
         right.seek(broker, partition, segment.no)
         wait_us = max(broker.config.heartbeat_us, partition.write_wait_us(broker))
-        broker.poll(wait_us, TimerKind.CURSOR, partition.id, head.group)
+        broker.poll(wait_us, TimerKind.CURSOR, partition.id, consumer_group.name)
         return
     held = partition.rights[segment.no]
-    if held.blind and head.group not in held.renewed:
-        held.renewed = put(held.renewed, head.group, record.group_epoch + 1)
-    if held.blind and record.group_epoch < held.renewed[head.group]:
-        _renew_epoch(broker, partition, head, record)
-    elif head.consumers:
-        _begin(broker, partition, head, segment, record)
+    if held.blind and consumer_group.name not in held.renewed:
+        held.renewed = put(held.renewed, consumer_group.name, record.group_epoch + 1)
+    if held.blind and record.group_epoch < held.renewed[consumer_group.name]:
+        _renew_epoch(broker, partition, consumer_group, record)
+    elif consumer_group.consumers:
+        _begin(broker, partition, consumer_group, segment, record)
     else:
-        _pass_alone(broker, partition, head, chain, segment, record)
+        _pass_alone(broker, partition, consumer_group, chain, segment, record)
 
 
 def _pass_over_folded(
-    broker: BrokerState, partition: Partition, head: GroupHead, chain: Chain, record: CursorRecord
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, chain: Chain, record: CursorRecord
 ) -> None:
     """The cursor segment was empty, and is folded: write the cursor to the next segment, in the same group epoch.
 
@@ -215,72 +221,82 @@ def _pass_over_folded(
     """
     following = chain.from_no(record.segment_no)
     assert following is not None
-    crossing.write_cursor(broker, partition, head, record.moved_to(following.no), head.cursor_revision)
+    crossing.write_cursor(
+        broker, partition, consumer_group, record.moved_to(following.no), consumer_group.cursor_revision
+    )
 
 
-def _refuse_all(broker: BrokerState, partition: Partition, head: GroupHead, segment: Segment) -> None:
+def _refuse_all(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment) -> None:
     error = errors.GroupHeadElsewhereError(
         f"segment {segment.no} is served by {segment.server.broker}", segment=segment.no
     )
-    for consumer in head.consumers:
+    for consumer in consumer_group.consumers:
         tell(broker, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
-    head.consumers = []
-    head.active = None
-    head.passes_alone = False
+    consumer_group.consumers = []
+    consumer_group.active = None
+    consumer_group.passes_alone = False
     if broker.directory.is_replaced(segment.server):
         questions.complain(broker, partition, segment)  # no client does: the broker answers, with another disk
-    questions.answer(broker, partition, head)
-    forget_if_unused(partition, head)
+    questions.answer(broker, partition, consumer_group)
+    forget_if_unused(partition, consumer_group)
 
 
 # ---- this member serves ---------------------------------------------------------------------------------
 
 
-def _renew_epoch(broker: BrokerState, partition: Partition, head: GroupHead, record: CursorRecord) -> None:
+def _renew_epoch(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
+) -> None:
     """No member is left that knew the acknowledgements: begin at the cursor on this disk, in a new group epoch."""
-    known = cursors.known_in_epoch(partition, head.group, record.segment_no, record.group_epoch)
+    known = cursors.known_in_epoch(partition, consumer_group.name, record.segment_no, record.group_epoch)
     start = known.acked if known is not None else record.start_index
     renewed = record.moved_to(record.segment_no, start, new_epoch=True)
     if start > record.start_index:  # a later message was acknowledged, so the consumer was told
         renewed = replace(renewed, dropped_from=0, dropped_position=0)
-    crossing.write_cursor(broker, partition, head, renewed, head.cursor_revision)
+    crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
 
 
-def _begin(broker: BrokerState, partition: Partition, head: GroupHead, segment: Segment, record: CursorRecord) -> None:
+def _begin(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment, record: CursorRecord
+) -> None:
     """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
-    known = cursors.known_in_epoch(partition, head.group, segment.no, record.group_epoch)
+    known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
     if known is not None:
-        head.acked, head.reserved = known.acked, known.reserved
+        consumer_group.acked, consumer_group.reserved = known.acked, known.reserved
     else:
-        head.acked = head.reserved = record.start_index
+        consumer_group.acked = consumer_group.reserved = record.start_index
     # Rule `reserved-by-one` (I9): a reservation counts only when every eligible member has confirmed it to this server.
     # At first only the coordinator's cursor counts. Without it: 1. The server before wrote a reservation. It reached
     # this member but not a third one. The server died. 2. This member counts the reservation, delivers below it without
     # a flag, and dies before its own control record reaches the third one. 3. The third one delivers the same messages
     # without a flag.
-    head.safe_acked = head.safe_reserved = record.start_index
-    head.found_acked = head.acked
-    _take_up_dropped(head, record)
-    head.passes_alone = False
-    head.repeated_below = head.reserved if known is not None else 0
-    if partition.rights[segment.no].blind or cursors.was_further(partition, head.group, segment.no, record.group_epoch):
-        head.repeated_below = INDEX_MAX
-        head.reserved = max(head.reserved, partition.logs[segment.no].tail)
-    delivery_attempts.take_up(partition, head)
-    head.server_epoch = segment.server_epoch
-    head.phase = GroupPhase.SERVING
-    head.drop_deliveries()
-    first = next((consumer for consumer in head.consumers if consumer.was_active), head.consumers[0])
-    subscribing.activate(broker, partition, head, first)
-    for consumer in head.consumers:
+    consumer_group.safe_acked = consumer_group.safe_reserved = record.start_index
+    consumer_group.found_acked = consumer_group.acked
+    _take_up_dropped(consumer_group, record)
+    consumer_group.passes_alone = False
+    consumer_group.repeated_below = consumer_group.reserved if known is not None else 0
+    if partition.rights[segment.no].blind or cursors.was_further(
+        partition, consumer_group.name, segment.no, record.group_epoch
+    ):
+        consumer_group.repeated_below = INDEX_MAX
+        consumer_group.reserved = max(consumer_group.reserved, partition.logs[segment.no].tail)
+    delivery_attempts.take_up(partition, consumer_group)
+    consumer_group.server_epoch = segment.server_epoch
+    consumer_group.phase = ConsumerGroupPhase.SERVING
+    consumer_group.drop_deliveries()
+    first = next(
+        (consumer for consumer in consumer_group.consumers if consumer.was_active), consumer_group.consumers[0]
+    )
+    subscribing.activate(broker, partition, consumer_group, first)
+    for consumer in consumer_group.consumers:
         if consumer is not first:
-            subscribing.stand_by(broker, head, consumer)
+            subscribing.stand_by(broker, consumer_group, consumer)
     # send what this disk has of the server before to every eligible member
-    cursors.sync(broker, partition, head)
-    crossing.cross_if_done(broker, partition, head)
+    cursors.replicate(broker, partition, consumer_group)
+    crossing.cross_if_done(broker, partition, consumer_group)
 
 
-def _take_up_dropped(head: GroupHead, record: CursorRecord) -> None:
+def _take_up_dropped(consumer_group: ConsumerGroup, record: CursorRecord) -> None:
     """Take up what the cursor record says was dropped, unless a consumer has acknowledged a later message since.
 
     Rule `untold-not-taken-up` (I1, I13): a new server tells consumers what the cursor says was dropped. Without it:
@@ -288,11 +304,13 @@ def _take_up_dropped(head: GroupHead, record: CursorRecord) -> None:
       2. The server of segment 2 delivers the first message there without telling the consumer of the drop.
       3. The consumer finds a hole of which it was not told. It treats that as a violation of the order, and stops.
     """
-    is_open = bool(record.dropped_from) and head.acked <= record.start_index
-    head.dropped_from, head.dropped_position = (record.dropped_from, record.dropped_position) if is_open else (0, 0)
+    is_open = bool(record.dropped_from) and consumer_group.acked <= record.start_index
+    consumer_group.dropped_from, consumer_group.dropped_position = (
+        (record.dropped_from, record.dropped_position) if is_open else (0, 0)
+    )
 
 
-def pass_group(broker: BrokerState, partition: Partition, event: PassGroup) -> None:
+def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassConsumerGroup) -> None:
     """The cursor of a consumer group is in a segment without messages: have its server move the consumer group on.
 
     Rule `anybody-passes` (I3): only its server moves a consumer group past a stub. Without it:
@@ -305,21 +323,30 @@ def pass_group(broker: BrokerState, partition: Partition, event: PassGroup) -> N
         return
     if segment.state is SegmentState.SEALED and segment.server != broker.member:
         if broker.is_linked(segment.server):
-            broker.send(segment.server, PassRequest(partition.id, event.segment_no, event.group))
+            broker.send(segment.server, PassRequest(partition.id, event.segment_no, event.consumer_group))
         else:
             questions.complain(broker, partition, segment)
         return
-    head = partition.groups.get(event.group)
-    if head is None:
-        head = head_of(broker, partition, event.group, StartPosition.EARLIEST)
-        head.passes_alone = True
-    elif head.phase is GroupPhase.LOADING and not head.consumers and not head.crossing_serial:
-        head.passes_alone = True
-        read_cursor(broker, partition, head)
+    consumer_group = partition.consumer_groups.get(event.consumer_group)
+    if consumer_group is None:
+        consumer_group = consumer_group_of(broker, partition, event.consumer_group, StartPosition.EARLIEST)
+        consumer_group.passes_alone = True
+    elif (
+        consumer_group.phase is ConsumerGroupPhase.LOADING
+        and not consumer_group.consumers
+        and not consumer_group.crossing_serial
+    ):
+        consumer_group.passes_alone = True
+        read_cursor(broker, partition, consumer_group)
 
 
 def _pass_alone(
-    broker: BrokerState, partition: Partition, head: GroupHead, chain: Chain, segment: Segment, record: CursorRecord
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    chain: Chain,
+    segment: Segment,
+    record: CursorRecord,
 ) -> None:
     """The consumer group has no consumer and its segment has no message: cross.
 
@@ -327,17 +354,19 @@ def _pass_alone(
     """
     if not right.may_deliver(broker, partition, segment.no):
         right.seek(broker, partition, segment.no)
-        broker.poll(broker.config.heartbeat_us, TimerKind.CURSOR, partition.id, head.group)
+        broker.poll(broker.config.heartbeat_us, TimerKind.CURSOR, partition.id, consumer_group.name)
         return
-    cursor = partition.cursor_in(segment.no, head.group)
+    cursor = partition.cursor_in(segment.no, consumer_group.name)
     known = cursor is not None and cursor.group_epoch == record.group_epoch
-    head.acked = head.safe_acked = cursor.acked if cursor is not None and known else record.start_index
-    _take_up_dropped(head, record)
-    lost = subscribing.lost_before(chain, head)
+    consumer_group.acked = consumer_group.safe_acked = (
+        cursor.acked if cursor is not None and known else record.start_index
+    )
+    _take_up_dropped(consumer_group, record)
+    lost = subscribing.lost_before(chain, consumer_group)
     oldest = chain.segment(lost[0]) if lost else None
-    if oldest is not None and oldest.base is not None and not head.dropped_from:
-        head.dropped_from, head.dropped_position = make_offset(oldest.no, 0), oldest.base
-    crossing.move_on(broker, partition, head, crossing.next_no(partition, segment.no))
+    if oldest is not None and oldest.base is not None and not consumer_group.dropped_from:
+        consumer_group.dropped_from, consumer_group.dropped_position = make_offset(oldest.no, 0), oldest.base
+    crossing.move_on(broker, partition, consumer_group, crossing.next_no(partition, segment.no))
 
 
 # ---- the record changes ---------------------------------------------------------------------------------
@@ -345,72 +374,76 @@ def _pass_alone(
 
 def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, chain: Chain) -> None:
     """The chain record changed: stop what is served elsewhere now, and continue with everything else."""
-    for head in list(partition.groups.values()):
-        if head.phase is GroupPhase.LOADING:
-            if head.questions and head.segment_no:
-                questions.answer(broker, partition, head)
+    for consumer_group in list(partition.consumer_groups.values()):
+        if consumer_group.phase is ConsumerGroupPhase.LOADING:
+            if consumer_group.questions and consumer_group.segment_no:
+                questions.answer(broker, partition, consumer_group)
             continue
-        segment = chain.segment(head.segment_no)
-        if segment is None or segment.server != broker.member or segment.server_epoch != head.server_epoch:
-            _revoke(broker, partition, head, segment)
+        segment = chain.segment(consumer_group.segment_no)
+        if segment is None or segment.server != broker.member or segment.server_epoch != consumer_group.server_epoch:
+            _revoke(broker, partition, consumer_group, segment)
             continue
-        subscribing.tell_new_gaps(broker, partition, head, known)
-        _expect_only_eligible(broker, partition, head, segment)
-        if head.phase is GroupPhase.SERVING and set(segment.eligible) - set(head.eligible):
-            cursors.sync(broker, partition, head)  # a new eligible member must have the newest control record
-        if head.group in partition.groups:
-            progress.retry(broker, partition, head.segment_no)
+        subscribing.tell_new_gaps(broker, partition, consumer_group, known)
+        _expect_only_eligible(broker, partition, consumer_group, segment)
+        if consumer_group.phase is ConsumerGroupPhase.SERVING and set(segment.eligible) - set(consumer_group.eligible):
+            cursors.replicate(
+                broker, partition, consumer_group
+            )  # a new eligible member must have the newest control record
+        if consumer_group.name in partition.consumer_groups:
+            progress.retry(broker, partition, consumer_group.segment_no)
 
 
-def _expect_only_eligible(broker: BrokerState, partition: Partition, head: GroupHead, segment: Segment) -> None:
+def _expect_only_eligible(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment
+) -> None:
     """Let control records wait no longer for members that are not eligible any more."""
-    for serial in list(head.syncs):
-        sync = head.syncs.get(serial)
-        if sync is None:
+    for serial in list(consumer_group.replications):
+        replication = consumer_group.replications.get(serial)
+        if replication is None:
             continue
         joining = partition.rights[segment.no].joining if segment.no in partition.rights else ()
-        for member in list(sync.waiting):
+        for member in list(replication.waiting):
             if member != broker.member and member not in segment.eligible and member not in joining:
-                del sync.waiting[member]
-        progress.finish_sync(broker, partition, head, serial)
+                del replication.waiting[member]
+        progress.finish_replication(broker, partition, consumer_group, serial)
 
 
-def _revoke(broker: BrokerState, partition: Partition, head: GroupHead, segment: Segment | None) -> None:
+def _revoke(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment | None) -> None:
     """Stop serving in this server epoch. If this member is still the server, it finds the place of the cursor anew."""
     mine = segment is not None and segment.server == broker.member
     if not mine:
-        error = errors.NotServingError(f"another broker serves segment {head.segment_no} now")
-        for consumer in head.consumers:
+        error = errors.NotServingError(f"another broker serves segment {consumer_group.segment_no} now")
+        for consumer in consumer_group.consumers:
             tell(broker, consumer, Revoked(error))
-        head.consumers = []
-        delivery_attempts.forget(partition, head.group)
-    if head.phase is GroupPhase.CROSSING:
-        head.crossing_serial = 0
-    head.look_again()
-    if head.consumers or head.questions or head.operations:
-        read_cursor(broker, partition, head)
+        consumer_group.consumers = []
+        delivery_attempts.forget(partition, consumer_group.name)
+    if consumer_group.phase is ConsumerGroupPhase.CROSSING:
+        consumer_group.crossing_serial = 0
+    consumer_group.look_again()
+    if consumer_group.consumers or consumer_group.questions or consumer_group.operations:
+        read_cursor(broker, partition, consumer_group)
     else:
-        partition.groups = drop(partition.groups, head.group)
+        partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> None:
     """A read of the chain ended: continue with each consumer group that waited for it."""
-    for head in list(partition.groups.values()):
-        if head.phase is GroupPhase.SERVING:
-            progress.retry(broker, partition, head.segment_no)
-        if failed or head.crossing_serial or head.group not in partition.groups:
+    for consumer_group in list(partition.consumer_groups.values()):
+        if consumer_group.phase is ConsumerGroupPhase.SERVING:
+            progress.retry(broker, partition, consumer_group.segment_no)
+        if failed or consumer_group.crossing_serial or consumer_group.name not in partition.consumer_groups:
             continue
-        if head.operations or head.phase is GroupPhase.LOADING:
-            read_cursor(broker, partition, head)
+        if consumer_group.operations or consumer_group.phase is ConsumerGroupPhase.LOADING:
+            read_cursor(broker, partition, consumer_group)
 
 
 def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
     """The coordinator takes writes again: try again to cross, or to place consumer groups."""
-    for head in list(partition.groups.values()):
-        if head.phase is GroupPhase.SERVING:
-            progress.retry(broker, partition, head.segment_no)
-        elif head.phase is GroupPhase.LOADING and head.crossing_serial == 0:
-            read_cursor(broker, partition, head)
+    for consumer_group in list(partition.consumer_groups.values()):
+        if consumer_group.phase is ConsumerGroupPhase.SERVING:
+            progress.retry(broker, partition, consumer_group.segment_no)
+        elif consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.crossing_serial == 0:
+            read_cursor(broker, partition, consumer_group)
 
 
 def on_caught_up(broker: BrokerState, partition: Partition) -> None:
@@ -423,29 +456,31 @@ def on_caught_up(broker: BrokerState, partition: Partition) -> None:
       3. The rebuild writes that the cursor is in segment 8. This member serves segment 2 for ever.
     So this happens after each rebuild, also if this member has not noticed a loss.
     """
-    for head in list(partition.groups.values()):
-        head.cursor_revision = 0  # the revisions may count from a lower one on
-        if head.phase is not GroupPhase.LOADING:
-            segment = partition.chain.segment(head.segment_no) if partition.chain is not None else None
-            _revoke(broker, partition, head, segment)
+    for consumer_group in list(partition.consumer_groups.values()):
+        consumer_group.cursor_revision = 0  # the revisions may count from a lower one on
+        if consumer_group.phase is not ConsumerGroupPhase.LOADING:
+            segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
+            _revoke(broker, partition, consumer_group, segment)
 
 
-def _refuse(broker: BrokerState, partition: Partition, head: GroupHead, refusal: errors.SeriatimError) -> None:
+def _refuse(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, refusal: errors.SeriatimError
+) -> None:
     """Refuse everything that waits for a consumer group that cannot be served."""
-    for consumer in head.consumers:
+    for consumer in consumer_group.consumers:
         tell(broker, consumer, SubscriptionRefused(refusal, 0, ""))
-    head.consumers = []
-    operations.fail(broker, head, refusal)
-    questions.fail(broker, partition, head, refusal)
-    forget_if_unused(partition, head)
+    consumer_group.consumers = []
+    operations.fail(broker, consumer_group, refusal)
+    questions.fail(broker, partition, consumer_group, refusal)
+    forget_if_unused(partition, consumer_group)
 
 
 def on_no_partition(broker: BrokerState, partition: Partition) -> None:
     """The partition does not exist, or no longer: refuse everything that waits for its consumer groups."""
     error = errors.UnknownTopicError(f"there is no partition {partition.id}")
-    for head in list(partition.groups.values()):
-        for consumer in head.consumers:
+    for consumer_group in list(partition.consumer_groups.values()):
+        for consumer in consumer_group.consumers:
             tell(broker, consumer, SubscriptionRefused(error, 0, ""))
-        questions.fail(broker, partition, head, error)
-        operations.fail(broker, head, error)
-    partition.groups = partition.given = NOTHING
+        questions.fail(broker, partition, consumer_group, error)
+        operations.fail(broker, consumer_group, error)
+    partition.consumer_groups = partition.given = NOTHING

@@ -14,12 +14,12 @@ from typing import Final
 from seriatim_api import errors
 
 from ..state.broker import BrokerState
-from ..state.consumers import GroupHead, GroupPhase
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import Revoked
 from ..values.kinds import TimerKind
 from . import subscribing
-from .head import tell
+from .consumer_group import tell
 
 ROUNDS: Final = 2
 """So many checks in a row must find the consumer silent, because a broker that was frozen first has to read heartbeats
@@ -28,25 +28,30 @@ that came meanwhile."""
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """Check whether the active consumer is silent, as long as a standby is there."""
-    head = partition.groups.get(group)
-    if head is None or head.phase is not GroupPhase.SERVING or head.active is None or len(head.consumers) < 2:
+    consumer_group = partition.consumer_groups.get(group)
+    if (
+        consumer_group is None
+        or consumer_group.phase is not ConsumerGroupPhase.SERVING
+        or consumer_group.active is None
+        or len(consumer_group.consumers) < 2
+    ):
         return
     broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, group)
-    others = [consumer for consumer in head.consumers if consumer is not head.active]
-    if not broker.streams.is_silent(head.active.stream, broker.now.mono_us) or all(
+    others = [consumer for consumer in consumer_group.consumers if consumer is not consumer_group.active]
+    if not broker.streams.is_silent(consumer_group.active.stream, broker.now.mono_us) or all(
         broker.streams.is_silent(consumer.stream, broker.now.mono_us) for consumer in others
     ):
-        head.silent_rounds = 0
+        consumer_group.silent_rounds = 0
         return
-    head.silent_rounds += 1
-    if head.silent_rounds >= ROUNDS:
-        _give_way(broker, partition, head)
+    consumer_group.silent_rounds += 1
+    if consumer_group.silent_rounds >= ROUNDS:
+        _give_way(broker, partition, consumer_group)
 
 
-def _give_way(broker: BrokerState, partition: Partition, head: GroupHead) -> None:
-    silent = head.active
+def _give_way(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    silent = consumer_group.active
     assert silent is not None
-    broker.out.note("silent consumer", partition.id, group=head.group, consumer=silent.name)
+    broker.out.note("silent consumer", partition.id, group=consumer_group.name, consumer=silent.name)
     tell(
         broker,
         silent,

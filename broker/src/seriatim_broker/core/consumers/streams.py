@@ -66,10 +66,10 @@ def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) ->
     subscriptions = broker.streams.subscriptions.get(event.stream, {})
     for subscription, partition in list(subscriptions.items()):
         known = partitions.get(partition)
-        head = None if known is None else subscribing.head_with(known, event.stream, subscription)
-        if known is None or head is None:
+        consumer_group = None if known is None else subscribing.consumer_group_with(known, event.stream, subscription)
+        if known is None or consumer_group is None:
             del subscriptions[subscription]  # its segment has ended, or the grant was revoked; the consumer knows
-        elif not subscribing.is_served(broker, known, head):
+        elif not subscribing.is_served(broker, known, consumer_group):
             unserved.append(subscription)
     broker.out.emit(Deliver(event.stream, 0, Pong(event.number, tuple(unserved))))
 

@@ -6,7 +6,7 @@ from seriatim_api import errors
 
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import Consumer, GroupHead, GroupPhase
+from ..state.consumers import Consumer, ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.effects import Gap, Joined, Revoked
@@ -14,7 +14,7 @@ from ..values.events import ConsumerJoin
 from ..values.kinds import TimerKind
 from ..values.segment import SegmentState
 from . import cursors, delivery, delivery_attempts
-from .head import forget_if_unused, head_of, read_cursor, tell
+from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 LOOKED_BACK_MAX = 100
 """At most so many segments before the first message are checked for gaps that the consumer must be told of."""
@@ -25,17 +25,17 @@ TOKEN_COUNTER_BITS = 24
 
 def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
     """A consumer joins: it becomes active if it is the first, else it stands by."""
-    head = head_of(broker, partition, event.group, event.start)
-    for consumer in head.consumers:
+    consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start)
+    for consumer in consumer_group.consumers:
         if consumer.name == event.consumer:  # it came back before this broker noticed the end of its old stream
             tell(broker, consumer, Revoked(errors.NotActiveError("the consumer has joined again on another stream")))
             leave(broker, partition, consumer.stream, consumer.subscription)
-            head = head_of(broker, partition, event.group, event.start)
+            consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start)
             break
     consumer = Consumer(event)
-    is_first = not head.consumers
-    head.consumers.append(consumer)
-    if head.phase is not GroupPhase.SERVING:
+    is_first = not consumer_group.consumers
+    consumer_group.consumers.append(consumer)
+    if consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return
     if is_first:
         # Rule `first-reads` (I2, I9): if a consumer group had no consumers, its server reads the cursor again. Without
@@ -43,61 +43,67 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         # group is deleted, and made again by another server. 3. A consumer joins here, and is given messages in the
         # group epoch of the deleted consumer group. 4. The crossing finds another cursor, and all messages are given
         # again without a flag.
-        head.look_again()
-        read_cursor(broker, partition, head)
+        consumer_group.look_again()
+        read_cursor(broker, partition, consumer_group)
         return
-    if head.active is None:
-        activate(broker, partition, head, consumer)
+    if consumer_group.active is None:
+        activate(broker, partition, consumer_group, consumer)
     else:
-        stand_by(broker, head, consumer)
-        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, head.group)
+        stand_by(broker, consumer_group, consumer)
+        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
 
 
-def head_with(partition: Partition, stream: int, subscription: int) -> GroupHead | None:
+def consumer_group_with(partition: Partition, stream: int, subscription: int) -> ConsumerGroup | None:
     """The consumer group of a subscription; None if the subscription has ended."""
-    for head in partition.groups.values():
-        for consumer in head.consumers:
+    for consumer_group in partition.consumer_groups.values():
+        for consumer in consumer_group.consumers:
             if (consumer.stream, consumer.subscription) == (stream, subscription):
-                return head
+                return consumer_group
     return None
 
 
-def is_served(broker: BrokerState, partition: Partition, head: GroupHead) -> bool:
+def is_served(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
     """Whether this member may deliver to the consumer group at this moment. Then no other member may."""
-    return head.phase is not GroupPhase.LOADING and right.may_deliver(broker, partition, head.segment_no)
+    return consumer_group.phase is not ConsumerGroupPhase.LOADING and right.may_deliver(
+        broker, partition, consumer_group.segment_no
+    )
 
 
-def activate(broker: BrokerState, partition: Partition, head: GroupHead, consumer: Consumer) -> None:
+def activate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
     """Give a consumer the exclusive grant, from the first message that is not acknowledged."""
-    head.active = consumer
-    head.silent_rounds = 0
-    if len(head.consumers) > 1:
-        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, head.group)
+    consumer_group.active = consumer
+    consumer_group.silent_rounds = 0
+    if len(consumer_group.consumers) > 1:
+        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
     broker.streams.tokens += 1  # `tokens` counts over the member run: no token comes twice in one server epoch
-    head.token = head.server_epoch << TOKEN_COUNTER_BITS | broker.streams.tokens % (1 << TOKEN_COUNTER_BITS)
-    head.delivered = head.acked
-    head.held_back = ()
-    head.reading = 0
-    delivery_attempts.begin_grant(head)
-    tell(broker, consumer, _joined(head, active=True))
-    for no in lost_before(partition.chain, head):
+    consumer_group.token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.tokens % (
+        1 << TOKEN_COUNTER_BITS
+    )
+    consumer_group.delivered = consumer_group.acked
+    consumer_group.held_back = ()
+    consumer_group.reading = 0
+    delivery_attempts.begin_grant(consumer_group)
+    tell(broker, consumer, _joined(consumer_group, active=True))
+    for no in lost_before(partition.chain, consumer_group):
         tell(broker, consumer, Gap(no, 0, "declared lost"))
-    if head.dropped_from and partition.logs[head.segment_no].start <= head.delivered:
-        delivery.tell_dropped(broker, partition, head, head.delivered)
-    delivery.pump_group(broker, partition, head)
+    if consumer_group.dropped_from and partition.logs[consumer_group.segment_no].start <= consumer_group.delivered:
+        delivery.tell_dropped(broker, partition, consumer_group, consumer_group.delivered)
+    delivery.pump_consumer_group(broker, partition, consumer_group)
 
 
-def tell_new_gaps(broker: BrokerState, partition: Partition, head: GroupHead, known: Chain | None) -> None:
+def tell_new_gaps(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, known: Chain | None
+) -> None:
     """A new chain record says that segments before the cursor are lost: tell the active consumer of each new gap."""
-    if head.active is None:
+    if consumer_group.active is None:
         return
-    told = lost_before(known, head)
-    for no in lost_before(partition.chain, head):
+    told = lost_before(known, consumer_group)
+    for no in lost_before(partition.chain, consumer_group):
         if no not in told:
-            tell(broker, head.active, Gap(no, 0, "declared lost"))
+            tell(broker, consumer_group.active, Gap(no, 0, "declared lost"))
 
 
-def lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
+def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
     """The lost segments just before the first message of the consumer group here. This server must tell of these gaps.
 
     Empty segments between them and this one are passed over. Without that (I1):
@@ -106,9 +112,9 @@ def lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
       3. The next server finds an empty segment before its own. So no server tells the consumer group of the gap.
     """
     lost: list[int] = []
-    if chain is None or head.acked:
+    if chain is None or consumer_group.acked:
         return lost
-    no = head.segment_no
+    no = consumer_group.segment_no
     for _ in range(LOOKED_BACK_MAX):
         segment = chain.before(no)
         if segment is None or not segment.is_settled or (segment.state is not SegmentState.LOST and segment.sealed_len):
@@ -119,42 +125,46 @@ def lost_before(chain: Chain | None, head: GroupHead) -> list[int]:
     return lost[::-1]
 
 
-def stand_by(broker: BrokerState, head: GroupHead, consumer: Consumer) -> None:
+def stand_by(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
     """Tell a consumer that it is a standby."""
-    tell(broker, consumer, _joined(head, active=False))
+    tell(broker, consumer, _joined(consumer_group, active=False))
 
 
-def _joined(head: GroupHead, active: bool) -> Joined:
-    token = head.token if active else 0
-    assert head.cursor is not None
+def _joined(consumer_group: ConsumerGroup, active: bool) -> Joined:
+    token = consumer_group.token if active else 0
+    assert consumer_group.cursor is not None
     return Joined(
         active,
-        head.segment_no,
-        head.acked,
+        consumer_group.segment_no,
+        consumer_group.acked,
         token,
-        head.group_epoch,
-        head.server_epoch,
-        head.cursor.paused,
-        head.cursor.begun_by,
+        consumer_group.group_epoch,
+        consumer_group.server_epoch,
+        consumer_group.cursor.paused,
+        consumer_group.cursor.begun_by,
     )
 
 
 def leave(broker: BrokerState, partition: Partition, stream: int, subscription: int | None) -> None:
     """A subscription is gone, or all of a stream: if its consumer was active, the next standby becomes active."""
-    for head in list(partition.groups.values()):
+    for consumer_group in list(partition.consumer_groups.values()):
         gone = [
             consumer
-            for consumer in head.consumers
+            for consumer in consumer_group.consumers
             if consumer.stream == stream and subscription in (None, consumer.subscription)
         ]
         if not gone:
             continue
-        head.consumers = [consumer for consumer in head.consumers if consumer not in gone]
-        if head.active in gone:
-            if head.dirty and head.phase is GroupPhase.SERVING:
-                cursors.sync(broker, partition, head)
-            head.active = None
-            if head.consumers and head.phase is GroupPhase.SERVING:
-                heard = (row for row in head.consumers if not broker.streams.is_silent(row.stream, broker.now.mono_us))
-                activate(broker, partition, head, next(heard, head.consumers[0]))
-        forget_if_unused(partition, head)
+        consumer_group.consumers = [consumer for consumer in consumer_group.consumers if consumer not in gone]
+        if consumer_group.active in gone:
+            if consumer_group.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
+                cursors.replicate(broker, partition, consumer_group)
+            consumer_group.active = None
+            if consumer_group.consumers and consumer_group.phase is ConsumerGroupPhase.SERVING:
+                heard = (
+                    row
+                    for row in consumer_group.consumers
+                    if not broker.streams.is_silent(row.stream, broker.now.mono_us)
+                )
+                activate(broker, partition, consumer_group, next(heard, consumer_group.consumers[0]))
+        forget_if_unused(partition, consumer_group)

@@ -33,17 +33,17 @@ TARGETS_TRIED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class OpenSegment:
     """A partition's open segment, with what its master takes, in bytes a second (and a cost for each batch)."""
 
     partition: PartitionId
-    group: str
+    broker_group: str
     master: str
     load: float
 
 
 @dataclass(frozen=True, slots=True)
-class GroupShare:
+class BrokerGroupShare:
     """A whole, active broker group that is steady: the names of its members, and its share of the load."""
 
     name: str
@@ -55,8 +55,8 @@ class GroupShare:
 class Move:
     """A planned switch: the open segment goes to that broker group, under that master."""
 
-    head: Head
-    to_group: str
+    open_segment: OpenSegment
+    to_broker_group: str
     to_master: str
 
 
@@ -79,51 +79,62 @@ class Limits:
 
 
 def plan(
-    heads: Iterable[Head], groups: Iterable[GroupShare], limits: Limits, barred: Collection[PartitionId] = ()
+    open_segments: Iterable[OpenSegment],
+    groups: Iterable[BrokerGroupShare],
+    limits: Limits,
+    barred: Collection[PartitionId] = (),
 ) -> list[Move]:
     """The moves, the most useful ones first.
 
     Args:
-        heads: The open segments with traffic. Those on other broker groups than the given ones stay.
+        open_segments: The open segments with traffic. Those on other broker groups than the given ones stay.
         groups: The broker groups that may give and take open segments.
         limits: When to begin, and when to end.
         barred: Partitions that were moved recently. They stay.
     """
     shares = {group.name: group for group in groups}
-    standing = {head.partition: head for head in heads if head.group in shares}
+    standing = {
+        open_segment.partition: open_segment for open_segment in open_segments if open_segment.broker_group in shares
+    }
     moves: dict[PartitionId, Move] = {}
-    _spread_groups(standing, shares, limits, barred, moves)
+    _spread_broker_groups(standing, shares, limits, barred, moves)
     for name in sorted(shares):
         _spread_masters(standing, shares[name], limits, barred, moves)
     return list(moves.values())
 
 
-def after(heads: Iterable[Head], moves: Iterable[Move]) -> list[Head]:
+def after(open_segments: Iterable[OpenSegment], moves: Iterable[Move]) -> list[OpenSegment]:
     """The open segments as they are once the moves are made."""
-    moved = {move.head.partition: move for move in moves}
+    moved = {move.open_segment.partition: move for move in moves}
     return [
-        replace(head, group=moved[head.partition].to_group, master=moved[head.partition].to_master)
-        if head.partition in moved
-        else head
-        for head in heads
+        replace(
+            open_segment,
+            broker_group=moved[open_segment.partition].to_broker_group,
+            master=moved[open_segment.partition].to_master,
+        )
+        if open_segment.partition in moved
+        else open_segment
+        for open_segment in open_segments
     ]
 
 
-def group_loads(heads: Iterable[Head], shares: Mapping[str, GroupShare]) -> dict[str, float]:
+def broker_group_loads(
+    open_segments: Iterable[OpenSegment], shares: Mapping[str, BrokerGroupShare]
+) -> dict[str, float]:
     """The load of each broker group, divided by its weight."""
     loads = dict.fromkeys(shares, 0.0)
-    for head in heads:
-        if head.group in loads:
-            loads[head.group] += head.load / shares[head.group].weight
+    for open_segment in open_segments:
+        if open_segment.broker_group in loads:
+            loads[open_segment.broker_group] += open_segment.load / shares[open_segment.broker_group].weight
     return loads
 
 
-def master_loads(heads: Iterable[Head], brokers: Sequence[str]) -> dict[str, float]:
+def master_loads(open_segments: Iterable[OpenSegment], brokers: Sequence[str]) -> dict[str, float]:
     """The load of each broker as a master."""
     loads = dict.fromkeys(brokers, 0.0)
-    for head in heads:
-        if head.master in loads:
-            loads[head.master] += head.load
+    for open_segment in open_segments:
+        if open_segment.master in loads:
+            loads[open_segment.master] += open_segment.load
     return loads
 
 
@@ -135,51 +146,51 @@ def excess(loads: Mapping[str, float], mean: float) -> float:
 # ---- groups, then the masters of each -------------------------------------------------------------------
 
 
-def _spread_groups(
-    standing: dict[PartitionId, Head],
-    shares: Mapping[str, GroupShare],
+def _spread_broker_groups(
+    standing: dict[PartitionId, OpenSegment],
+    shares: Mapping[str, BrokerGroupShare],
     limits: Limits,
     barred: Collection[PartitionId],
     moves: dict[PartitionId, Move],
 ) -> None:
     weights = {name: share.weight for name, share in shares.items()}
-    spreading = _Spreading(group_loads(standing.values(), shares), weights)
+    spreading = _Spreading(broker_group_loads(standing.values(), shares), weights)
     if not spreading.is_due(limits, limits.floor):
         return
-    at: dict[str, list[Head]] = {name: [] for name in shares}
-    for head in standing.values():
-        if head.partition not in barred:
-            at[head.group].append(head)
+    at: dict[str, list[OpenSegment]] = {name: [] for name in shares}
+    for open_segment in standing.values():
+        if open_segment.partition not in barred:
+            at[open_segment.broker_group].append(open_segment)
     while len(moves) < MOVES_MAX and (found := spreading.best_move(at, limits.end)) is not None:
-        head, name = found
+        open_segment, name = found
         masters = master_loads(standing.values(), shares[name].brokers)
         target = min(masters, key=lambda broker: (masters[broker], broker))
-        at[head.group].remove(head)
-        moves[head.partition] = Move(head, name, target)
-        standing[head.partition] = replace(head, group=name, master=target)
+        at[open_segment.broker_group].remove(open_segment)
+        moves[open_segment.partition] = Move(open_segment, name, target)
+        standing[open_segment.partition] = replace(open_segment, broker_group=name, master=target)
 
 
 def _spread_masters(
-    standing: dict[PartitionId, Head],
-    share: GroupShare,
+    standing: dict[PartitionId, OpenSegment],
+    share: BrokerGroupShare,
     limits: Limits,
     barred: Collection[PartitionId],
     moves: dict[PartitionId, Move],
 ) -> None:
     """Plan moves between the masters of one broker group. Open segments that already have a move get no second one."""
-    own = [head for head in standing.values() if head.group == share.name]
+    own = [open_segment for open_segment in standing.values() if open_segment.broker_group == share.name]
     spreading = _Spreading(master_loads(own, share.brokers), dict.fromkeys(share.brokers, 1.0))
     if not spreading.is_due(limits, limits.floor / len(share.brokers)):
         return
-    at: dict[str, list[Head]] = {broker: [] for broker in share.brokers}
-    for head in own:
-        if head.master in at and head.partition not in barred and head.partition not in moves:
-            at[head.master].append(head)
+    at: dict[str, list[OpenSegment]] = {broker: [] for broker in share.brokers}
+    for open_segment in own:
+        if open_segment.master in at and open_segment.partition not in barred and open_segment.partition not in moves:
+            at[open_segment.master].append(open_segment)
     while len(moves) < MOVES_MAX and (found := spreading.best_move(at, limits.end)) is not None:
-        head, broker = found
-        at[head.master].remove(head)
-        moves[head.partition] = Move(head, share.name, broker)
-        standing[head.partition] = replace(head, master=broker)
+        open_segment, broker = found
+        at[open_segment.master].remove(open_segment)
+        moves[open_segment.partition] = Move(open_segment, share.name, broker)
+        standing[open_segment.partition] = replace(open_segment, master=broker)
 
 
 class _Spreading:
@@ -195,7 +206,7 @@ class _Spreading:
         """Whether the highest load is high enough to begin."""
         return len(self._loads) > 1 and self._mean > floor and excess(self._loads, self._mean) > limits.begin
 
-    def best_move(self, at: Mapping[str, Sequence[Head]], end: float) -> tuple[Head, str] | None:
+    def best_move(self, at: Mapping[str, Sequence[OpenSegment]], end: float) -> tuple[OpenSegment, str] | None:
         """Find the move that lowers the highest load most, and count it as made; None if no move helps or is needed."""
         while True:
             high = [name for name in self._loads if name not in self._stuck]
@@ -204,20 +215,28 @@ class _Spreading:
                 return None
             low = nsmallest(TARGETS_TRIED, self._loads, key=lambda name: (self._loads[name], name))
             options = [
-                (max(self._without(head, source), self._with(head, target)), head.partition, head, target)
+                (
+                    max(self._without(open_segment, source), self._with(open_segment, target)),
+                    open_segment.partition,
+                    open_segment,
+                    target,
+                )
                 for target in low
                 if target != source
-                for head in at[source]
+                for open_segment in at[source]
             ]
             best = min(options, key=lambda option: option[:2], default=None)
             if best is not None and best[0] <= self._loads[source] - GAIN_MIN * self._mean:
-                _, _, head, target = best
-                self._loads[source], self._loads[target] = self._without(head, source), self._with(head, target)
-                return head, target
+                _, _, open_segment, target = best
+                self._loads[source], self._loads[target] = (
+                    self._without(open_segment, source),
+                    self._with(open_segment, target),
+                )
+                return open_segment, target
             self._stuck.add(source)
 
-    def _without(self, head: Head, name: str) -> float:
-        return self._loads[name] - head.load / self._weights[name]
+    def _without(self, open_segment: OpenSegment, name: str) -> float:
+        return self._loads[name] - open_segment.load / self._weights[name]
 
-    def _with(self, head: Head, name: str) -> float:
-        return self._loads[name] + head.load / self._weights[name]
+    def _with(self, open_segment: OpenSegment, name: str) -> float:
+        return self._loads[name] + open_segment.load / self._weights[name]

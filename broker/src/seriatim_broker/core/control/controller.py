@@ -25,26 +25,26 @@ class MemberView:
     """
 
     member: MemberId
-    group: str
+    broker_group: str
     admitted: bool
     is_live: bool
     is_certified: bool
 
 
-def lost_groups(members: Iterable[MemberView]) -> frozenset[str]:
+def lost_broker_groups(members: Iterable[MemberView]) -> frozenset[str]:
     """The broker groups of which no member runs: each is certified dead, or neither live nor linked."""
     running: dict[str, bool] = {}
     for view in members:
         if view.admitted:
             runs = view.is_live and not view.is_certified
-            running[view.group] = running.get(view.group, False) or runs
+            running[view.broker_group] = running.get(view.broker_group, False) or runs
     return frozenset(group for group, any_runs in running.items() if not any_runs)
 
 
 def switch_away(chain: Chain, lost: Set[str]) -> SwitchAwayFrom | None:
     """The event for a partition whose open segment is on a lost broker group; else None."""
     segment = chain.open_segment
-    return SwitchAwayFrom(chain.partition, segment.no) if segment.group in lost else None
+    return SwitchAwayFrom(chain.partition, segment.no) if segment.broker_group in lost else None
 
 
 def plan_heals(
@@ -70,7 +70,7 @@ def plan_heals(
         if not left or len(left) >= min_copies:
             continue
         replaced = next((member for member in segment.members if member in dead), None)
-        candidates = _candidates(segment.group, set(segment.members), live)
+        candidates = _candidates(segment.broker_group, set(segment.members), live)
         member = healer(chain.partition, segment.no, candidates)
         if member is not None:
             heals.append(Heal(chain.partition, segment.no, member, replaced))

@@ -23,7 +23,7 @@ from ..values.kinds import SwitchReason, TimerKind, WriteOwner
 from ..values.segment import Segment, SegmentState
 
 
-def move_head(broker: BrokerState, partition: Partition, no: int) -> None:
+def move_open_segment(broker: BrokerState, partition: Partition, no: int) -> None:
     """Begin a planned switch of the open segment, if this is its master and a broker group can take it."""
     chain = partition.chain
     log = partition.open_log()

@@ -27,7 +27,8 @@ class Around:
         is_there: Whether a member is admitted and runs, as far as is known.
         is_replaced: Whether the slot of a member has another disk, or none: the member never comes back.
         takers: Live brokers of broker groups that are not closed. New copies go to them.
-        has_whole_group: Whether a broker group that is not closed is whole. Open segments go to such a broker group.
+        has_whole_broker_group: Whether a broker group that is not closed is whole. Open segments go to such a
+            one.
         min_copies: The number of whole copies that a segment needs.
     """
 
@@ -36,7 +37,7 @@ class Around:
     is_there: Callable[[MemberId], bool]
     is_replaced: Callable[[MemberId], bool]
     takers: Set[str]
-    has_whole_group: bool
+    has_whole_broker_group: bool
     min_copies: int
 
 
@@ -47,7 +48,7 @@ def obstacles(chain: Chain, around: Around) -> Iterator[tuple[Segment, str]]:
     """
     for segment in chain.segments:
         if segment.state is SegmentState.OPEN:
-            text = _head(segment, around) if segment.group in around.closed else ""
+            text = _open_segment(segment, around) if segment.broker_group in around.closed else ""
         elif any(map(around.is_leaving, holders(segment))):
             text = _unsettled(segment, around) if segment.state is SegmentState.UNSETTLED else _sealed(segment, around)
         else:
@@ -56,12 +57,12 @@ def obstacles(chain: Chain, around: Around) -> Iterator[tuple[Segment, str]]:
             yield segment, f"segment {segment.no} of {chain.topic}, partition {chain.number}, {text}"
 
 
-def _head(segment: Segment, around: Around) -> str:
+def _open_segment(segment: Segment, around: Around) -> str:
     if not any(map(around.is_there, segment.members)):
         back = _who_may_return(segment.members, around)
         proof = f"a person must say that {segment.master.broker} has ended (declare-dead)"
         return f"is open and none of its brokers is live: {f'{back} must come back, or ' if back else ''}{proof}"
-    return "" if around.has_whole_group else "is open, and no other group is whole and takes open segments"
+    return "" if around.has_whole_broker_group else "is open, and no other group is whole and takes open segments"
 
 
 def _unsettled(segment: Segment, around: Around) -> str:

@@ -7,7 +7,7 @@ from seriatim_api.ids import MemberId
 from ..copies import copying
 from ..state.broker import BrokerState
 from ..state.partition import Partition
-from ..values.events import Heal, MoveHead, Release
+from ..values.events import Heal, MoveOpenSegment, Release
 from ..values.messages import HealRequest, MoveRequest, ReleaseRequest
 from . import leaving
 
@@ -27,17 +27,17 @@ def on_heal_request(broker: BrokerState, partition: Partition, sender: MemberId,
     copying.heal(broker, partition, message.segment_no, message.replaces)
 
 
-def on_move(broker: BrokerState, partition: Partition, event: MoveHead) -> None:
+def on_move(broker: BrokerState, partition: Partition, event: MoveOpenSegment) -> None:
     """The controller asks the master to move the open segment to another broker group."""
     if event.master == broker.member:
-        leaving.move_head(broker, partition, event.segment_no)
+        leaving.move_open_segment(broker, partition, event.segment_no)
     else:
         broker.send(event.master, MoveRequest(event.partition, event.segment_no))
 
 
 def on_move_request(broker: BrokerState, partition: Partition, sender: MemberId, message: MoveRequest) -> None:
     """Another broker passes on that this master is to move the open segment."""
-    leaving.move_head(broker, partition, message.segment_no)
+    leaving.move_open_segment(broker, partition, message.segment_no)
 
 
 def on_release(broker: BrokerState, partition: Partition, event: Release) -> None:

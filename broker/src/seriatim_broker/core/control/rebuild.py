@@ -72,8 +72,8 @@ def _conflict(one: Chain, other: Chain) -> str:
         theirs = other.segment(mine.no)
         if theirs is None or theirs is mine:
             continue
-        if theirs.attempt != mine.attempt:
-            return f"segment {mine.no} was opened twice, on {mine.group} and on {theirs.group}"
+        if theirs.switch_attempt != mine.switch_attempt:
+            return f"segment {mine.no} was opened twice, on {mine.broker_group} and on {theirs.broker_group}"
         if None not in (mine.sealed_len, theirs.sealed_len) and mine.sealed_len != theirs.sealed_len:
             return f"segment {mine.no} was sealed twice, at {mine.sealed_len} and at {theirs.sealed_len}"
     return ""

@@ -72,7 +72,7 @@ class Reader(NamedTuple):
     `is_served`: whether a broker serves it. If not, it is an external group, which reports how far it has read.
     """
 
-    group: str
+    consumer_group: str
     segment_no: int
     acked: int
     is_served: bool = True
@@ -175,7 +175,7 @@ def to_pass(chain: Chain, readers: Iterable[Reader]) -> list[tuple[int, str]]:
     for reader in (reader for reader in readers if reader.is_served):
         segment = chain.segment(reader.segment_no)
         if segment is not None and (segment.is_stub or segment.state is SegmentState.LOST):
-            found.append((segment.no, reader.group))
+            found.append((segment.no, reader.consumer_group))
     return found
 
 
@@ -227,7 +227,8 @@ def _led(partition: Partition) -> Led | None:
     if partition.chain is None or log is None or not log.active or not log.unbroken:
         return None
     acked = tuple(
-        (cursor.group, cursor.group_epoch, cursor.segment_no, cursor.acked) for cursor in partition.cursors.values()
+        (cursor.consumer_group, cursor.group_epoch, cursor.segment_no, cursor.acked)
+        for cursor in partition.cursors.values()
     )
     return Led(partition.id, partition.chain, log.flushed, log.size_at(log.flushed), acked)
 

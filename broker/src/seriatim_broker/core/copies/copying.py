@@ -111,7 +111,7 @@ def _begin_log(broker: BrokerState, partition: Partition, segment: Segment) -> S
     assert partition.chain is not None
     record = LocalSegment(
         segment.no,
-        segment.attempt,
+        segment.switch_attempt,
         segment.members,
         partition.chain.flush,
         segment.incomplete_table,
@@ -135,7 +135,7 @@ def _begin_log(broker: BrokerState, partition: Partition, segment: Segment) -> S
         # a stub has no message to wait for, so it is whole at once and is listed. 2. The process dies before it writes
         # the beginning. 3. The record names a copy that is not there.
         broker.out.write(TrimLog(partition.id, segment.no, segment.start, segment.begin.size_bytes))
-        broker.out.when_durable(LogDurable(partition.id, log.no, log.tail, log.generation))
+        broker.out.when_durable(LogDurable(partition.id, log.no, log.tail, log.content_no))
     return log
 
 
@@ -147,7 +147,7 @@ def forget_table(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
     """
     known = [attempt for no, attempt in partition.preparations if no == log.no]
     if log.opened_with is not None:
-        known.append(log.opened_with.attempt)
+        known.append(log.opened_with.switch_attempt)
     log.opened_with = None
     for attempt in known:
         partition.preparations = drop(partition.preparations, (log.no, attempt))
@@ -345,7 +345,15 @@ def _take_table(broker: BrokerState, partition: Partition, log: SegmentLog, tabl
     """Keep the producer table that the segment was opened with where a member that opened the segment keeps it."""
     record = log.record
     preparation = Preparation(
-        record.no, record.attempt, record.members, record.flush, record.incomplete_table, table, None, 0, voided=True
+        record.no,
+        record.switch_attempt,
+        record.members,
+        record.flush,
+        record.incomplete_table,
+        table,
+        None,
+        0,
+        voided=True,
     )
     log.opened_with = preparation
     broker.out.write(PutPreparation(partition.id, preparation))

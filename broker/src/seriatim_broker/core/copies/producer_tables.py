@@ -69,7 +69,7 @@ def let_go(broker: BrokerState, partition: Partition, chain: Chain, segment: Seg
             broker.out.write(PutPreparation(partition.id, log.opened_with))
         return
     log.opened_with = None
-    broker.out.write(DropPreparation(partition.id, segment.no, segment.attempt))
+    broker.out.write(DropPreparation(partition.id, segment.no, segment.switch_attempt))
 
 
 def let_go_around(broker: BrokerState, partition: Partition, chain: Chain, changed: Iterable[Segment]) -> None:

@@ -32,17 +32,17 @@ def on_directory(broker: BrokerState, partitions: Partitions, event: DirectoryCh
       3. The copies of a segment differ, and the members count both processes as one disk.
     """
     directory = broker.directory
-    directory.groups = dict(event.groups)
-    directory.runs = dict(event.runs)
-    registered = (*(member for _, members in event.groups for member in members), *directory.runs)
+    directory.broker_groups = dict(event.broker_groups)
+    directory.member_runs = dict(event.member_runs)
+    registered = (*(member for _, members in event.broker_groups for member in members), *directory.member_runs)
     directory.learn_holders({member.broker: member for member in registered})
     directory.specs = dict(event.specs)
     directory.forms_of_all = event.forms
-    newest = directory.runs.get(broker.member, 0)
-    if newest > broker.run:
-        broker.end_run(
-            f"member run {newest} of {broker.member} has registered, and this is member run {broker.run}: another "
-            "process has started with this directory or a copy of it"
+    newest = directory.member_runs.get(broker.member, 0)
+    if newest > broker.member_run:
+        broker.end_member_run(
+            f"member run {newest} of {broker.member} has registered, and this is member run {broker.member_run}: "
+            "another process has started with this directory or a copy of it"
         )
     links.dismiss(broker, partitions)
     for partition in list(partitions.values()):
@@ -55,17 +55,17 @@ def on_directory(broker: BrokerState, partitions: Partitions, event: DirectoryCh
 def on_certificate_read(broker: BrokerState, partitions: Partitions, event: CertificateRead) -> None:
     """The coordinator answered whether a death certificate of a member run exists."""
     if event.exists:
-        _note_ended(broker, partitions, event.run)
+        _note_ended(broker, partitions, event.member_run)
     partition = partitions.get(event.partition)
     if partition is not None:
-        sealing.on_certificate(broker, partition, event.run, event.exists)
+        sealing.on_certificate(broker, partition, event.member_run, event.exists)
 
 
 def on_certificate_seen(broker: BrokerState, partitions: Partitions, event: CertificateSeen) -> None:
     """A death certificate was written."""
-    _note_ended(broker, partitions, event.run)
+    _note_ended(broker, partitions, event.member_run)
     for partition in list(partitions.values()):
-        right.on_certificate(broker, partition, event.run.member)
+        right.on_certificate(broker, partition, event.member_run.member)
         tries.hurry(broker, partition)
 
 
@@ -79,10 +79,10 @@ def _note_ended(broker: BrokerState, partitions: Partitions, run: RunId) -> None
     """
     ended = broker.directory.ended
     ended[run.member] = max(ended.get(run.member, 0), run.run)
-    if run.member == broker.member and run.run >= broker.run:
-        broker.end_run(
+    if run.member == broker.member and run.run >= broker.member_run:
+        broker.end_member_run(
             f"a death certificate says that member run {run.run} of {run.member} has ended, and this is member run "
-            f"{broker.run}"
+            f"{broker.member_run}"
         )
     links.dismiss(broker, partitions)
 

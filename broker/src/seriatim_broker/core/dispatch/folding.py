@@ -51,9 +51,9 @@ def _move_on(broker: BrokerState, partition: Partition, chain: Chain, cursor: Cu
     """
     following = chain.from_no(cursor.segment_no)
     assert following is not None
-    moved = CursorState(following.no, cursor.group, cursor.group_epoch, 0, 0)
-    partition.cursors = put(partition.cursors, cursor.group, moved)
-    broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.group))
+    moved = CursorState(following.no, cursor.consumer_group, cursor.group_epoch, 0, 0)
+    partition.cursors = put(partition.cursors, cursor.consumer_group, moved)
+    broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
     broker.out.write(PutCursor(partition.id, moved))
 
 
@@ -77,4 +77,4 @@ def _drop(broker: BrokerState, partition: Partition, no: int) -> None:
     del partition.logs[no]
     broker.out.write(DropSegment(partition.id, no))
     if log.opened_with is not None:
-        broker.out.write(DropPreparation(partition.id, no, log.opened_with.attempt))
+        broker.out.write(DropPreparation(partition.id, no, log.opened_with.switch_attempt))

@@ -51,12 +51,12 @@ from ..values.events import (
     CursorRead,
     CursorWritten,
     DeclareGap,
-    DescribeGroup,
+    DescribeConsumerGroup,
     DirectoryChanged,
     DiskRoom,
     DropDeleted,
     DropPartitionData,
-    ForgetGroup,
+    ForgetConsumerGroup,
     FoundDamage,
     Heal,
     LinkDown,
@@ -65,10 +65,10 @@ from ..values.events import (
     ListLed,
     ListLogs,
     LogRead,
-    MoveHead,
-    OperateGroup,
+    MoveOpenSegment,
+    OperateConsumerGroup,
     OwnRecordSeen,
-    PassGroup,
+    PassConsumerGroup,
     PlanSwitch,
     ReadRange,
     Release,
@@ -89,8 +89,7 @@ from ..values.messages import (
     BlockRequest,
     CopyAnswer,
     CopyRequest,
-    CursorSync,
-    CursorSynced,
+    CursorsReplicated,
     EligibleRequest,
     FenceAnswer,
     FenceProgress,
@@ -104,16 +103,17 @@ from ..values.messages import (
     QuiesceAnswer,
     QuiesceRequest,
     ReleaseRequest,
-    ReplicaTail,
     Replicate,
     ReplicateAck,
+    ReplicateCursors,
     ReplicateRefused,
     ReplicateStaged,
-    ResumeReplica,
     StoreTail,
     SuspectTail,
     TableAnswer,
     TableRequest,
+    TailAnswer,
+    TailRequest,
     TailStored,
     TakeOver,
 )
@@ -126,7 +126,9 @@ def _table_answer(broker: BrokerState, partition: Partition, sender: MemberId, m
 
 
 def _pass_request(broker: BrokerState, partition: Partition, sender: MemberId, message: PassRequest) -> None:
-    serving.pass_group(broker, partition, PassGroup(message.partition, message.segment_no, message.group))
+    serving.pass_consumer_group(
+        broker, partition, PassConsumerGroup(message.partition, message.segment_no, message.consumer_group)
+    )
 
 
 def _copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
@@ -138,9 +140,11 @@ def _block_answer(broker: BrokerState, partition: Partition, sender: MemberId, m
     idle_blocks.on_answer(broker, partition, sender, message, preparing.on_prepare)
 
 
-def _cursor_synced(broker: BrokerState, partition: Partition, sender: MemberId, message: CursorSynced) -> None:
-    progress.on_synced(broker, partition, sender, message.segment_no, message.server_epoch, message.serial)
-    eligibility.on_cursor_synced(broker, partition, sender, message)
+def _cursors_replicated(
+    broker: BrokerState, partition: Partition, sender: MemberId, message: CursorsReplicated
+) -> None:
+    progress.on_replicated(broker, partition, sender, message.segment_no, message.server_epoch, message.serial)
+    eligibility.on_cursors_replicated(broker, partition, sender, message)
 
 
 def _take_over(broker: BrokerState, partition: Partition, sender: MemberId, message: TakeOver) -> None:
@@ -268,8 +272,8 @@ EVENTS: dict[type, Handler] = {
     Append: _append,
     ResolveProducer: _at(routes.on_resolve),
     ResolveConsumer: _at(questions.on_resolve),
-    DescribeGroup: _at(questions.on_describe),
-    OperateGroup: _at(operations.ask),
+    DescribeConsumerGroup: _at(questions.on_describe),
+    OperateConsumerGroup: _at(operations.ask),
     SurveyPartition: _at(ranges.survey),
     ReadRange: _at(ranges.read),
     ConsumerJoin: _at(streams.on_join),
@@ -290,10 +294,10 @@ EVENTS: dict[type, Handler] = {
     SwitchAwayFrom: _at(_switch_away),
     DeclareGap: _at(gaps.declare),
     Heal: _at(orders.on_heal),
-    MoveHead: _at(orders.on_move),
+    MoveOpenSegment: _at(orders.on_move),
     Release: _at(orders.on_release),
-    PassGroup: at_known(serving.pass_group),
-    ForgetGroup: at_known(cursors.forget_group),
+    PassConsumerGroup: at_known(serving.pass_consumer_group),
+    ForgetConsumerGroup: at_known(cursors.forget_consumer_group),
     FoundDamage: at_known(_found_damage),
     Trim: at_known(retention.trim),
     AskCopies: lambda broker, known, event: standing.ask(broker, event),
@@ -319,8 +323,8 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     ReplicateStaged: following.on_replicate_staged,
     ReplicateAck: replication.on_replicate_ack,
     ReplicateRefused: replication.on_replicate_refused,
-    ResumeReplica: following.on_resume,
-    ReplicaTail: replication.on_replica_tail,
+    TailRequest: following.on_resume,
+    TailAnswer: replication.on_tail_answer,
     CopyRequest: copying.on_copy_request,
     CopyAnswer: _copy_answer,
     StoreTail: settle.on_store_tail,
@@ -328,8 +332,8 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     SuspectTail: settle.on_suspect_tail,
     TableRequest: producer_tables.on_request,
     TableAnswer: _table_answer,
-    CursorSync: cursors.on_cursor_sync,
-    CursorSynced: _cursor_synced,
+    ReplicateCursors: cursors.on_replicate_cursors,
+    CursorsReplicated: _cursors_replicated,
     EligibleRequest: eligibility.on_eligible_request,
     TakeOver: _take_over,
     HealRequest: orders.on_heal_request,
@@ -362,7 +366,7 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.COPY: copying.on_timer,
     TimerKind.REPAIR: repair.on_timer,
     TimerKind.PUMP: progress.retry,
-    TimerKind.SYNC: cursors.on_sync_due,
+    TimerKind.REPLICATION: cursors.on_replication_due,
     TimerKind.CURSOR: serving.on_cursor_timer,
     TimerKind.SESSION: sessions.on_due,
     TimerKind.OPERATIONS: operations.on_due,

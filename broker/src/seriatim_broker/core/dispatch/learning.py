@@ -11,7 +11,7 @@ from ..peers import behind, right
 from ..state.broker import BrokerState
 from ..state.partition import STEPS_KEPT, Partition, Step
 from ..state.segment_log import SegmentLog
-from ..switching import attempts, fencing, idle_blocks, routes, switch
+from ..switching import fencing, idle_blocks, routes, switch, switch_attempts
 from ..values.chain import Chain
 from ..values.kinds import TimerKind
 from ..values.log import DropCursor, DropPreparation, DropSegment, LocalSegment, PutChain, PutSegment
@@ -47,7 +47,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
     changes = chain.changes_since(known)
     partition.chain = chain
     partition.revision = revision
-    attempts.on_learned(broker, partition)
+    switch_attempts.on_learned(broker, partition)
     _note_step(broker, partition, known, chain, changes)
     broker.watch_peers(partition.id, chain)
     _drop_forgotten(broker, partition, chain, known is None, changes)
@@ -114,11 +114,11 @@ def _drop_forgotten(broker: BrokerState, partition: Partition, chain: Chain, is_
         log = partition.logs.pop(no)
         broker.out.write(DropSegment(partition.id, no))
         if log.opened_with is not None:
-            broker.out.write(DropPreparation(partition.id, no, log.opened_with.attempt))
+            broker.out.write(DropPreparation(partition.id, no, log.opened_with.switch_attempt))
     for cursor in [cursor for cursor in partition.cursors.values() if cursor.segment_no < first]:
-        partition.cursors = drop(partition.cursors, cursor.group)
+        partition.cursors = drop(partition.cursors, cursor.consumer_group)
         if cursor.segment_no not in own:  # the others go with their segments
-            broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.group))
+            broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
     for no in [no for no in partition.tail_copies if no < first and not chain.is_folded(no)]:
         partition.tail_copies = drop(partition.tail_copies, no)
         broker.out.write(DropSegment(partition.id, no))
@@ -192,11 +192,11 @@ def _empty_log(broker: BrokerState, partition: Partition, chain: Chain, segment:
     """Make an empty log, for a member that the record names and that has not taken a batch."""
     chosen = partition.chosen_preparation(segment)
     record = LocalSegment(
-        segment.no, segment.attempt, segment.members, chain.flush, segment.incomplete_table, fenced=fenced
+        segment.no, segment.switch_attempt, segment.members, chain.flush, segment.incomplete_table, fenced=fenced
     )
     log = SegmentLog(partition.id, record, chosen.table if chosen is not None else NO_TABLE, partition.blocks)
     log.suspect = fencing.is_suspect(broker, chosen, record)
-    log.is_from_disk = chosen is None or chosen.run != broker.run
+    log.is_from_disk = chosen is None or chosen.member_run != broker.member_run
     partition.add_log(log)
     broker.out.write(PutSegment(partition.id, record))
     return log
@@ -224,9 +224,14 @@ def _open(broker: BrokerState, partition: Partition, chain: Chain, segment: Segm
     """
     chosen = partition.chosen_preparation(segment)
     master = segment.master == broker.member
-    fit = chosen is not None and chosen.run == broker.run and not chosen.voided and not broker.coordinator.behind
+    fit = (
+        chosen is not None
+        and chosen.member_run == broker.member_run
+        and not chosen.voided
+        and not broker.coordinator.behind
+    )
     if master:
-        fit = fit and segment.master_run == broker.run
+        fit = fit and segment.master_run == broker.member_run
     log = _empty_log(broker, partition, chain, segment, fenced=not fit)
     if not fit:
         fencing.note_fenced(broker, partition)
@@ -237,7 +242,7 @@ def _open(broker: BrokerState, partition: Partition, chain: Chain, segment: Segm
     _begin_windows(broker, partition, log)
     if master:
         log.unbroken = True
-        log.update(broker, opened_run=broker.run)
+        log.update(broker, opened_member_run=broker.member_run)
         replication.begin(broker, partition, log)
 
 
@@ -271,7 +276,7 @@ def _decide_preparations(broker: BrokerState, partition: Partition, chain: Chain
             continue
         segment = chain.segment(no)
         log = partition.logs.get(no)
-        if segment is None or segment.attempt != attempt:
+        if segment is None or segment.switch_attempt != attempt:
             broker.out.write(DropPreparation(partition.id, no, attempt))
         elif log is not None:
             log.opened_with = preparation

@@ -35,14 +35,14 @@ def on_up(broker: BrokerState, partitions: Partitions, event: LinkUp) -> None:
     link = broker.links.by_broker[event.broker]
     if link.up:
         _lose(broker, partitions, event.broker, refused=False)
-    if broker.directory.is_dismissed(event.member, event.run):
+    if broker.directory.is_dismissed(event.member, event.member_run):
         broker.out.emit(Disconnect(event.broker, event.session))  # it has not read its certificate yet
         return
-    restarted = link.member is not None and (link.member, link.run) != (event.member, event.run)
+    restarted = link.member is not None and (link.member, link.member_run) != (event.member, event.member_run)
     link.up = True
     link.refused = False
     link.member = event.member
-    link.run = event.run
+    link.member_run = event.member_run
     link.session = event.session
     link.forms = event.forms
     link.heard_us = broker.now.mono_us
@@ -147,8 +147,8 @@ def _peer_hangs(broker: BrokerState, partitions: Partitions, name: str) -> None:
     _peer_dead(broker, partitions, name, SwitchReason.DISK_HANGS)
     for watching in broker.links.watched.get(name, ()):
         partition = partitions.get(watching)
-        for head in partition.groups.values() if partition is not None else ():
-            broker.poll(0, TimerKind.PUMP, watching, head.segment_no)
+        for consumer_group in partition.consumer_groups.values() if partition is not None else ():
+            broker.poll(0, TimerKind.PUMP, watching, consumer_group.segment_no)
 
 
 # ---- heartbeats -----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def forget_if_idle(broker: BrokerState, partitions: Partitions, partition: Parti
     """
     if partition.is_idle and partition.id not in broker.coordinator.behind:
         partitions.pop(partition.id, None)
-        broker.attempts.pop(partition.id, None)
+        broker.switch_attempts.pop(partition.id, None)
         broker.coordinator.refused.pop(partition.id, None)
 
 
@@ -50,7 +50,7 @@ def _drop(broker: BrokerState, partitions: Partitions, deleted: PartitionId) -> 
     if partition is not None:
         dropping.answer_all(broker, partition)
         broker.links.forget_peers(deleted)
-        broker.attempts.pop(deleted, None)
+        broker.switch_attempts.pop(deleted, None)
         broker.coordinator.refused.pop(deleted, None)
         broker.coordinator.behind.pop(deleted, None)
         # Rule `deleted-kept` (GONE): brokers drop what they store of a deleted topic. Without it: 1. A topic is

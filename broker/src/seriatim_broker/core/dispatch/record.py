@@ -169,14 +169,14 @@ def _note_switch(broker: BrokerState, partition: Partition, chain: Chain) -> Non
     if running is None or old is None:
         return
     if not running.is_planned:
-        note_failure(broker, old.group)
+        note_failure(broker, old.broker_group)
     broker.out.note(
         "switched",
         partition.id,
         kind=running.kind.value,
         reason=running.reason,
         segment=chain.open_segment.no,
-        group=chain.open_segment.group,
+        group=chain.open_segment.broker_group,
         old_state=old.state.value,
         took_us=broker.now.mono_us - running.started_us,
     )

@@ -100,8 +100,8 @@ def contradiction(known: Chain, other: Chain) -> str:
         what = f"partition {known.partition} ({known.topic} {known.number})"
         return f"its record of {what} ends with segment {other.open_segment.no}, but this broker knows of a later state"
     name = f"segment {last} of partition {known.partition} ({known.topic} {known.number})"
-    if mine.attempt != theirs.attempt:
-        return f"{name} was opened twice: on {mine.group} and on {theirs.group}"
+    if mine.switch_attempt != theirs.switch_attempt:
+        return f"{name} was opened twice: on {mine.broker_group} and on {theirs.broker_group}"
     if None not in (mine.sealed_len, theirs.sealed_len) and mine.sealed_len != theirs.sealed_len:
         return f"{name} was sealed twice: at {mine.sealed_len} and at {theirs.sealed_len}"
     return ""

@@ -21,19 +21,19 @@ from . import disks
 
 def in_order(broker: BrokerState, chain: Chain) -> list[str]:
     """Groups to try, best first: whole ones in the order of the send chain, then flapping ones, then the rest."""
-    head, *rest = chain.send_chain
+    current, *rest = chain.send_chain
     outside = [group for group in _wanting(broker, chain) if group not in chain.send_chain]
-    ranked = [*rest, *outside, head]
+    ranked = [*rest, *outside, current]
     linked = [group for group in ranked if is_whole(broker, group)]
-    open_ones = [group for group in linked if group != head and not _is_left(broker, group)]
+    open_ones = [group for group in linked if group != current and not _is_left(broker, group)]
     steady = [group for group in open_ones if not _is_flapping(broker, group)]
     flapping = [group for group in open_ones if group not in steady]
-    closed = [group for group in linked if group != head and _is_left(broker, group)]
+    closed = [group for group in linked if group != current and _is_left(broker, group)]
     possible = [group for group in ranked if group not in linked and usable_members(broker, group)]
-    own = [head] if head in linked else []
-    before_closed = own if closed and not _is_left(broker, head) else []
+    own = [current] if current in linked else []
+    before_closed = own if closed and not _is_left(broker, current) else []
     others = [group for group in possible if group in rest]
-    own_members = [group for group in possible if group == head]
+    own_members = [group for group in possible if group == current]
     found = [*steady, *flapping, *before_closed, *closed, *others, *own, *own_members, *possible]
     return list(dict.fromkeys(found))
 
@@ -43,12 +43,12 @@ def open_target(broker: BrokerState, chain: Chain) -> str:
 
     If there is none, this broker connects to the groups that could be one, so a later call may find them.
     """
-    own = chain.open_segment.group
+    own = chain.open_segment.broker_group
     for group in in_order(broker, chain):
         if group != own and is_whole(broker, group) and not _is_left(broker, group):
             return group
     for group in _wanting(broker, chain)[: chain.width]:
-        for member in broker.directory.groups.get(group, ()):
+        for member in broker.directory.broker_groups.get(group, ()):
             broker.connect(member.broker)
     return ""
 
@@ -59,7 +59,7 @@ def send_chain(broker: BrokerState, chain: Chain, group: str) -> tuple[str, ...]
     Groups that do not exist any more, or that are draining, leave it. The active groups that rank highest for the
     partition take free places, before the old group. All other groups keep their order.
     """
-    old = chain.open_segment.group
+    old = chain.open_segment.broker_group
     stay = [name for name in chain.send_chain if name not in (old, group) and _stays(broker, name)]
     tail = [old] if old != group and _stays(broker, old) else []
     room = chain.width - 1 - len(stay) - len(tail)
@@ -73,7 +73,7 @@ def send_chain(broker: BrokerState, chain: Chain, group: str) -> tuple[str, ...]
 def has_place(broker: BrokerState, chain: Chain, without: MemberId) -> bool:
     """Whether the open segment can move to some group if `without` is stopped; it needs `min_copies` members there."""
     for group in in_order(broker, chain):
-        members = broker.directory.groups.get(group, ())
+        members = broker.directory.broker_groups.get(group, ())
         left = [member for member in members if member != without and is_there(broker, member)]
         whole = without in members or len(left) == len(members)
         if whole and len(left) >= broker.config.min_copies:
@@ -88,13 +88,15 @@ def is_closed(broker: BrokerState, group: str) -> bool:
 
 def _is_left(broker: BrokerState, group: str) -> bool:
     """Whether open segments should leave the group for another whole one: it is closed, or a disk of it is full."""
-    return is_closed(broker, group) or disks.full_member(broker, broker.directory.groups.get(group, ())) is not None
+    return (
+        is_closed(broker, group) or disks.full_member(broker, broker.directory.broker_groups.get(group, ())) is not None
+    )
 
 
 def _stays(broker: BrokerState, group: str) -> bool:
     """Whether the group stays in send chains: it exists and is not draining."""
     return (
-        group in broker.directory.groups
+        group in broker.directory.broker_groups
         and broker.directory.specs.get(group, DEFAULT_SPEC).intent is not Intent.DRAINING
     )
 
@@ -102,7 +104,9 @@ def _stays(broker: BrokerState, group: str) -> bool:
 def _wanting(broker: BrokerState, chain: Chain) -> list[str]:
     """The active groups, the one that ranks highest for the partition first (`placement.order`)."""
     return order(
-        placeable(broker.directory.groups, broker.directory.specs), chain.partition, weights_of(broker.directory.specs)
+        placeable(broker.directory.broker_groups, broker.directory.specs),
+        chain.partition,
+        weights_of(broker.directory.specs),
     )
 
 
@@ -110,7 +114,7 @@ def usable_members(broker: BrokerState, group: str) -> tuple[MemberId, ...]:
     """The members of a group that a segment could be opened on; empty if they are too few."""
     members = [
         member
-        for member in broker.directory.groups.get(group, ())
+        for member in broker.directory.broker_groups.get(group, ())
         if not broker.is_gone(member) and not disks.is_hung(broker, member)
     ]
     if len(members) < broker.config.min_copies:
@@ -121,7 +125,7 @@ def usable_members(broker: BrokerState, group: str) -> tuple[MemberId, ...]:
 
 def is_whole(broker: BrokerState, group: str) -> bool:
     """Whether all members of a group are there, and they are at least `min_copies`."""
-    members = broker.directory.groups.get(group, ())
+    members = broker.directory.broker_groups.get(group, ())
     return len(members) >= broker.config.min_copies and all(is_there(broker, member) for member in members)
 
 

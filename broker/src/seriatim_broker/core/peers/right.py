@@ -200,8 +200,8 @@ def _has_ended(broker: BrokerState, member: MemberId) -> bool:
     if broker.directory.is_replaced(member):
         return member in broker.directory.ended  # the command that gave its slot away certified its last member run
     link = broker.links.by_broker.get(member.broker)
-    linked_run = link.run if link is not None and link.member == member else 0
-    run = max(linked_run, broker.directory.runs.get(member, 0))
+    linked_run = link.member_run if link is not None and link.member == member else 0
+    run = max(linked_run, broker.directory.member_runs.get(member, 0))
     return run > 0 and broker.directory.ended.get(member, 0) >= run
 
 
@@ -361,7 +361,7 @@ def _was_given_in_this_run(broker: BrokerState, partition: Partition, segment: S
       4. The counter of tokens begins anew, so a token of the last member run is valid again.
     """
     chosen = partition.chosen_preparation(segment)
-    if chosen is not None and chosen.run == broker.run:
+    if chosen is not None and chosen.member_run == broker.member_run:
         return True
     return partition.read_epoch is not None and segment.server_epoch > partition.read_epoch
 

@@ -20,7 +20,7 @@ from .directory import BrokerDirectory
 from .links import Link, LinkTable
 from .outbox import Mark, Outbox
 from .streams import ConsumerStreams
-from .switching import Attempt
+from .switching import SwitchAttempt
 from .timers import Timer, TimerQueue
 
 _T = TypeVar("_T")
@@ -44,7 +44,6 @@ class BrokerState(State):
     """Shared by all parts of one `BrokerCore`."""
 
     __slots__ = (
-        "attempts",
         "carried_bytes",
         "checksum",
         "config",
@@ -55,16 +54,17 @@ class BrokerState(State):
         "ended_by",
         "links",
         "member",
+        "member_run",
         "nonce",
         "now",
         "out",
         "reads",
-        "run",
         "serial",
         "shared",
         "started_us",
         "streams",
         "suspect_before_run",
+        "switch_attempts",
         "timers",
     )
 
@@ -72,7 +72,7 @@ class BrokerState(State):
         assert len(nonce) == 12
         self.config = config
         self.member = member
-        self.run = run
+        self.member_run = run
         self.nonce = nonce
         self.checksum = checksum
         self.now = Moment(0, 0)
@@ -89,7 +89,9 @@ class BrokerState(State):
         self.disk = OwnDisk()
         self.shared: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # names and members that many partitions share
         # These are here and not in the partitions, because most partitions never need them:
-        self.attempts: dict[PartitionId, tuple[Attempt, ...]] = {}  # switch attempts of this broker, oldest first
+        self.switch_attempts: dict[
+            PartitionId, tuple[SwitchAttempt, ...]
+        ] = {}  # switch attempts of this broker, oldest first
         self.reads: dict[int, Read] = {}  # serial -> the read of the disk
         self.copies_asked: dict[int, tuple[MemberId, int]] = {}  # request -> the member asked, how many segments
         self.carried_bytes = 0  # of staged batches in memory, for publications under way
@@ -115,8 +117,8 @@ class BrokerState(State):
         if not self.timers.is_polled_earlier((kind, partition, detail), at_us):
             self.wake(at_us, kind, partition, detail)
 
-    def end_run(self, why: str) -> None:
-        """End this member run: from now on `step` returns only `EndRun`. The first reason counts."""
+    def end_member_run(self, why: str) -> None:
+        """End this member run: from now on `step` returns only `EndMemberRun`. The first reason counts."""
         # Rule `own-death` (I13): a member run that reads its own death certificate ends. Without it:
         #   1. A certificate is written for As, which is alive. Every other broker cuts its link to As.
         #   2. As goes on running. No broker believes it, and each one that it asks refuses it.
@@ -131,7 +133,7 @@ class BrokerState(State):
                 "still has its slot, start the broker again: it goes on as a new member run. If another disk has the "
                 "slot, remove this disk"
             )
-            self.ended_by = RunOverError(text, member=str(self.member), run=self.run)
+            self.ended_by = RunOverError(text, member=str(self.member), run=self.member_run)
 
     # ---- messages to other brokers ----
 
@@ -185,7 +187,7 @@ class BrokerState(State):
             self.beat(name)
         if self.member in chain.open_segment.members:
             for group in chain.send_chain:
-                for member in self.directory.groups.get(group, ()):
+                for member in self.directory.broker_groups.get(group, ()):
                     self.connect(member.broker)
 
     def is_linked(self, member: MemberId) -> bool:
@@ -209,7 +211,7 @@ class BrokerState(State):
 
     def is_link_dismissed(self, link: Link) -> bool:
         """Whether the member run at the other end of the link, now or last, is dismissed."""
-        return link.member is not None and self.directory.is_dismissed(link.member, link.run)
+        return link.member is not None and self.directory.is_dismissed(link.member, link.member_run)
 
     # ---- steps ----
 

@@ -9,13 +9,20 @@ from typing import NamedTuple
 from seriatim_api.ids import MemberId
 
 from ..values.effects import RangeEvent
-from ..values.events import ConsumerJoin, CursorRecord, GroupOperation, OperateGroup, ReadRange, StartPosition
+from ..values.events import (
+    ConsumerGroupOperation,
+    ConsumerJoin,
+    CursorRecord,
+    OperateConsumerGroup,
+    ReadRange,
+    StartPosition,
+)
 from ..values.log import Batch
 from ..values.positions import Place
 from ..values.states import NOTHING, State
 
 
-class GroupPhase(enum.Enum):
+class ConsumerGroupPhase(enum.Enum):
     """What this broker does with a consumer group's cursor segment."""
 
     LOADING = "loading"
@@ -52,14 +59,14 @@ class Operation(State):
 
     __slots__ = ("event", "is_answered", "is_begun", "tries")
 
-    def __init__(self, event: OperateGroup) -> None:
+    def __init__(self, event: OperateConsumerGroup) -> None:
         self.event = event
         self.is_begun = False  # its transaction was sent, and may be carried out or not
         self.is_answered = False
         self.tries = 0
 
 
-class Sync(State):
+class CursorReplication(State):
     """A control record on its way to the other eligible members."""
 
     __slots__ = ("acked", "reserved", "waiting")
@@ -71,7 +78,7 @@ class Sync(State):
 
 
 class Given(State):
-    """The ends of the grants that gave messages which are not acknowledged; `consumers.attempts` has the rules."""
+    """The ends of the grants that gave what is not acknowledged yet. `consumers.delivery_attempts` has the rules."""
 
     __slots__ = ("below", "ends", "group_epoch", "segment_no")
 
@@ -82,7 +89,7 @@ class Given(State):
         self.below = 0  # the present grant has given all below; 0: nothing yet
 
 
-class GroupHead(State):
+class ConsumerGroup(State):
     """What this broker knows of one consumer group on one partition."""
 
     __slots__ = (
@@ -99,9 +106,9 @@ class GroupHead(State):
         "eligible",
         "found_acked",
         "given",
-        "group",
         "group_epoch",
         "held_back",
+        "name",
         "operations",
         "passes_alone",
         "phase",
@@ -109,6 +116,7 @@ class GroupHead(State):
         "reading",
         "reads_chain_first",
         "repeated_below",
+        "replications",
         "reserved",
         "safe_acked",
         "safe_reserved",
@@ -116,14 +124,13 @@ class GroupHead(State):
         "server_epoch",
         "silent_rounds",
         "start",
-        "syncs",
         "token",
     )
 
     def __init__(self, group: str, start: StartPosition) -> None:
-        self.group = group
+        self.name = group
         self.start = start
-        self.phase = GroupPhase.LOADING
+        self.phase = ConsumerGroupPhase.LOADING
         self.consumers: list[Consumer] = []
         self.questions: list[Question] = []
         self.active: Consumer | None = None
@@ -149,7 +156,7 @@ class GroupHead(State):
         self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
         self.dirty = False
         self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
-        self.syncs: dict[int, Sync] = {}
+        self.replications: dict[int, CursorReplication] = {}
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
         self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
         self.operations: list[Operation] = []  # oldest first; the first one may be under way
@@ -164,7 +171,7 @@ class GroupHead(State):
     def is_held(self) -> bool:
         """Whether nothing may be delivered, because the consumer group is paused or about to be."""
         writing = self.writing
-        is_pausing = writing is not None and writing.event.operation is GroupOperation.PAUSE
+        is_pausing = writing is not None and writing.event.operation is ConsumerGroupOperation.PAUSE
         return is_pausing or (self.cursor is not None and self.cursor.paused)
 
     def look_again(self) -> None:
@@ -172,12 +179,12 @@ class GroupHead(State):
         for consumer in self.consumers:
             consumer.was_active = consumer is self.active
         self.drop_deliveries()
-        self.phase = GroupPhase.LOADING
+        self.phase = ConsumerGroupPhase.LOADING
 
     def drop_deliveries(self) -> None:
         """Stop delivering: drop the batches that were read, and ignore confirmations of earlier control records."""
         self.active = None
-        self.syncs = {}
+        self.replications = {}
         self.held_back = ()
         self.reading = 0
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from ..values.placement import GroupSpec
+from ..values.placement import BrokerGroupSpec
 from ..values.states import State
 
 
 class BrokerDirectory(State):
     """What a broker has read in the coordinator about the other brokers."""
 
-    __slots__ = ("ended", "flapping", "former", "forms_of_all", "groups", "holders", "runs", "specs")
+    __slots__ = ("broker_groups", "ended", "flapping", "former", "forms_of_all", "holders", "member_runs", "specs")
 
     def __init__(self) -> None:
-        self.groups: dict[str, tuple[MemberId, ...]] = {}
-        self.specs: dict[str, GroupSpec] = {}  # intent and weight of broker groups, if a person or the operator set any
-        self.runs: dict[MemberId, int] = {}  # member runs, as last registered
+        self.broker_groups: dict[str, tuple[MemberId, ...]] = {}
+        self.specs: dict[
+            str, BrokerGroupSpec
+        ] = {}  # intent and weight of broker groups, if a person or the operator set any
+        self.member_runs: dict[MemberId, int] = {}  # member runs, as last registered
         self.holders: dict[str, MemberId] = {}  # broker -> the disk that has its slot, as last registered
         self.former: dict[MemberId, None] = {}  # this member run saw them lose their slot to another disk
         self.ended: dict[MemberId, int] = {}  # newest member run whose death certificate was seen
@@ -53,5 +55,7 @@ class BrokerDirectory(State):
 
     def is_replaced(self, member: MemberId) -> bool:
         """Whether another disk has the member's slot now: then the member is refused and never serves again."""
-        holders = [other for members in self.groups.values() for other in members if other.broker == member.broker]
+        holders = [
+            other for members in self.broker_groups.values() for other in members if other.broker == member.broker
+        ]
         return bool(holders) and member not in holders

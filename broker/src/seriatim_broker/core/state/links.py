@@ -24,10 +24,10 @@ class Link(State):
         "forms",
         "heard_us",
         "member",
+        "member_run",
         "probed_us",
         "refused",
         "refused_by",
-        "run",
         "session",
         "up",
         "wanted_us",
@@ -38,7 +38,7 @@ class Link(State):
         self.up = False
         self.refused = False  # the last try to connect found no process that listens
         self.member: MemberId | None = None
-        self.run = 0
+        self.member_run = 0
         self.session = 0
         self.forms = 0  # forms that the other broker reads in addition to those of 0.2.0
         self.heard_us = 0  # on any lane

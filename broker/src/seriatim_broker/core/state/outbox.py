@@ -25,7 +25,7 @@ class LogDurable(NamedTuple):
     partition: PartitionId
     segment_no: int
     tail: int
-    generation: int
+    content_no: int
 
 
 class Stored(NamedTuple):

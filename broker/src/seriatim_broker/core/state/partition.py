@@ -20,7 +20,7 @@ from ..values.producers import NO_TABLE, IdleBlock
 from ..values.segment import Segment
 from ..values.states import NOTHING, State, drop, put
 from .broker import BrokerState
-from .consumers import Given, GroupHead, RangeWait, Right
+from .consumers import ConsumerGroup, Given, RangeWait, Right
 from .copies import Copying, KnownTables, Repair, Settlement, TableWait
 from .segment_log import SegmentLog
 from .switching import Asked, Awaiting, FenceTurn, Offer, Switch, Waiter
@@ -70,13 +70,13 @@ class Partition(State):
         "blocks_found",
         "carryings",
         "chain",
+        "consumer_groups",
         "copies",
         "cursors",
         "fence_turn",
         "fenced_at_us",
         "gaps",
         "given",
-        "groups",
         "id",
         "kept",
         "logs",
@@ -136,7 +136,7 @@ class Partition(State):
         self.repairs: Mapping[int, Repair] = NOTHING
         self.before_tables: KnownTables = NOTHING
         self.table_waits: tuple[TableWait, ...] = ()
-        self.groups: Mapping[str, GroupHead] = NOTHING
+        self.consumer_groups: Mapping[str, ConsumerGroup] = NOTHING
         self.given: Mapping[str, Given] = NOTHING  # of consumer groups that were served here, even if no longer
         self.rights: Mapping[int, Right] = NOTHING
         self.range_waits: Mapping[int, RangeWait] = NOTHING  # by request
@@ -155,12 +155,12 @@ class Partition(State):
             self.blocks = put(self.blocks, block.id, block)
         self.blocks_found = tuple(self.blocks)
         for preparation in found.preparations:
-            key = (preparation.segment_no, preparation.attempt)
+            key = (preparation.segment_no, preparation.switch_attempt)
             self.preparations = put(self.preparations, key, preparation)
         for segment in found.segments:
-            chosen = self.preparations.get((segment.record.no, segment.record.attempt))
+            chosen = self.preparations.get((segment.record.no, segment.record.switch_attempt))
             table = chosen.table if chosen is not None else NO_TABLE
-            suspect = (chosen.run if chosen is not None else 0) < suspect_before_run
+            suspect = (chosen.member_run if chosen is not None else 0) < suspect_before_run
             self.add_log(SegmentLog.recovered(self.id, segment, table, suspect, self.blocks))
         for tail in found.tail_copies:
             row = self.tail_copies.get(tail.segment_no, ())
@@ -183,7 +183,7 @@ class Partition(State):
             or self.tail_copies
             or self.switch
             or self.waiters
-            or self.groups
+            or self.consumer_groups
             or self.copies
             or self.table_waits
             or self.gaps
@@ -201,7 +201,7 @@ class Partition(State):
         """Whether a part of the core waits for the chain record."""
         return bool(
             self.waiters
-            or self.groups
+            or self.consumer_groups
             or self.settling
             or self.copies
             or self.range_waits
@@ -230,11 +230,11 @@ class Partition(State):
         Returns:
             The record that this one replaces, if it is of another segment; its copy on the disk can go.
         """
-        known = self.cursors.get(cursor.group)
+        known = self.cursors.get(cursor.consumer_group)
         left = known if known is not None and known.segment_no != cursor.segment_no else None
         if left is not None and (left.group_epoch, left.segment_no) > (cursor.group_epoch, cursor.segment_no):
             return None
-        self.cursors = put(self.cursors, cursor.group, cursor)
+        self.cursors = put(self.cursors, cursor.consumer_group, cursor)
         return left
 
     def cursor_in(self, segment_no: int, group: str) -> CursorState | None:
@@ -283,7 +283,7 @@ class Partition(State):
         log = self.logs.get(segment.no)
         if log is not None and log.opened_with is not None:
             return log.opened_with
-        return self.preparations.get((segment.no, segment.attempt))
+        return self.preparations.get((segment.no, segment.switch_attempt))
 
     def route(self) -> RouteInfo | None:
         """Where clients append, as far as this broker knows."""

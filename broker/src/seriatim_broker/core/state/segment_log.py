@@ -82,11 +82,11 @@ class SegmentLog(State):
         "active",
         "answered",
         "commit",
+        "content_no",
         "durable",
         "flushed",
         "flushed_append_ms",
         "followers",
-        "generation",
         "held",
         "is_from_disk",
         "last_append_ms",
@@ -136,7 +136,7 @@ class SegmentLog(State):
         self.last_append_ms = 0
         self.flushed_append_ms = 0  # of the last batch below `flushed`, if this member run opened the segment
         self.tidied_ms = 0  # the append time up to which the table was tidied without a batch
-        self.generation = 0
+        self.content_no = 0
         self.suspect = False
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
 
@@ -269,7 +269,7 @@ class SegmentLog(State):
         """
         if not self.record.fenced:
             return self.live_table.without(self._windows_as_of(length))
-        place = (length, self.tail, self.generation)
+        place = (length, self.tail, self.content_no)
         if self.answered is None or self.answered.place != place:
             self.answered = Answered(place, self.live_table.without(self._windows_as_of(length)))
         return self.answered.table
@@ -345,7 +345,7 @@ class SegmentLog(State):
             self.uncertain = add(self.uncertain, batch)
             self.uncertain_bytes += batch.size_bytes
         broker.out.write(PutBatch(self.partition, batch, self.flushed, window, adopts))
-        broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.generation))
+        broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.content_no))
 
     def _tidy(self, broker: BrokerState, now_ms: int) -> None:
         """Keep less of idle producers, and forget expired ones (`ProducerTable.tidy`).
@@ -492,10 +492,16 @@ class SegmentLog(State):
         """Keep the chain record's objects in place of equal ones, to save memory: a partition may have 10,000 logs."""
         record = self.record
         length, checksum = segment.sealed_len, segment.sealed_checksum
-        if (record.attempt, record.sealed_len, record.sealed_checksum) != (segment.attempt, length, checksum):
+        if (record.switch_attempt, record.sealed_len, record.sealed_checksum) != (
+            segment.switch_attempt,
+            length,
+            checksum,
+        ):
             return
-        if record.attempt is not segment.attempt:
-            self.record = replace(record, attempt=segment.attempt, sealed_len=length, sealed_checksum=checksum)
+        if record.switch_attempt is not segment.switch_attempt:
+            self.record = replace(
+                record, switch_attempt=segment.switch_attempt, sealed_len=length, sealed_checksum=checksum
+            )
         if self.is_whole and length is not None and checksum is not None:
             self.tail_checksum = checksum
             self.tail = length
@@ -538,8 +544,8 @@ class SegmentLog(State):
         self.durable = 0
         self.commit = self.flushed = self.tail
         self.answered = None
-        self.generation += 1
-        broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.generation))
+        self.content_no += 1
+        broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.content_no))
 
     def start_over(self, broker: BrokerState, table: Table, blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
         """This copy differs from what was sealed: forget it, and begin to copy it anew from a whole member."""

@@ -21,7 +21,7 @@ class Content:
     """What members are asked to prepare for a segment."""
 
     segment_no: int
-    group: str
+    broker_group: str
     members: tuple[MemberId, ...]
     flush: bool
     incomplete_table: bool
@@ -30,7 +30,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class SwitchAttempt:
     """One switch attempt of this broker.
 
     Attributes:
@@ -170,14 +170,14 @@ class SealPlan(State):
 class OpenPlan(State):
     """What a switch knows of the segment that it opens."""
 
-    __slots__ = ("attempt", "attempt_is_new", "group", "groups_left", "members", "prepared")
+    __slots__ = ("broker_group", "broker_groups_left", "members", "prepared", "switch_attempt", "switch_attempt_is_new")
 
     def __init__(self) -> None:
-        self.groups_left: list[str] = []  # broker groups that were not asked yet, best first
-        self.group = ""  # the broker group that is asked now
+        self.broker_groups_left: list[str] = []  # broker groups that were not asked yet, best first
+        self.broker_group = ""  # the broker group that is asked now
         self.members: tuple[MemberId, ...] = ()  # its members, the future master first
-        self.attempt = b""
-        self.attempt_is_new = True
+        self.switch_attempt = b""
+        self.switch_attempt_is_new = True
         self.prepared: dict[MemberId, int] = {}  # -> the member run in which it prepared
 
     def awaits(self, member: MemberId) -> bool:
@@ -204,7 +204,7 @@ class Switch(State):
         "sealing",
         "segment_no",
         "started_us",
-        "target_group",
+        "target_broker_group",
         "target_master",
         "tries",
     )
@@ -226,7 +226,7 @@ class Switch(State):
         self.pause_us = 0
         self.tries = 0  # how often no broker group was found; each doubles the time that members get
         self.started_us = 0
-        self.target_group = ""  # of a planned switch: the broker group that was asked for, or empty
+        self.target_broker_group = ""  # of a planned switch: the broker group that was asked for, or empty
         self.target_master = ""
 
     @property

@@ -8,7 +8,7 @@ These modules run on the switcher:
     lengths      derives from the answers what is sealed: length, producer table and uncertain tail
     opening      asks the next broker group to prepare; one transaction seals and opens
     tries        begins a switch again, pauses it, ends it
-    attempts     the ids under which members prepare
+    switch_attempts  the ids under which members prepare
 
 These modules run on the members that the switcher asks, and on the brokers that clients ask:
 

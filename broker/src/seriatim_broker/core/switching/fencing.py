@@ -42,7 +42,7 @@ def fence_at_start(broker: BrokerState, partition: Partition) -> None:
     for log in partition.logs.values():
         if log.record.sealed_len is None and log.table is not None:
             log.fold(broker.config, partition.blocks.values())
-    preparing.void_attempts(broker, partition)
+    preparing.void_switch_attempts(broker, partition)
 
 
 def fence_unsealed(broker: BrokerState, partition: Partition) -> None:
@@ -67,13 +67,13 @@ def on_fence(broker: BrokerState, partition: Partition, sender: MemberId, messag
         return
     log = partition.logs.get(message.segment_no)
     if log is None:
-        preparation = partition.preparations.get((message.segment_no, message.attempt))
+        preparation = partition.preparations.get((message.segment_no, message.switch_attempt))
         if preparation is None:
             broker.send(sender, _ignorant(partition.id, message))
             return
         record = LocalSegment(
             message.segment_no,
-            message.attempt,
+            message.switch_attempt,
             preparation.members,
             preparation.flush,
             preparation.incomplete_table,
@@ -81,7 +81,7 @@ def on_fence(broker: BrokerState, partition: Partition, sender: MemberId, messag
         )
         log = SegmentLog(partition.id, record, preparation.table, partition.blocks)
         log.suspect = is_suspect(broker, preparation, record)
-        log.is_from_disk = preparation.run != broker.run
+        log.is_from_disk = preparation.member_run != broker.member_run
         partition.add_log(log)
         broker.out.write(PutSegment(partition.id, record))
     if not _waits_for_turn(broker, partition, log, sender, message):
@@ -161,7 +161,7 @@ def is_suspect(broker: BrokerState, chosen: Preparation | None, record: LocalSeg
 
     Only a topic that does not flush before commit can lose a log in this way.
     """
-    return not record.flush and (chosen.run if chosen is not None else 0) < broker.suspect_before_run
+    return not record.flush and (chosen.member_run if chosen is not None else 0) < broker.suspect_before_run
 
 
 def fence_and_answer(broker: BrokerState, partition: Partition, log: SegmentLog, message: FenceRequest) -> FenceAnswer:

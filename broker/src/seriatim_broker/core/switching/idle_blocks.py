@@ -142,8 +142,8 @@ def _found_at_start(broker: BrokerState, partition: Partition) -> tuple[bytes, .
 def _offer(broker: BrokerState, partition: Partition, no: int, blocks: tuple[bytes, ...]) -> None:
     chain = partition.chain
     assert chain is not None
-    following = [group for group in chain.send_chain if group != chain.open_segment.group]
-    for member in broker.directory.groups.get(following[0], ()) if following else ():
+    following = [group for group in chain.send_chain if group != chain.open_segment.broker_group]
+    for member in broker.directory.broker_groups.get(following[0], ()) if following else ():
         if broker.is_linked(member) and versions.reads(broker, member, FORM_IDLE_BLOCKS):
             broker.send(member, BlockOffer(partition.id, no, blocks))
 
@@ -173,17 +173,21 @@ def wait_for(broker: BrokerState, partition: Partition, sender: MemberId, reques
     lacking = missing(broker, partition, request.table)
     if not lacking:
         return False
-    waits = [wait for wait in partition.awaiting if wait.request.attempt != request.attempt]
+    waits = [wait for wait in partition.awaiting if wait.request.switch_attempt != request.switch_attempt]
     partition.awaiting = (*waits[-7:], Awaiting(sender, request))
     sizes = {name.id: IdleBlock.size_bytes(name.producer_count) for name in request.table.blocks}
-    answer = PrepareAnswer(partition.id, request.segment_no, request.attempt, broker.run, PrepareRefusal.NONE)
+    answer = PrepareAnswer(
+        partition.id, request.segment_no, request.switch_attempt, broker.member_run, PrepareRefusal.NONE
+    )
     broker.send(sender, _with_missing(answer, sum(sizes[block] for block in lacking)))
     _ask(broker, partition)
     return True
 
 
 def _with_missing(answer: PrepareAnswer, missing_bytes: int) -> PrepareAnswer:
-    return PrepareAnswer(answer.partition, answer.segment_no, answer.attempt, answer.run, answer.refusal, missing_bytes)
+    return PrepareAnswer(
+        answer.partition, answer.segment_no, answer.switch_attempt, answer.member_run, answer.refusal, missing_bytes
+    )
 
 
 def _ask(broker: BrokerState, partition: Partition) -> None:
@@ -264,4 +268,6 @@ def _refuse(broker: BrokerState, partition: Partition, wait: Awaiting) -> None:
     """
     request = wait.request
     refusal = PrepareRefusal.BLOCKS_MISSING
-    broker.send(wait.sender, PrepareAnswer(partition.id, request.segment_no, request.attempt, broker.run, refusal))
+    broker.send(
+        wait.sender, PrepareAnswer(partition.id, request.segment_no, request.switch_attempt, broker.member_run, refusal)
+    )

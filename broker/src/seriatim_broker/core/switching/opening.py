@@ -11,30 +11,32 @@ from ..state.switching import Content, Switch, SwitchKind, SwitchPhase
 from ..values.chain import Opening, create, open_over, seal_and_open
 from ..values.kinds import SwitchReason, WriteOwner
 from ..values.messages import FORM_FOLDED, FORM_IDLE_BLOCKS, PrepareRequest
-from . import attempts, lengths, tries
+from . import lengths, switch_attempts, tries
 
 
-def other_groups(broker: BrokerState, switch: Switch) -> list[str]:
+def other_broker_groups(broker: BrokerState, switch: Switch) -> list[str]:
     """The broker groups that may be asked, best first, without the one that has the open segment."""
     assert switch.chain is not None
-    return [group for group in candidates.in_order(broker, switch.chain) if group != switch.chain.open_segment.group]
+    return [
+        group for group in candidates.in_order(broker, switch.chain) if group != switch.chain.open_segment.broker_group
+    ]
 
 
-def choose_groups(broker: BrokerState, partition: Partition, switch: Switch) -> None:
+def choose_broker_groups(broker: BrokerState, partition: Partition, switch: Switch) -> None:
     """The seal is decided: put the broker groups in order, and ask the first one to prepare."""
     assert switch.chain is not None
-    switch.opening.groups_left = candidates.in_order(broker, switch.chain)
+    switch.opening.broker_groups_left = candidates.in_order(broker, switch.chain)
     if switch.kind is SwitchKind.PLANNED:  # the broker group that has rehearsed comes first
-        others = [group for group in other_groups(broker, switch) if group != switch.opening.group]
-        switch.opening.groups_left = [switch.opening.group, *others]
+        others = [group for group in other_broker_groups(broker, switch) if group != switch.opening.broker_group]
+        switch.opening.broker_groups_left = [switch.opening.broker_group, *others]
     prepare_next(broker, partition, switch)
 
 
 def prepare_next(broker: BrokerState, partition: Partition, switch: Switch) -> None:
     """Ask all members of the next broker group to prepare; if no broker group is left, pause the switch."""
-    while switch.opening.groups_left:
-        switch.opening.group = switch.opening.groups_left.pop(0)
-        usable = candidates.usable_members(broker, switch.opening.group)
+    while switch.opening.broker_groups_left:
+        switch.opening.broker_group = switch.opening.broker_groups_left.pop(0)
+        usable = candidates.usable_members(broker, switch.opening.broker_group)
         if not usable:
             continue
         if switch.sealing.table.blocks and not all(
@@ -46,7 +48,9 @@ def prepare_next(broker: BrokerState, partition: Partition, switch: Switch) -> N
             continue  # a member of an older version does not know names of blocks, and would ignore these producers
         turn = _turn(partition, switch, usable)
         switch.opening.members = broker.share((*usable[turn:], *usable[:turn]))
-        switch.opening.attempt, switch.opening.attempt_is_new = attempts.begin(broker, partition, _content(switch))
+        switch.opening.switch_attempt, switch.opening.switch_attempt_is_new = switch_attempts.begin(
+            broker, partition, _content(switch)
+        )
         switch.opening.prepared = {}
         switch.enter(SwitchPhase.PREPARING)
         tries.set_deadline(broker, partition, switch, prepare_timeout_us(broker, switch))
@@ -72,7 +76,7 @@ def _turn(partition: Partition, switch: Switch, usable: tuple[MemberId, ...]) ->
     names = [member.broker for member in usable]
     if (
         switch.kind is SwitchKind.PLANNED
-        and switch.opening.group == switch.target_group
+        and switch.opening.broker_group == switch.target_broker_group
         and switch.target_master in names
     ):
         return names.index(switch.target_master)
@@ -92,7 +96,7 @@ def _content(switch: Switch) -> Content:
     #   2. P's next batch has sequence 57. The master of segment 4 refuses it as a gap, for ever.
     return Content(
         switch.segment_no + 1,
-        switch.opening.group,
+        switch.opening.broker_group,
         switch.opening.members,
         flush,
         not switch.sealing.table_complete,
@@ -109,13 +113,13 @@ def ask_prepare(broker: BrokerState, partition: Partition, switch: Switch, membe
         PrepareRequest(
             partition.id,
             content.segment_no,
-            switch.opening.attempt,
+            switch.opening.switch_attempt,
             content.members,
             content.flush,
             content.incomplete_table,
             content.table,
             content.tail,
-            attempts.replaced_by(broker, partition, switch.opening.attempt, content.segment_no),
+            switch_attempts.replaced_by(broker, partition, switch.opening.switch_attempt, content.segment_no),
             switch.sealing.source,
         ),
     )
@@ -153,12 +157,12 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
         refused(broker, partition, switch)
         return
     opening = Opening(
-        switch.opening.attempt,
-        switch.opening.group,
+        switch.opening.switch_attempt,
+        switch.opening.broker_group,
         switch.opening.members,
         switch.opening.prepared[switch.opening.members[0]],
         not switch.sealing.table_complete,
-        candidates.send_chain(broker, switch.chain, switch.opening.group) if switch.chain is not None else (),
+        candidates.send_chain(broker, switch.chain, switch.opening.broker_group) if switch.chain is not None else (),
     )
     floor_ms = lengths.append_floor_ms(partition, switch)
     # Masters of older versions begin append time at `opened_at`. So it is not below the floor.
@@ -168,10 +172,10 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
         g = switch.genesis
         chain = create(partition.id, g.topic, g.number, g.flush, g.send_chain, opening, now_ms, g.width)
         partition.revision = 0
-        attempts.sent(broker, partition, switch.opening.attempt)
+        switch_attempts.sent(broker, partition, switch.opening.switch_attempt)
         partition.write_chain(broker, WriteOwner.SWITCH, chain)
         return
-    attempts.sent(broker, partition, switch.opening.attempt)
+    switch_attempts.sent(broker, partition, switch.opening.switch_attempt)
     switch.chain = partition.chain
     assert switch.chain is not None
     old = switch.chain.open_segment

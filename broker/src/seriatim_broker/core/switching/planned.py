@@ -30,7 +30,9 @@ def rehearse(broker: BrokerState, partition: Partition, switch: Switch, chain: C
     switch.sealing.source = None
     switch.sealing.table = NO_TABLE
     switch.sealing.table_complete = False
-    switch.opening.groups_left = [switch.target_group] if switch.target_group else opening.other_groups(broker, switch)
+    switch.opening.broker_groups_left = (
+        [switch.target_broker_group] if switch.target_broker_group else opening.other_broker_groups(broker, switch)
+    )
     opening.prepare_next(broker, partition, switch)
 
 
@@ -45,18 +47,18 @@ def quiesce(broker: BrokerState, partition: Partition, switch: Switch) -> None:
 
 def _problem(broker: BrokerState, switch: Switch, chain: Chain) -> errors.SeriatimError | None:
     """Why the planned switch cannot go to its target; None if it can."""
-    old, target = chain.open_segment, switch.target_group
+    old, target = chain.open_segment, switch.target_broker_group
     if not target:
-        others = [group for group in candidates.in_order(broker, chain) if group != old.group]
+        others = [group for group in candidates.in_order(broker, chain) if group != old.broker_group]
         return None if others else errors.PreconditionError("no other broker group of the send chain is whole")
-    members = broker.directory.groups.get(target, ())
+    members = broker.directory.broker_groups.get(target, ())
     if switch.target_master and switch.target_master not in [member.broker for member in members]:
         return errors.PreconditionError(f"{switch.target_master} is not a member of broker group {target!r}")
     if not candidates.is_whole(broker, target):
         for member in members:
             broker.connect(member.broker)  # the next request may find the broker group whole
         return errors.UnavailableError(f"broker group {target!r} is not whole, as far as this broker knows; ask again")
-    if target == old.group and switch.target_master in ("", old.master.broker):
+    if target == old.broker_group and switch.target_master in ("", old.master.broker):
         return errors.PreconditionError(f"the open segment is there already: {old.master.broker} is its master")
     return None
 

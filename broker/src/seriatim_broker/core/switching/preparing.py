@@ -28,7 +28,7 @@ def on_prepare(broker: BrokerState, partition: Partition, sender: MemberId, mess
     """
     _forget_replaced(broker, partition, message)
     refusal = _refusal(broker, partition, message)
-    answer = PrepareAnswer(partition.id, message.segment_no, message.attempt, broker.run, refusal)
+    answer = PrepareAnswer(partition.id, message.segment_no, message.switch_attempt, broker.member_run, refusal)
     if refusal:
         broker.send(sender, answer)
         return
@@ -38,19 +38,19 @@ def on_prepare(broker: BrokerState, partition: Partition, sender: MemberId, mess
     #   2. Switcher 2 has read the same revision. It fences As: "seal at 1, tail [a]".
     #   3. The transaction of switcher 1 is carried out. Switcher 2 does not know it, and prepares B: a is at 1:0.
     #   4. P resends a. B finds it in the table of switcher 2, and answers ok, 1:0. Segment 1 ends at 0: a is nowhere.
-    key = (message.segment_no, message.attempt)
+    key = (message.segment_no, message.switch_attempt)
     if key not in partition.preparations:
         if idle_blocks.wait_for(broker, partition, sender, message):
             return
         preparation = Preparation(
             message.segment_no,
-            message.attempt,
+            message.switch_attempt,
             message.members,
             message.flush,
             message.incomplete_table,
             message.table,
             message.tail,
-            broker.run,
+            broker.member_run,
         )
         partition.preparations = put(partition.preparations, key, preparation)
         broker.out.write(PutPreparation(partition.id, preparation))
@@ -73,8 +73,8 @@ def _refusal(broker: BrokerState, partition: Partition, message: PrepareRequest)
     """Why a preparation is not taken; empty if it is."""
     if broker.member not in message.members:
         return PrepareRefusal.NOT_A_MEMBER
-    known = partition.preparations.get((message.segment_no, message.attempt))
-    if known is not None and (known.voided or known.run != broker.run):
+    known = partition.preparations.get((message.segment_no, message.switch_attempt))
+    if known is not None and (known.voided or known.member_run != broker.member_run):
         return PrepareRefusal.VOIDED
     if broker.coordinator.behind:
         return PrepareRefusal.BEHIND
@@ -97,7 +97,7 @@ def on_prepared_long_ago(broker: BrokerState, partition: Partition) -> None:
         broker.poll(10 * broker.config.retry_us_max, TimerKind.PREPARED, partition.id)
 
 
-def void_attempts(broker: BrokerState, partition: Partition) -> None:
+def void_switch_attempts(broker: BrokerState, partition: Partition) -> None:
     """Void the switch attempts under which earlier member runs prepared to be master."""
     # Rule `voided` (I7, RT), with the check of `Preparation.run` when the segment is opened. Without it:
     #   1. Switcher 1 prepares segment 2 on Bm, in member run 0.
@@ -107,7 +107,11 @@ def void_attempts(broker: BrokerState, partition: Partition) -> None:
     #   5. Q's x is acknowledged at 3:0. P sends y after that, and Bm acknowledges it at 2:0: sent later, but earlier in
     #      the order.
     for key, preparation in list(partition.preparations.items()):
-        if preparation.members[0] == broker.member and preparation.run != broker.run and not preparation.voided:
+        if (
+            preparation.members[0] == broker.member
+            and preparation.member_run != broker.member_run
+            and not preparation.voided
+        ):
             voided = replace(preparation, voided=True)
             partition.preparations = put(partition.preparations, key, voided)
             broker.out.write(PutPreparation(partition.id, voided))

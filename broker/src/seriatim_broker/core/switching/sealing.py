@@ -31,7 +31,7 @@ def ask_fence(broker: BrokerState, partition: Partition, switch: Switch, member:
         broker.connect(member.broker)
         return
     switch.sealing.pending[member] = True
-    attempt = switch.chain.open_segment.attempt
+    attempt = switch.chain.open_segment.switch_attempt
     broker.send(member, FenceRequest(partition.id, switch.segment_no, attempt, switch.id))
 
 
@@ -138,7 +138,7 @@ def _decide(broker: BrokerState, partition: Partition, switch: Switch, with_leng
         tries.set_deadline(broker, partition, switch, broker.config.table_timeout_us)
         broker.send(before.server, TableRequest(partition.id, before.no))
     else:
-        opening.choose_groups(broker, partition, switch)
+        opening.choose_broker_groups(broker, partition, switch)
 
 
 def on_table(broker: BrokerState, partition: Partition, segment_no: int, table: Table | None) -> None:
@@ -162,7 +162,7 @@ def on_table(broker: BrokerState, partition: Partition, segment_no: int, table: 
         if merged.size_bytes <= broker.config.spelled_out_bytes_max:
             switch.sealing.table = merged
             switch.sealing.table_complete = True
-    opening.choose_groups(broker, partition, switch)
+    opening.choose_broker_groups(broker, partition, switch)
 
 
 def _ask_certificate(broker: BrokerState, partition: Partition, switch: Switch) -> None:
@@ -208,4 +208,4 @@ def _open_over(broker: BrokerState, partition: Partition, switch: Switch) -> Non
     switch.sealing.source = None
     switch.sealing.table = NO_TABLE
     switch.sealing.table_complete = False
-    opening.choose_groups(broker, partition, switch)
+    opening.choose_broker_groups(broker, partition, switch)

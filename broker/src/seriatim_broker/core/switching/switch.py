@@ -21,7 +21,7 @@ from ..values.effects import Resolved
 from ..values.events import CreatePartition, PlanSwitch, WriteOutcome
 from ..values.kinds import PrepareRefusal, SwitchReason
 from ..values.messages import PrepareAnswer
-from . import attempts, opening, planned, sealing, tries
+from . import opening, planned, sealing, switch_attempts, tries
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, chain: Chain | None, revision: int, failed: bool) -> None:
@@ -33,7 +33,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, chain: Chain | None
         tries.pause(broker, partition, switch)
         return
     if chain is None and switch.genesis is not None and not switch.genesis.refused:
-        switch.opening.groups_left = list(switch.genesis.send_chain)
+        switch.opening.broker_groups_left = list(switch.genesis.send_chain)
         opening.prepare_next(broker, partition, switch)
         return
     if chain is None:
@@ -78,7 +78,7 @@ def on_timer(broker: BrokerState, partition: Partition) -> None:
     elif switch.phase is SwitchPhase.FENCING:
         sealing.decide_or_wait(broker, partition, switch, timed_out=True)
     elif switch.phase is SwitchPhase.TABLES:
-        opening.choose_groups(broker, partition, switch)
+        opening.choose_broker_groups(broker, partition, switch)
     elif switch.phase is SwitchPhase.CERTIFYING:
         tries.pause(broker, partition, switch)
     elif switch.phase is SwitchPhase.PREPARING:
@@ -131,7 +131,7 @@ def on_prepare_answer(broker: BrokerState, partition: Partition, sender: MemberI
     switch = partition.switch
     if switch is None or switch.phase is not SwitchPhase.PREPARING:
         return
-    if message.attempt != switch.opening.attempt or sender not in switch.opening.members:
+    if message.switch_attempt != switch.opening.switch_attempt or sender not in switch.opening.members:
         return
     if message.refusal:
         if message.refusal in (PrepareRefusal.DECIDED, PrepareRefusal.HOLDS_A_BATCH):
@@ -139,10 +139,10 @@ def on_prepare_answer(broker: BrokerState, partition: Partition, sender: MemberI
         elif message.refusal == PrepareRefusal.BEHIND:
             tries.pause(broker, partition, switch)  # another broker group may not know of the loss yet
         elif (
-            message.refusal == PrepareRefusal.VOIDED and not switch.opening.attempt_is_new
+            message.refusal == PrepareRefusal.VOIDED and not switch.opening.switch_attempt_is_new
         ):  # the member has restarted since
-            attempts.void(broker, partition, switch.opening.attempt)
-            switch.opening.groups_left.insert(0, switch.opening.group)
+            switch_attempts.void(broker, partition, switch.opening.switch_attempt)
+            switch.opening.broker_groups_left.insert(0, switch.opening.broker_group)
             opening.prepare_next(broker, partition, switch)
         else:
             opening.prepare_next(broker, partition, switch)
@@ -151,7 +151,7 @@ def on_prepare_answer(broker: BrokerState, partition: Partition, sender: MemberI
         more_us = broker.config.transfer_us(message.missing_bytes)
         tries.set_deadline(broker, partition, switch, opening.prepare_timeout_us(broker, switch) + more_us)
         return
-    switch.opening.prepared[sender] = message.run
+    switch.opening.prepared[sender] = message.member_run
     # Rule `chosen-alone` (I12): every member of the next segment has prepared before the transaction. Without it:
     #   1. Bm is prepared, Bs is not. The switcher opens segment 2 on Bm alone.
     #   2. Bm acknowledges a: one disk has it.
@@ -219,9 +219,9 @@ def begin_planned(broker: BrokerState, partition: Partition, event: PlanSwitch) 
         )
         broker.out.emit(Resolved(event.request, partition.route(), error))
         return
-    reason = SwitchReason.MOVED if event.target_group else SwitchReason.PLANNED
+    reason = SwitchReason.MOVED if event.target_broker_group else SwitchReason.PLANNED
     partition.switch = Switch(SwitchKind.PLANNED, reason, 0, event.request)
-    partition.switch.target_group = event.target_group
+    partition.switch.target_broker_group = event.target_broker_group
     partition.switch.target_master = event.target_master
     tries.begin(broker, partition, partition.switch)
 
@@ -235,7 +235,7 @@ def begin_move(
     """Move the open segment away from its broker group by a planned switch that answers no request."""
     assert partition.switch is None
     partition.switch = Switch(SwitchKind.PLANNED, reason, 0, None)
-    partition.switch.target_group = target_group
+    partition.switch.target_broker_group = target_group
     tries.begin(broker, partition, partition.switch)
 
 

@@ -119,8 +119,8 @@ class Seal:
 class Opening:
     """What a switch prepared for the new segment, and the send chain from then on; empty: the old one, turned."""
 
-    attempt: bytes
-    group: str
+    switch_attempt: bytes
+    broker_group: str
     members: tuple[MemberId, ...]
     master_run: int
     incomplete_table: bool
@@ -431,8 +431,8 @@ def _check_segment(chain: Chain, previous: Segment | None, segment: Segment) -> 
 def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int, floor_ms: int = 0) -> Segment:
     return Segment(
         no=no,
-        attempt=opening.attempt,
-        group=opening.group,
+        switch_attempt=opening.switch_attempt,
+        broker_group=opening.broker_group,
         members=opening.members,
         master_run=opening.master_run,
         state=SegmentState.OPEN,
@@ -448,10 +448,10 @@ def _open(opening: Opening, no: int, base: int | None, epoch: int, now_ms: int, 
 
 def _moved(chain: Chain, old: Segment, new: Segment, send_chain: tuple[str, ...], folded: tuple[Segment, ...]) -> Chain:
     """The next record of a switch: the old broker group goes to the end of the send chain, the new one to the front."""
-    others = tuple(group for group in chain.send_chain if group not in (old.group, new.group))
-    rest = (old.group,) if old.group != new.group else ()
-    send_chain = send_chain or (new.group, *others, *rest)
-    assert send_chain[0] == new.group, "the head of the send chain owns the open segment"
+    others = tuple(group for group in chain.send_chain if group not in (old.broker_group, new.broker_group))
+    rest = (old.broker_group,) if old.broker_group != new.broker_group else ()
+    send_chain = send_chain or (new.broker_group, *others, *rest)
+    assert send_chain[0] == new.broker_group, "the head of the send chain owns the open segment"
     assert len(set(send_chain)) == len(send_chain)
     old = replace(old, folded=old.folded + sum(1 + segment.folded for segment in folded))
     gone = tuple(segment.no for segment in folded)

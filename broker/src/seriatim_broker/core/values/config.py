@@ -92,8 +92,8 @@ class BrokerConfig:
             refusal in a row, up to `refused_us_max`.
         refused_us_max: The longest such pause.
         behind_read_us: How often the record of a partition is read while the coordinator lacks decisions about it.
-        attempts_max: How many switch attempts of a partition a switcher remembers. It uses the same id for the same
-            content again, and tells members which attempts they may forget.
+        switch_attempts_max: How many switch attempts of a partition a switcher remembers. It uses the same id for the
+            same content again, and tells members which attempts they may forget.
         commit_idle_us: A commit goes to the other members alone if no frame carries it within this time.
         flapping_us: A broker group that lost its segment is passed over for this time while another one can take it.
         whole_chain_segments_max: Of a longer chain record, other members are told only the changes.
@@ -103,7 +103,7 @@ class BrokerConfig:
         reservation_messages: How many messages one reservation of a consumer group covers.
         deliver_bytes: Bytes that are read for one delivery.
         copy_bytes: Bytes of one answer to a member that copies.
-        ack_sync_us: The longest delay before acknowledgements are made durable on the other eligible members.
+        ack_replication_us: The longest delay before acknowledgements are made durable on the other eligible members.
         append_time_ahead_ms_max: How far the append time of a partition may be ahead of the wall clock of the member
             that appends. Up to this, append time stands still until the clock has caught up. Above it, the member does
             not believe it: append time goes back to the member's clock, once, and the event `append_time_set_back`
@@ -165,7 +165,7 @@ class BrokerConfig:
     refused_us: int = 250_000
     refused_us_max: int = 10_000_000
     behind_read_us: int = 1_000_000
-    attempts_max: int = 16
+    switch_attempts_max: int = 16
     commit_idle_us: int = 2_000
     flapping_us: int = 5_000_000
     whole_chain_segments_max: int = 64
@@ -174,7 +174,7 @@ class BrokerConfig:
     reservation_messages: int = 10_000
     deliver_bytes: int = 2048 * 1024
     copy_bytes: int = 1024 * 1024
-    ack_sync_us: int = 20_000
+    ack_replication_us: int = 20_000
     append_time_ahead_ms_max: int = 7_200_000
     queued_appends_max: int = 1_000
     adopted_bytes_min: int = ADOPTED_BYTES_MIN

@@ -12,7 +12,7 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
-from .events import CursorRecord, GroupOperation
+from .events import ConsumerGroupOperation, CursorRecord
 from .log import Batch, Write
 from .messages import CopyReport, Message
 from .positions import Place
@@ -93,7 +93,7 @@ class ReadCertificate:
     """Read whether there is a death certificate of this member run, or of a later one; `CertificateRead` answers."""
 
     partition: PartitionId
-    run: RunId
+    member_run: RunId
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class ReadCursor:
     """Read a consumer group's cursor; answered by `CursorRead`, which repeats the newest `known_revision`."""
 
     partition: PartitionId
-    group: str
+    consumer_group: str
     known_revision: int = 0
 
 
@@ -114,7 +114,7 @@ class WriteCursor:
     """
 
     partition: PartitionId
-    group: str
+    consumer_group: str
     serial: int
     record: CursorRecord
     revision: int
@@ -132,7 +132,7 @@ class RouteInfo:
     epoch: int
     segment_no: int
     master: str
-    next_groups: tuple[str, ...]
+    next_broker_groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,8 @@ class ConsumerResolved:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescribed:
-    """The answer to `DescribeGroup`."""
+class ConsumerGroupDescribed:
+    """The answer to `DescribeConsumerGroup`."""
 
     request: int
     segment_no: int
@@ -198,8 +198,8 @@ class GroupDescribed:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupOperated:
-    """The answer to `OperateGroup`.
+class ConsumerGroupOperated:
+    """The answer to `OperateConsumerGroup`.
 
     `record`: the cursor after the operation; None with an error. `was_done`: this request wrote nothing, because an
     earlier one with the same id did it, or because there was nothing to do.
@@ -225,7 +225,7 @@ class Joined:
     group_epoch: int
     server_epoch: int
     paused: bool = False
-    begun_by: GroupOperation | None = None
+    begun_by: ConsumerGroupOperation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class Batches:
     batches: tuple[Batch, ...]
     from_index: int
     maybe_repeated_below: int
-    attempt: int
+    delivery_attempt: int
     server_epoch: int
 
 
@@ -373,7 +373,7 @@ class CursorsListed:
     """The answer to `ListCursors`: partition and consumer group, in ascending order."""
 
     request: int
-    groups: tuple[tuple[PartitionId, str], ...]
+    consumer_groups: tuple[tuple[PartitionId, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +479,7 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class EndRun:
+class EndMemberRun:
     """This member run must end now, without a hand-over: it is certified dead, or its slot has another disk.
 
     It is the only effect of its step, and later steps have none.
@@ -550,8 +550,8 @@ Effect = (
     | AppendRefused
     | Resolved
     | ConsumerResolved
-    | GroupDescribed
-    | GroupOperated
+    | ConsumerGroupDescribed
+    | ConsumerGroupOperated
     | LogsListed
     | LedListed
     | CursorsListed
@@ -562,6 +562,6 @@ Effect = (
     | FetchStaged
     | ReadWriter
     | Deliver
-    | EndRun
+    | EndMemberRun
     | Note
 )

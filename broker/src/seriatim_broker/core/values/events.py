@@ -15,7 +15,7 @@ from .chain import Chain
 from .deleted import DeletedPartitions
 from .log import Batch
 from .messages import FORMS, Message
-from .placement import CHAIN_WIDTH_DEFAULT, GroupSpec
+from .placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec
 from .positions import Place
 from .segment import Start
 from .writers import WriterRecord
@@ -60,7 +60,7 @@ class StartPosition(enum.IntEnum):
     LATEST = 2
 
 
-class GroupOperation(enum.IntEnum):
+class ConsumerGroupOperation(enum.IntEnum):
     """An operation on a consumer group's cursor. The numbers are those of the wire."""
 
     REWIND = 1
@@ -71,7 +71,7 @@ class GroupOperation(enum.IntEnum):
     @property
     def moves(self) -> bool:
         """Whether the consumer group goes on at another place, in a new group epoch."""
-        return self in (GroupOperation.REWIND, GroupOperation.SKIP)
+        return self in (ConsumerGroupOperation.REWIND, ConsumerGroupOperation.SKIP)
 
 
 REQUESTS_KEPT = 8
@@ -109,7 +109,7 @@ class CursorRecord:
     deleted: bool = False
     deleted_at_ms: int = 0
     paused: bool = False
-    begun_by: GroupOperation | None = None
+    begun_by: ConsumerGroupOperation | None = None
     requests: tuple[bytes, ...] = ()
     dropped_from: int = 0
     dropped_position: int = 0
@@ -145,7 +145,7 @@ class LinkUp:
 
     broker: str
     member: MemberId
-    run: int
+    member_run: int
     session: int
     forms: int = FORMS
 
@@ -227,7 +227,7 @@ class CertificateRead:
     """The answer to `ReadCertificate`. `exists` None: the coordinator did not answer."""
 
     partition: PartitionId
-    run: RunId
+    member_run: RunId
     exists: bool | None
 
 
@@ -235,7 +235,7 @@ class CertificateRead:
 class CertificateSeen:
     """A watch reported a death certificate. It is a hint: transactions compare the certificate themselves."""
 
-    run: RunId
+    member_run: RunId
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class CursorRead:
     """
 
     partition: PartitionId
-    group: str
+    consumer_group: str
     record: CursorRecord | None
     revision: int
     failed: bool = False
@@ -258,7 +258,7 @@ class CursorWritten:
     """The answer to `WriteCursor`."""
 
     partition: PartitionId
-    group: str
+    consumer_group: str
     serial: int
     outcome: WriteOutcome
     revision: int
@@ -293,16 +293,16 @@ class DirectoryChanged:
     """The directory of brokers and broker groups was read or has changed.
 
     Attributes:
-        groups: The admitted members of each broker group, by slot.
-        runs: The member runs that were registered last: one disk for each broker name, admitted or not.
+        broker_groups: The admitted members of each broker group, by slot.
+        member_runs: The member runs that were registered last: one disk for each broker name, admitted or not.
         specs: Intent and weight of broker groups.
         forms: The forms that all registered brokers read in addition to those of 0.2.0, a sum of `messages.FORM_*`; 0
             if one of them does not say.
     """
 
-    groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
-    runs: tuple[tuple[MemberId, int], ...] = ()
-    specs: tuple[tuple[str, GroupSpec], ...] = ()
+    broker_groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
+    member_runs: tuple[tuple[MemberId, int], ...] = ()
+    specs: tuple[tuple[str, BrokerGroupSpec], ...] = ()
     forms: int = 0
 
 
@@ -313,15 +313,15 @@ class DirectoryChanged:
 class Append:
     """A batch from a producer. The frame layer has checked lengths, limits and the body's CRC.
 
-    `request` names the reply. `run` is the producer run. `refuse`: the broker has no room for the batch, so the core
-    answers with that error and refuses the rest of the producer run with it.
+    `request` names the reply. `refuse`: the broker has no room for the batch, so the core answers with that error and
+    refuses the rest of the producer run with it.
     """
 
     request: int
     partition: PartitionId
     header: BatchHeader
     body: bytes
-    run: int
+    producer_run: int
     starts_run: bool
     level: int
     refuse: SeriatimError | None = None
@@ -352,7 +352,7 @@ class ResolveConsumer:
 
     request: int
     partition: PartitionId
-    group: str
+    consumer_group: str
     failed_server_epoch: int | None
     start: StartPosition
     deadline_us: int
@@ -395,7 +395,7 @@ class PlanSwitch:
 
     request: int
     partition: PartitionId
-    target_group: str = ""
+    target_broker_group: str = ""
     target_master: str = ""
 
 
@@ -423,11 +423,11 @@ class ListCursors:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetGroup:
+class ForgetConsumerGroup:
     """The coordinator has no cursor of this consumer group, and a new one begins above `epoch_max`: forget its acks."""
 
     partition: PartitionId
-    group: str
+    consumer_group: str
     epoch_max: int
 
 
@@ -456,12 +456,12 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
-class PassGroup:
+class PassConsumerGroup:
     """The consumer group's cursor is in a stub or a LOST segment: the server of the segment must move it on."""
 
     partition: PartitionId
     segment_no: int
-    group: str
+    consumer_group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +500,7 @@ class Heal:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveHead:
+class MoveOpenSegment:
     """The controller decided that the open segment should leave its broker group; the master runs a planned switch."""
 
     partition: PartitionId
@@ -538,7 +538,7 @@ class ConsumerJoin:
     stream: int
     subscription: int
     partition: PartitionId
-    group: str
+    consumer_group: str
     consumer: str
     start: StartPosition
     was_active: bool
@@ -590,19 +590,19 @@ class ConsumerGone:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeGroup:
+class DescribeConsumerGroup:
     """Ask this broker, as the server of the cursor segment, what it knows of the consumer group."""
 
     request: int
     partition: PartitionId
-    group: str
+    consumer_group: str
 
 
 @dataclass(frozen=True, slots=True)
-class OperateGroup:
+class OperateConsumerGroup:
     """A person rewinds, skips, pauses or resumes a consumer group whose cursor segment this broker serves.
 
-    `GroupOperated` answers.
+    `ConsumerGroupOperated` answers.
 
     Attributes:
         request: Names the answer.
@@ -616,8 +616,8 @@ class OperateGroup:
 
     request: int
     partition: PartitionId
-    group: str
-    operation: GroupOperation
+    consumer_group: str
+    operation: ConsumerGroupOperation
     operation_id: bytes
     group_epoch: int
     segment_no: int
@@ -737,14 +737,14 @@ Event = (
     | DeclareGap
     | ListLed
     | Trim
-    | PassGroup
+    | PassConsumerGroup
     | ListLogs
     | ListCursors
-    | ForgetGroup
+    | ForgetConsumerGroup
     | FoundDamage
     | SwitchAwayFrom
     | Heal
-    | MoveHead
+    | MoveOpenSegment
     | Release
     | AskCopies
     | ConsumerJoin
@@ -753,10 +753,10 @@ Event = (
     | ConsumerCredit
     | ConsumerPing
     | ConsumerGone
-    | DescribeGroup
+    | DescribeConsumerGroup
     | SurveyPartition
     | ReadRange
-    | OperateGroup
+    | OperateConsumerGroup
     | CarryOut
     | StagedFetched
     | WriterRead

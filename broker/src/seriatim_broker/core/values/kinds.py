@@ -36,7 +36,7 @@ class TimerKind(enum.StrEnum):
     SETTLE = "settle"
     STEP = "step"
     SWITCH = "switch"
-    SYNC = "sync"
+    REPLICATION = "sync"
     WAITERS = "waiters"
     WINDOWS = "windows"
 

@@ -34,11 +34,11 @@ class LocalSegment:
 
     Attributes:
         no: The segment's number.
-        attempt: The switch attempt that opened it.
+        switch_attempt: The switch attempt that opened it.
         members: Its members.
         flush: Whether the topic flushes before it commits.
         incomplete_table: Whether it was opened with an incomplete table.
-        opened_run: The member run in which this member opened it as master; 0 if it never did.
+        opened_member_run: The member run in which this member opened it as master; 0 if it never did.
         fenced: It takes no batch any more, for ever.
         sealed_len: Its length, if this member has read it in a chain record.
         sealed_checksum: The value of the checksum chain at that length.
@@ -50,11 +50,11 @@ class LocalSegment:
     """
 
     no: int
-    attempt: bytes
+    switch_attempt: bytes
     members: tuple[MemberId, ...]
     flush: bool
     incomplete_table: bool
-    opened_run: int = 0
+    opened_member_run: int = 0
     fenced: bool = False
     sealed_len: int | None = None
     sealed_checksum: int | None = None
@@ -91,20 +91,20 @@ def merge_tails(one: TailCopy, other: TailCopy) -> TailCopy | None:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What a member wrote for a segment that may be opened under `attempt`.
+    """What a member wrote for a segment that may be opened under `switch_attempt`.
 
-    `run` is the member run that prepared it. `voided` forbids that the member opens the segment as master under this
+    `member_run` is the one that prepared it. `voided` forbids that the member opens the segment as master under this
     switch attempt; nothing is deleted by it.
     """
 
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     members: tuple[MemberId, ...]
     flush: bool
     incomplete_table: bool
     table: Table
     tail: TailCopy | None
-    run: int
+    member_run: int
     voided: bool = False
 
 
@@ -116,7 +116,7 @@ class CursorState:
     """
 
     segment_no: int
-    group: str
+    consumer_group: str
     group_epoch: int
     acked: int
     reserved: int
@@ -179,7 +179,7 @@ class DropPreparation:
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class DropCursor:
 
     partition: PartitionId
     segment_no: int
-    group: str
+    consumer_group: str
 
 
 @dataclass(frozen=True, slots=True)

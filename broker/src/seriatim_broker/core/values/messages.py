@@ -111,11 +111,11 @@ class LaneProbe:
 
 @dataclass(frozen=True, slots=True)
 class FenceRequest:
-    """A switcher asks a member to fence a segment that was opened under `attempt`, and to answer what it has."""
+    """A switcher asks a member to fence a segment that was opened under `switch_attempt`, and to answer what it has."""
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     switch: bytes
 
 
@@ -181,7 +181,7 @@ class PrepareRequest:
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     members: tuple[MemberId, ...]
     flush: bool
     incomplete_table: bool
@@ -200,8 +200,8 @@ class PrepareAnswer:
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
-    run: int
+    switch_attempt: bytes
+    member_run: int
     refusal: PrepareRefusal
     missing_bytes: int = 0
 
@@ -291,7 +291,7 @@ class Replicate:
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     commit: int
     batches: tuple[Batch, ...]
 
@@ -303,7 +303,7 @@ class ReplicateStaged:
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     commit: int
     header: BatchHeader
     staged: StagedBatch
@@ -315,7 +315,7 @@ class ReplicateAck:
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     received: int
     durable: int
 
@@ -326,26 +326,26 @@ class ReplicateRefused:
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     reason: ReplicateRefusal
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeReplica:
+class TailRequest:
     """DATA. The first message of a master about a segment on a new connection: it asks for the follower's tail."""
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaTail:
-    """DATA. The answer to `ResumeReplica`."""
+class TailAnswer:
+    """DATA. The answer to `TailRequest`."""
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     tail: int
     checksum: int
     durable: int
@@ -357,7 +357,7 @@ class KeepProducer:
 
     partition: PartitionId
     segment_no: int
-    attempt: bytes
+    switch_attempt: bytes
     producer: bytes
     append_time_ms: int
 
@@ -368,7 +368,7 @@ class PassRequest:
 
     partition: PartitionId
     segment_no: int
-    group: str
+    consumer_group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +451,7 @@ class TableAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorSync:
+class ReplicateCursors:
     """Control records, from the server of a segment to a member that is eligible or is about to become so."""
 
     partition: PartitionId
@@ -462,7 +462,7 @@ class CursorSync:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorSynced:
+class CursorsReplicated:
     """The control records up to `serial` are durable."""
 
     partition: PartitionId
@@ -576,8 +576,8 @@ Message = (
     | ReplicateStaged
     | ReplicateAck
     | ReplicateRefused
-    | ResumeReplica
-    | ReplicaTail
+    | TailRequest
+    | TailAnswer
     | CopyRequest
     | CopyAnswer
     | StoreTail
@@ -585,8 +585,8 @@ Message = (
     | SuspectTail
     | TableRequest
     | TableAnswer
-    | CursorSync
-    | CursorSynced
+    | ReplicateCursors
+    | CursorsReplicated
     | EligibleRequest
     | TakeOver
     | HealRequest
@@ -603,8 +603,8 @@ DATA = (
     ReplicateStaged,
     ReplicateAck,
     ReplicateRefused,
-    ResumeReplica,
-    ReplicaTail,
+    TailRequest,
+    TailAnswer,
     CopyRequest,
     CopyAnswer,
     BlockRequest,

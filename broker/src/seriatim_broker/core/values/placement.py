@@ -31,24 +31,24 @@ class Intent(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSpec:
+class BrokerGroupSpec:
     """The intent of a group, and its share of the load in proportion to those of the others."""
 
     intent: Intent = Intent.ACTIVE
     weight: float = 1.0
 
 
-DEFAULT_SPEC = GroupSpec()
+DEFAULT_SPEC = BrokerGroupSpec()
 """The spec of a group for which none was set."""
 
 
-def placeable(groups: Iterable[str], specs: Mapping[str, GroupSpec]) -> list[str]:
+def placeable(groups: Iterable[str], specs: Mapping[str, BrokerGroupSpec]) -> list[str]:
     """The groups for new partitions and open segments: the active ones, or all if none is active. Sorted."""
     names = sorted(groups)
     return [name for name in names if specs.get(name, DEFAULT_SPEC).intent is Intent.ACTIVE] or names
 
 
-def weights_of(specs: Mapping[str, GroupSpec]) -> dict[str, float]:
+def weights_of(specs: Mapping[str, BrokerGroupSpec]) -> dict[str, float]:
     """The weights of all groups that have a spec."""
     return {name: spec.weight for name, spec in specs.items()}
 

@@ -49,8 +49,8 @@ class Segment:
 
     Attributes:
         no: Its number in the partition, never reused.
-        attempt: The id of the switch attempt that opened it.
-        group: The broker group.
+        switch_attempt: The id of the switch attempt that opened it.
+        broker_group: The broker group.
         members: The members; fixed while the segment is OPEN. The first one is the master.
         master_run: The member run in which the master prepared it.
         state: Its state.
@@ -76,8 +76,8 @@ class Segment:
     """
 
     no: int
-    attempt: bytes
-    group: str
+    switch_attempt: bytes
+    broker_group: str
     members: tuple[MemberId, ...]
     master_run: int
     state: SegmentState

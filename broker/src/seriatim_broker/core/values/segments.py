@@ -240,8 +240,8 @@ def _digest(segment: Segment) -> int:
     lists = (segment.members, segment.eligible, segment.tail_copies)
     said: tuple[object, ...] = (
         segment.no,
-        segment.attempt,
-        segment.group,
+        segment.switch_attempt,
+        segment.broker_group,
         [[_name(member) for member in members] for members in lists],
         segment.master_run,
         segment.state.value,

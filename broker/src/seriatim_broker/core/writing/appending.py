@@ -82,7 +82,7 @@ def _send_on(
 ) -> None:
     for follower in log.followers:
         if follower.in_step:
-            where = partition.id, log.no, log.record.attempt, log.flushed
+            where = partition.id, log.no, log.record.switch_attempt, log.flushed
             link = broker.links.by_broker.get(follower.member.broker)
             looks = link is not None and link.forms & FORM_ADOPTS and broker.now.mono_us >= follower.looks_from_us
             if place is None or not looks:
@@ -126,7 +126,7 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
         if error is None and not is_repeat:
             error = _capacity_refusal(broker, log, event)
         if not isinstance(error, errors.TooManyProducersError):  # a producer without room leaves no trace
-            log.runs = put(log.runs, event.header.producer, (event.run, error is not None))
+            log.runs = put(log.runs, event.header.producer, (event.producer_run, error is not None))
     if error is not None:
         broker.out.emit(AppendRefused(event.request, error, partition.route() if event.refuse else None))
         return None
@@ -225,13 +225,15 @@ def _run_refusal(log: SegmentLog, event: Append) -> errors.SeriatimError | None:
     if known is None:
         if event.starts_run:
             return None
-        return errors.RunRefusedError(f"producer run {event.run} did not begin on this broker")
+        return errors.RunRefusedError(f"producer run {event.producer_run} did not begin on this broker")
     run, refused = known
-    if event.run < run:
-        return errors.RunRefusedError(f"producer run {event.run} is over: {run} is the current one")
-    if event.run == run:
-        return errors.RunRefusedError(f"producer run {event.run} was refused before") if refused else None
-    return None if event.starts_run else errors.RunRefusedError(f"producer run {event.run} lacks its first batch")
+    if event.producer_run < run:
+        return errors.RunRefusedError(f"producer run {event.producer_run} is over: {run} is the current one")
+    if event.producer_run == run:
+        return errors.RunRefusedError(f"producer run {event.producer_run} was refused before") if refused else None
+    return (
+        None if event.starts_run else errors.RunRefusedError(f"producer run {event.producer_run} lacks its first batch")
+    )
 
 
 def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError | None:

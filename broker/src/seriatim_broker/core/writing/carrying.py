@@ -94,7 +94,7 @@ def carry_out(broker: BrokerState, partition: Partition, event: CarryOut) -> Non
         for follower in log.followers:
             link = broker.links.by_broker.get(follower.member.broker)
             if link is not None and link.forms & FORM_PUBLICATIONS:
-                keep = KeepProducer(partition.id, log.no, log.record.attempt, carrying.producer, now_ms)
+                keep = KeepProducer(partition.id, log.no, log.record.switch_attempt, carrying.producer, now_ms)
                 broker.send(follower.member, keep)
     _keep_looking(broker, partition)
     _go_on(broker, partition, carrying)
@@ -109,7 +109,7 @@ def on_keep_producer(broker: BrokerState, partition: Partition, sender: MemberId
       3. The next master does not know the writer, reads DECIDED, and begins at row 0.
     """
     log = partition.logs.get(message.segment_no)
-    if log is not None and log.active and not log.unbroken and log.record.attempt == message.attempt:
+    if log is not None and log.active and not log.unbroken and log.record.switch_attempt == message.switch_attempt:
         log.keep_producer(broker, message.producer, message.append_time_ms)
 
 

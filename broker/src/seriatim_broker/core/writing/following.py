@@ -21,24 +21,25 @@ from ..values.effects import FetchStaged, Send
 from ..values.events import StagedFetched
 from ..values.kinds import ReplicateRefusal
 from ..values.log import Batch
-from ..values.messages import ReplicaTail, Replicate, ReplicateAck, ReplicateRefused, ReplicateStaged, ResumeReplica
+from ..values.messages import Replicate, ReplicateAck, ReplicateRefused, ReplicateStaged, TailAnswer, TailRequest
 from ..values.states import add
 from .publication_plan import is_as_staged
 
 
-def on_resume(broker: BrokerState, partition: Partition, sender: MemberId, message: ResumeReplica) -> None:
+def on_resume(broker: BrokerState, partition: Partition, sender: MemberId, message: TailRequest) -> None:
     """The master asks where this member's log ends."""
-    log = _followed_log(broker, partition, sender, message.segment_no, message.attempt)
+    log = _followed_log(broker, partition, sender, message.segment_no, message.switch_attempt)
     if log is not None:
         log.held = ()  # the master sends all of it again, from the tail in this answer on
         broker.send(
-            sender, ReplicaTail(partition.id, log.no, log.record.attempt, log.tail, log.tail_checksum, log.durable)
+            sender,
+            TailAnswer(partition.id, log.no, log.record.switch_attempt, log.tail, log.tail_checksum, log.durable),
         )
 
 
 def on_replicate(broker: BrokerState, partition: Partition, sender: MemberId, message: Replicate) -> None:
     """The master sent batches: append them if they are the next ones and continue the checksum chain."""
-    log = _followed_log(broker, partition, sender, message.segment_no, message.attempt)
+    log = _followed_log(broker, partition, sender, message.segment_no, message.switch_attempt)
     if log is None:
         return
     if log.held and message.batches:
@@ -49,7 +50,7 @@ def on_replicate(broker: BrokerState, partition: Partition, sender: MemberId, me
 
 def on_replicate_staged(broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateStaged) -> None:
     """The master sent the header of a published batch: read the body on this disk."""
-    log = _followed_log(broker, partition, sender, message.segment_no, message.attempt)
+    log = _followed_log(broker, partition, sender, message.segment_no, message.switch_attempt)
     if log is not None and message.header.end_index > log.tail:
         _hold(broker, partition, log, message)
 
@@ -68,14 +69,14 @@ def _take(
         if batch.header.end_index <= log.tail:
             continue  # the master sent it again after a resume
         if not log.follow(broker, batch, adopts):
-            broker.send(master, ReplicateRefused(partition.id, log.no, log.record.attempt, ReplicateRefusal.GAP))
+            broker.send(master, ReplicateRefused(partition.id, log.no, log.record.switch_attempt, ReplicateRefusal.GAP))
             return False
     commit = min(message.commit, log.tail)
     if log.advance_commit(commit):
         log.advance_flushed(commit)
         delivery.pump(broker, partition, log.no)
     if message.batches:
-        ack = ReplicateAck(partition.id, log.no, log.record.attempt, log.tail, log.tail)
+        ack = ReplicateAck(partition.id, log.no, log.record.switch_attempt, log.tail, log.tail)
         if not log.record.flush:
             broker.send(master, replace(ack, durable=log.durable))
         broker.out.when_durable(Send(master.broker, ack))
@@ -106,7 +107,8 @@ def on_fetched(broker: BrokerState, partition: Partition, event: StagedFetched) 
     if batch is None or not _is_body_of(broker, message, batch):
         log.held = ()
         broker.send(
-            log.record.members[0], ReplicateRefused(partition.id, log.no, log.record.attempt, ReplicateRefusal.STAGED)
+            log.record.members[0],
+            ReplicateRefused(partition.id, log.no, log.record.switch_attempt, ReplicateRefusal.STAGED),
         )
         return
     held = list(log.held)  # perhaps tens of thousands: all that can go is taken in one pass
@@ -143,7 +145,7 @@ def _take_held(broker: BrokerState, partition: Partition, log: SegmentLog, held:
         return _take(broker, partition, log, message)
     assert held.fetched is not None
     batch = Batch(message.header, held.fetched.body)
-    whole = Replicate(message.partition, message.segment_no, message.attempt, message.commit, (batch,))
+    whole = Replicate(message.partition, message.segment_no, message.switch_attempt, message.commit, (batch,))
     return _take(broker, partition, log, whole, held.fetched.header)
 
 
@@ -153,7 +155,7 @@ def _followed_log(
     """The log that a master names; if this member does not follow it there, refuse and return None."""
     log = partition.logs.get(no)
     follows = log is not None and log.active and not log.unbroken and sender == log.record.members[0]
-    if log is not None and follows and log.record.attempt == attempt:
+    if log is not None and follows and log.record.switch_attempt == attempt:
         return log
     if log is None and (no, attempt) in partition.preparations:
         partition.read_chain(broker)  # it is prepared here and may be open already; the master will ask again

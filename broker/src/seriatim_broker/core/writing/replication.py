@@ -17,7 +17,7 @@ from ..state.partition import Partition
 from ..state.segment_log import Follower, SegmentLog
 from ..switching import switch
 from ..values.kinds import ReplicateRefusal, SwitchReason, TimerKind
-from ..values.messages import ReplicaTail, Replicate, ReplicateAck, ReplicateRefused, ResumeReplica
+from ..values.messages import Replicate, ReplicateAck, ReplicateRefused, TailAnswer, TailRequest
 from . import appending, carrying, quiescence
 
 LOOKS_AGAIN_US = 10_000_000
@@ -29,7 +29,7 @@ LOOKS_AGAIN_US = 10_000_000
 def on_log_durable(broker: BrokerState, partition: Partition, mark: LogDurable) -> None:
     """This member's disk has the log up to the tail in the mark."""
     log = partition.logs.get(mark.segment_no)
-    if log is None or log.generation != mark.generation:
+    if log is None or log.content_no != mark.content_no:
         return
     log.durable = max(log.durable, min(mark.tail, log.tail))
     if log.active and log.unbroken:
@@ -78,7 +78,7 @@ def tell_commit(broker: BrokerState, partition: Partition) -> None:
     log.told_flushed = log.flushed
     for follower in log.followers:
         if follower.in_step:
-            broker.send(follower.member, Replicate(partition.id, log.no, log.record.attempt, log.flushed, ()))
+            broker.send(follower.member, Replicate(partition.id, log.no, log.record.switch_attempt, log.flushed, ()))
 
 
 def _led_log(partition: Partition) -> SegmentLog | None:
@@ -106,7 +106,7 @@ def _resume_follower(broker: BrokerState, partition: Partition, log: SegmentLog,
       3. It commits a, and acknowledges it. Only its own disk has a.
     """
     _out_of_step(broker, partition, follower)
-    broker.send(follower.member, ResumeReplica(partition.id, log.no, log.record.attempt))
+    broker.send(follower.member, TailRequest(partition.id, log.no, log.record.switch_attempt))
 
 
 def _out_of_step(broker: BrokerState, partition: Partition, follower: Follower) -> None:
@@ -159,7 +159,7 @@ def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) ->
         _out_of_step(broker, partition, follower)
 
 
-def on_replica_tail(broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicaTail) -> None:
+def on_tail_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: TailAnswer) -> None:
     """A slave says where its log ends: send it the batches behind, or begin a switch if its log disagrees.
 
     Rule `resume-durable` (I12): after a reconnect, only what the slave says is flushed counts as flushed. Without it:
@@ -168,7 +168,7 @@ def on_replica_tail(broker: BrokerState, partition: Partition, sender: MemberId,
       3. The slave loses power and the master its disk. No disk has a.
     """
     log = partition.logs.get(message.segment_no)
-    if log is None or not log.active or log.record.attempt != message.attempt:
+    if log is None or not log.active or log.record.switch_attempt != message.switch_attempt:
         return
     follower = log.follower(sender)
     if follower is None:
@@ -185,14 +185,14 @@ def on_replica_tail(broker: BrokerState, partition: Partition, sender: MemberId,
     follower.durable = message.durable
     rest = tuple(batch for batch in log.uncertain if batch.header.base_index >= message.tail)
     log.told_flushed = log.flushed
-    broker.send(sender, Replicate(partition.id, log.no, log.record.attempt, log.flushed, rest))
+    broker.send(sender, Replicate(partition.id, log.no, log.record.switch_attempt, log.flushed, rest))
     _move_commit(broker, partition, log)
 
 
 def on_replicate_ack(broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateAck) -> None:
     """A slave has received or flushed more: move the commit."""
     log = partition.logs.get(message.segment_no)
-    if log is None or not log.active or log.record.attempt != message.attempt:
+    if log is None or not log.active or log.record.switch_attempt != message.switch_attempt:
         return
     follower = log.follower(sender)
     if follower is None or not follower.in_step:
@@ -207,7 +207,7 @@ def on_replicate_refused(
 ) -> None:
     """A slave refuses batches: one is missing, its log is fenced, a staged body is missing, or its log is not open."""
     log = partition.logs.get(message.segment_no)
-    if log is None or not log.active or log.record.attempt != message.attempt:
+    if log is None or not log.active or log.record.switch_attempt != message.switch_attempt:
         return
     follower = log.follower(sender)
     if follower is None:

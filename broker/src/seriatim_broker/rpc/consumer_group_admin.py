@@ -27,14 +27,14 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
 from ..core.values.chain import Chain
-from ..core.values.effects import GroupDescribed, LogsListed
-from ..core.values.events import CursorRecord, DescribeGroup, ListLogs
+from ..core.values.effects import ConsumerGroupDescribed, LogsListed
+from ..core.values.events import CursorRecord, DescribeConsumerGroup, ListLogs
 from ..core.values.positions import first_kept
-from ..runtime.consumer_groups import GroupCursors
+from ..runtime.consumer_groups import ConsumerGroupCursors
 from ..runtime.controller import Controller
 from ..runtime.operators import Guard, unguarded
 from ..runtime.records import cursor_from_value, operation_to_number
-from .group_targets import Found, GroupTargets
+from .consumer_group_targets import ConsumerGroupTargets, Found
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
 from .places import Places
 from .ranges import RangesServicer
@@ -52,12 +52,12 @@ DESCRIBE_PAUSE_S = 0.05
 """Tries, and the pause between, if a consumer group moves while it is described."""
 
 
-class GroupAdmin(TopicAdmin):
+class ConsumerGroupAdmin(TopicAdmin):
     """The part of `seriatim.v1.Admin` for consumer groups."""
 
     def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
         super().__init__(services, controller, calls)
-        self._targets = GroupTargets(RangesServicer(services, calls))
+        self._targets = ConsumerGroupTargets(RangesServicer(services, calls))
 
     @typed_errors
     async def CreateConsumerGroup(  # noqa: N802 - the contract's names
@@ -96,7 +96,7 @@ class GroupAdmin(TopicAdmin):
 
     async def _begin_at_the_end(
         self,
-        cursors: GroupCursors,
+        cursors: ConsumerGroupCursors,
         missing: Sequence[Chain],
         request: broker_pb2.CreateConsumerGroupRequest,
         context: Any,
@@ -134,7 +134,7 @@ class GroupAdmin(TopicAdmin):
         chains = await self._services.chains(topic.partition_ids)
         cursors = await self._cursors(chains, request.group, guard_of_call(self._services, context))
         if not any(cursors.has(chain.partition) for chain in chains):
-            raise unknown_group(request.topic, request.group)
+            raise unknown_consumer_group(request.topic, request.group)
         for row in await self._describe(request.topic, request.group, chains, cursors, context):
             if not row.has_cursor:
                 continue  # it cannot have consumers there
@@ -177,7 +177,7 @@ class GroupAdmin(TopicAdmin):
             chains = await self._services.chains(topic.partition_ids)
             cursors = await self._cursors(chains, request.group)
             if not is_forwarded(context) and not any(cursors.has(chain.partition) for chain in chains):
-                raise unknown_group(request.topic, request.group)
+                raise unknown_consumer_group(request.topic, request.group)
             rows = await self._describe(request.topic, request.group, chains, cursors, context)
             moved = any(row.error.number == NotServingError.number for row in rows)
             if is_forwarded(context) or not moved or round_no == DESCRIBE_ROUNDS_MAX:
@@ -186,7 +186,7 @@ class GroupAdmin(TopicAdmin):
         return broker_pb2.DescribeGroupResponse(partitions=rows)
 
     async def _describe(
-        self, topic: str, group: str, chains: Sequence[Chain], cursors: GroupCursors, context: Any
+        self, topic: str, group: str, chains: Sequence[Chain], cursors: ConsumerGroupCursors, context: Any
     ) -> list[broker_pb2.GroupPartition]:
         rows = {chain.number: row_of(chain, cursors.standing(chain.partition)) for chain in chains}
         own = self._services.identity.member.broker
@@ -217,8 +217,8 @@ class GroupAdmin(TopicAdmin):
         row.ClearField("error")
         row.end_position = max(row.position, end)
 
-    async def _cursors(self, chains: Sequence[Chain], group: str, guard: Guard = unguarded) -> GroupCursors:
-        cursors = GroupCursors(self._services.coordinator, self._services.keys, group, guard)
+    async def _cursors(self, chains: Sequence[Chain], group: str, guard: Guard = unguarded) -> ConsumerGroupCursors:
+        cursors = ConsumerGroupCursors(self._services.coordinator, self._services.keys, group, guard)
         await cursors.read([chain.partition for chain in chains])
         return cursors
 
@@ -228,9 +228,9 @@ class GroupAdmin(TopicAdmin):
         row = rows[chain.number]
         try:
             reply = await self._services.ask_core(
-                lambda number: DescribeGroup(number, chain.partition, group), deadline_s
+                lambda number: DescribeConsumerGroup(number, chain.partition, group), deadline_s
             )
-            assert isinstance(reply, GroupDescribed)
+            assert isinstance(reply, ConsumerGroupDescribed)
             if reply.error is not None:
                 raise reply.error
         except SeriatimError as exc:
@@ -341,5 +341,5 @@ def _position_unknown(chain: Chain, segment_no: int) -> PositionUnknownError:
     return PositionUnknownError(text, segment=segment_no)
 
 
-def unknown_group(topic: str, group: str) -> UnknownGroupError:
+def unknown_consumer_group(topic: str, group: str) -> UnknownGroupError:
     return UnknownGroupError(f"no consumer group {group!r} on topic {topic!r}", group=group)

@@ -22,7 +22,7 @@ Found = Place | SeriatimError
 """A place, or why there is none."""
 
 
-class GroupTargets:
+class ConsumerGroupTargets:
     """Finds targets with the help of the brokers that know them."""
 
     def __init__(self, ranges: RangesServicer) -> None:

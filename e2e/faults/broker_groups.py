@@ -19,7 +19,7 @@ DRAINED_DEADLINE_S: Final = 90.0
 LOOK_S: Final = 0.25
 
 
-class DrainedGroup(Fault):
+class DrainedBrokerGroup(Fault):
     """The group of the first partition's open segment is drained: its open segments and copies leave it, while messages
     flow.
 
@@ -35,15 +35,15 @@ class DrainedGroup(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Drain the group, and stop its brokers."""
-        head = await scene.head()
-        self._group = head.group
+        open_segment = await scene.open_segment()
+        self._group = open_segment.group
         began = time.monotonic()
         await scene.admin.set_broker_group(self._group, "draining")
-        await scene.moved_past(head)
-        heads_s = time.monotonic() - began
+        await scene.moved_past(open_segment)
+        open_segments_s = time.monotonic() - began
         await self._until_empty(scene)
         took_s = time.monotonic() - began
-        scene.note(f"the head left {self._group} after {heads_s:.1f} s, the last copy after {took_s:.1f} s")
+        scene.note(f"the head left {self._group} after {open_segments_s:.1f} s, the last copy after {took_s:.1f} s")
         counts = scene.load.counts
         if counts.failed or counts.unknown:
             raise NotStruckError(f"{counts.failed} sends failed and {counts.unknown} are unknown, though nothing broke")
@@ -102,11 +102,11 @@ class ReplacedDisk(Fault):
 
     async def inject(self, scene: Scene) -> None:
         """Kill the member, empty its directory, and check that a wrong name is refused."""
-        head = await scene.head()
-        self._struck = brokers_of(head, self._role)[0]
+        open_segment = await scene.open_segment()
+        self._struck = brokers_of(open_segment, self._role)[0]
         self._lost = await self._incarnation(scene)
         await scene.cluster.kill(self._struck)
-        await scene.moved_past(head)
+        await scene.moved_past(open_segment)
         await wipe(scene, self._struck)
         since = scene.log_size(self._struck)
         await self._start(scene, "0" * 32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from seriatim_broker.core.consumers import delivery_attempts
-from seriatim_broker.core.state.consumers import GroupHead
+from seriatim_broker.core.state.consumers import ConsumerGroup
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.log import CursorState
@@ -18,7 +18,7 @@ def attempts_by_index(bench: Serving) -> dict[int, int]:
     for event in bench.delivered(fx.Batches):
         for batch in event.batches:
             for index in range(max(event.from_index, batch.header.base_index), batch.header.end_index):
-                found[index] = event.attempt
+                found[index] = event.delivery_attempt
     return found
 
 
@@ -26,15 +26,15 @@ def come_again(bench: Serving) -> None:
     """The only consumer leaves, the group is forgotten, and a consumer comes again."""
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.persist()
-    bench.synced()
-    assert GROUP not in bench.part.groups
+    bench.confirm_replications()
+    assert GROUP not in bench.part.consumer_groups
     bench.clear()
     bench.join(1)
     bench.do(ev.ConsumerCredit(STREAM, 1 << 20))
     bench.read_chain(bench.chain)
     bench.cursor()
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
 
 
 def test_a_group_that_comes_again_is_given_the_second_and_third_attempt() -> None:
@@ -72,17 +72,17 @@ def test_another_server_begins_anew_and_flags_what_may_have_been_given() -> None
 
 def test_the_number_of_ends_is_bounded_and_errs_downwards() -> None:
     bench = Serving()
-    head = GroupHead(GROUP, ev.StartPosition.EARLIEST)
-    delivery_attempts.take_up(bench.part, head)
-    given = head.given
+    consumer_group = ConsumerGroup(GROUP, ev.StartPosition.EARLIEST)
+    delivery_attempts.take_up(bench.part, consumer_group)
+    given = consumer_group.given
     assert given is not None
     for end in range(1, delivery_attempts.ENDS_MAX + 11):
         given.below = end
-        delivery_attempts.begin_grant(head)
+        delivery_attempts.begin_grant(consumer_group)
     assert len(given.ends) == delivery_attempts.ENDS_MAX
-    assert delivery_attempts.attempt_of(head, 1) == delivery_attempts.ENDS_MAX + 11
-    assert delivery_attempts.attempt_of(head, delivery_attempts.ENDS_MAX) == 12
-    assert delivery_attempts.attempt_of(head, delivery_attempts.ENDS_MAX + 5) == 1
+    assert delivery_attempts.delivery_attempt_of(consumer_group, 1) == delivery_attempts.ENDS_MAX + 11
+    assert delivery_attempts.delivery_attempt_of(consumer_group, delivery_attempts.ENDS_MAX) == 12
+    assert delivery_attempts.delivery_attempt_of(consumer_group, delivery_attempts.ENDS_MAX + 5) == 1
 
 
 @pytest.mark.parametrize("acked", [3, 4])
@@ -92,11 +92,11 @@ def test_nothing_is_kept_of_a_group_that_has_acknowledged_all(acked: int) -> Non
     bench.deliver()
     bench.ack(acked)
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     if acked == 4:
         crossing = bench.all(fx.WriteCursor)[-1]
         bench.do(ev.CursorWritten(P, GROUP, crossing.serial, ev.WriteOutcome.DONE, 6))
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert (GROUP in bench.part.given) is (acked == 3)

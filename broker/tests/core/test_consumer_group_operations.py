@@ -29,8 +29,8 @@ from .support import (
 
 REFUSED = ev.WriteOutcome.REFUSED
 ID = bytes(16)
-REWIND, SKIP = ev.GroupOperation.REWIND, ev.GroupOperation.SKIP
-PAUSE, RESUME = ev.GroupOperation.PAUSE, ev.GroupOperation.RESUME
+REWIND, SKIP = ev.ConsumerGroupOperation.REWIND, ev.ConsumerGroupOperation.SKIP
+PAUSE, RESUME = ev.ConsumerGroupOperation.PAUSE, ev.ConsumerGroupOperation.RESUME
 
 
 class Operated(Serving):
@@ -44,7 +44,7 @@ class Operated(Serving):
 
     def operate(
         self,
-        operation: ev.GroupOperation,
+        operation: ev.ConsumerGroupOperation,
         index: int = 0,
         no: int = 1,
         *,
@@ -56,7 +56,7 @@ class Operated(Serving):
         """A person asks for it, and both records are read."""
         self.clear()
         deadline_us = self.now_us + 3000 * MS
-        self.do(ev.OperateGroup(request, P, GROUP, operation, operation_id, epoch, no, index, 0, deadline_us))
+        self.do(ev.OperateConsumerGroup(request, P, GROUP, operation, operation_id, epoch, no, index, 0, deadline_us))
         if read:
             self.read_both()
 
@@ -89,9 +89,9 @@ class Operated(Serving):
         """The cursor is read once more."""
         self.do(ev.CursorRead(P, GROUP, self.record, self.cursor_revision))
 
-    def told(self) -> fx.GroupOperated:
+    def told(self) -> fx.ConsumerGroupOperated:
         """What the person is told."""
-        (answer,) = self.all(fx.GroupOperated)
+        (answer,) = self.all(fx.ConsumerGroupOperated)
         return answer
 
     def refusal(self) -> errors.SeriatimError:
@@ -106,8 +106,8 @@ def idle(**options: object) -> Operated:
     bench = Operated(**options)
     bench.begin(credit=0)
     bench.do(ev.ConsumerLeave(STREAM, 1))
-    bench.synced()
-    assert GROUP not in bench.core.partitions[P].groups
+    bench.confirm_replications()
+    assert GROUP not in bench.core.partitions[P].consumer_groups
     return bench
 
 
@@ -129,9 +129,9 @@ def test_a_rewind_writes_the_place_in_a_new_epoch_under_both_revisions() -> None
     write = bench.write()
     assert write.record == ev.CursorRecord(1, 4, 2, TOPIC, begun_by=REWIND, requests=(ID,))
     assert (write.revision, write.chain_revision) == (5, bench.revision)
-    assert not bench.all(fx.GroupOperated), "not before it is written"
+    assert not bench.all(fx.ConsumerGroupOperated), "not before it is written"
     bench.end(DONE)
-    assert bench.told() == fx.GroupOperated(1, write.record, False, None)
+    assert bench.told() == fx.ConsumerGroupOperated(1, write.record, False, None)
 
 
 def test_a_group_without_consumers_leaves_nothing_behind_after_it() -> None:
@@ -139,7 +139,7 @@ def test_a_group_without_consumers_leaves_nothing_behind_after_it() -> None:
     bench.operate(REWIND)
     bench.end(DONE)
     bench.reread()
-    assert GROUP not in bench.core.partitions[P].groups
+    assert GROUP not in bench.core.partitions[P].consumer_groups
 
 
 def test_a_running_consumer_is_given_nothing_until_it_is_written_and_then_begins_anew() -> None:
@@ -209,7 +209,7 @@ def test_a_skip_to_the_end_of_a_sealed_segment_goes_to_the_next_one() -> None:
 @pytest.mark.parametrize(
     ("operation", "no", "index"), [(SKIP, 1, 6), (SKIP, 2, 1), (SKIP, 3, 0), (REWIND, 0, 0), (SKIP, 1, 1 << 41)]
 )
-def test_a_place_that_is_not_there_is_refused(operation: ev.GroupOperation, no: int, index: int) -> None:
+def test_a_place_that_is_not_there_is_refused(operation: ev.ConsumerGroupOperation, no: int, index: int) -> None:
     bench = idle()
     bench.operate(operation, index, no)
     assert isinstance(bench.refusal(), errors.OffsetOutOfRangeError)
@@ -219,10 +219,10 @@ def test_a_place_that_is_not_there_is_refused(operation: ev.GroupOperation, no: 
 def test_a_refused_operation_leaves_the_consumer_its_grant() -> None:
     bench = reading()
     bench.operate(SKIP, 6)
-    bench.ack(4, token=None if bench.delivered(fx.Joined) else bench.core.partitions[P].groups[GROUP].token)
-    bench.wait(bench.config.ack_sync_us + MS, (M01,))
+    bench.ack(4, token=None if bench.delivered(fx.Joined) else bench.core.partitions[P].consumer_groups[GROUP].token)
+    bench.wait(bench.config.ack_replication_us + MS, (M01,))
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert bench.delivered(fx.AckConfirmed)
 
 
@@ -254,7 +254,7 @@ def test_a_repeated_request_is_not_carried_out_again() -> None:
     bench.deliver()
     bench.operate(REWIND, 0, epoch=1, request=2)
     assert not bench.all(fx.WriteCursor)
-    assert bench.told() == fx.GroupOperated(2, bench.record, True, None)
+    assert bench.told() == fx.ConsumerGroupOperated(2, bench.record, True, None)
 
 
 def test_nothing_is_done_before_this_member_alone_may_deliver() -> None:
@@ -281,11 +281,11 @@ def test_the_last_ids_are_remembered() -> None:
 def test_two_persons_at_once_are_served_one_after_the_other() -> None:
     bench = idle()
     bench.operate(REWIND, 0, epoch=1, operation_id=b"a" * 16)
-    bench.do(ev.OperateGroup(2, P, GROUP, REWIND, b"b" * 16, 1, 1, 0, 0, bench.now_us + 3000 * MS))
+    bench.do(ev.OperateConsumerGroup(2, P, GROUP, REWIND, b"b" * 16, 1, 1, 0, 0, bench.now_us + 3000 * MS))
     assert len(bench.all(fx.WriteCursor)) == 1
     bench.end(DONE)
     bench.read_both()
-    first, second = bench.all(fx.GroupOperated)
+    first, second = bench.all(fx.ConsumerGroupOperated)
     assert first.error is None
     assert isinstance(second.error, errors.StaleGroupEpochError)
 
@@ -293,7 +293,7 @@ def test_two_persons_at_once_are_served_one_after_the_other() -> None:
 def test_so_many_operations_wait_and_no_more() -> None:
     bench = idle()
     for request in range(9):
-        bench.do(ev.OperateGroup(request, P, GROUP, REWIND, ID, 0, 1, 0, 0, bench.now_us + 3000 * MS))
+        bench.do(ev.OperateConsumerGroup(request, P, GROUP, REWIND, ID, 0, 1, 0, 0, bench.now_us + 3000 * MS))
     assert isinstance(bench.refusal(), errors.OverloadedError)
 
 
@@ -346,7 +346,7 @@ def test_without_an_answer_it_may_have_been_carried_out() -> None:
     bench.record, bench.cursor_revision = write.record, 6
     bench.read_both()
     assert len(bench.all(fx.WriteCursor)) == 1
-    assert bench.told() == fx.GroupOperated(1, write.record, False, None)
+    assert bench.told() == fx.ConsumerGroupOperated(1, write.record, False, None)
     bench.deliver()
     assert bench.indexes() == [0, 1, 2, 3, 4]
 
@@ -359,7 +359,7 @@ def test_who_waits_for_too_long_is_told_so() -> None:
     assert isinstance(bench.refusal(), errors.DeadlineExceededError)
     bench.read_both()
     bench.end(DONE)
-    assert len(bench.all(fx.GroupOperated)) == 1
+    assert len(bench.all(fx.ConsumerGroupOperated)) == 1
     bench.reread()
     bench.deliver()
     assert bench.indexes() == [0, 1, 2, 3, 4], "it goes on in the new epoch"
@@ -387,7 +387,7 @@ def test_a_group_that_is_not_there_is_not_made() -> None:
         bench.do(ev.CursorRead(P, GROUP, record, 0))
         assert isinstance(bench.refusal(), errors.UnknownGroupError)
         assert not bench.all(fx.WriteCursor)
-        assert not bench.core.partitions[P].groups
+        assert not bench.core.partitions[P].consumer_groups
 
 
 def test_a_partition_that_was_deleted_is_refused() -> None:
@@ -421,7 +421,7 @@ def test_a_pause_keeps_the_grant_and_the_epoch_and_gives_nothing_more() -> None:
     assert bench.indexes() == [0, 1, 2, 3, 4]
     bench.ack(4, token=token)
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert bench.delivered(fx.AckConfirmed)
 
 
@@ -433,7 +433,7 @@ def test_what_was_given_before_a_pause_can_be_acknowledged_and_the_group_crosses
     bench.clear()
     bench.ack(4, token=token)
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert bench.delivered(fx.AckConfirmed)
     assert bench.write().record == ev.CursorRecord(2, 1, 0, TOPIC, paused=True, requests=(ID,)), "and stays paused"
 
@@ -456,11 +456,11 @@ def test_a_new_server_goes_by_the_pause() -> None:
 
 
 @pytest.mark.parametrize("operation", [PAUSE, RESUME])
-def test_what_is_so_already_is_not_written(operation: ev.GroupOperation) -> None:
+def test_what_is_so_already_is_not_written(operation: ev.ConsumerGroupOperation) -> None:
     bench = idle()
     bench.record = ev.CursorRecord(1, 1, 0, TOPIC, paused=operation is PAUSE)
     bench.operate(operation)
-    assert bench.told() == fx.GroupOperated(1, bench.record, True, None)
+    assert bench.told() == fx.ConsumerGroupOperated(1, bench.record, True, None)
     assert not bench.all(fx.WriteCursor)
 
 

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
-from seriatim_broker.runtime.consumer_groups import GroupCursors
+from seriatim_broker.runtime.consumer_groups import ConsumerGroupCursors
 
 from ..consumers import name_of
 from .brokers import RuntimeProcess
@@ -25,7 +25,7 @@ PAUSES_US = (0, 20_000, 300_000, 1_500_000)
 """Between the deletion and the first new consumer."""
 
 
-class GroupMaker:
+class ConsumerGroupMaker:
     """Deletes groups of a world and makes them again."""
 
     def __init__(self, cluster: WholeCluster) -> None:
@@ -85,7 +85,9 @@ class GroupMaker:
 
     async def _delete(self, process: RuntimeProcess, name: str) -> None:
         world = self._world
-        cursors = GroupCursors(self._cluster.coordinator.client(process.name), self._cluster.coordinator.keys, name)
+        cursors = ConsumerGroupCursors(
+            self._cluster.coordinator.client(process.name), self._cluster.coordinator.keys, name
+        )
         try:
             await cursors.read(world.partitions)
             await cursors.delete(process.clock.wall_ms())

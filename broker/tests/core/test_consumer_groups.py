@@ -42,7 +42,7 @@ def cross(bench: Serving) -> fx.WriteCursor:
     """All is acknowledged and durable; the crossing is under way."""
     bench.ack(bench.length - 1)
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     return bench.all(fx.WriteCursor)[-1]
 
 
@@ -59,7 +59,7 @@ def test_the_reservation_is_durable_on_every_eligible_member_before_delivery() -
     assert not bench.indexes()
     bench.persist()
     assert not bench.indexes(), "the other eligible member does not have it"
-    bench.synced()
+    bench.confirm_replications()
     bench.wait(bench.config.heartbeat_us, (M01,))
     assert bench.indexes()
 
@@ -68,7 +68,7 @@ def test_the_reservation_is_durable_here_too() -> None:
     bench = Serving()
     bench.begin()
     bench.reads()
-    bench.synced()
+    bench.confirm_replications()
     bench.wait(bench.config.heartbeat_us, (M01,))
     assert not bench.indexes()
     bench.persist()
@@ -109,7 +109,7 @@ def test_a_standby_takes_over_with_a_new_token_from_the_first_unacknowledged_mes
     assert joined.token > first
     bench.deliver()
     assert bench.indexes() == [2, 3, 4]
-    assert {event.attempt for event in bench.delivered(fx.Batches)} == {2}
+    assert {event.delivery_attempt for event in bench.delivered(fx.Batches)} == {2}
 
 
 def test_only_one_consumer_is_active() -> None:
@@ -130,7 +130,7 @@ def test_a_stale_token_changes_nothing() -> None:
     bench.deliver()
     bench.ack(4, stale, subscription=2)
     bench.wait(SECOND, (M01,))
-    assert bench.part.groups[GROUP].acked == 0
+    assert bench.part.consumer_groups[GROUP].acked == 0
     assert all(write.cursor.acked == 0 for write in bench.writes(PutCursor))
 
 
@@ -138,30 +138,30 @@ def test_a_standbys_ack_changes_nothing() -> None:
     bench = served()
     bench.join(2)
     bench.ack(4, subscription=2)
-    assert bench.part.groups[GROUP].acked == 0
+    assert bench.part.consumer_groups[GROUP].acked == 0
 
 
 def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
     bench = Serving()
     bench.begin()
     bench.ack(0)
-    assert bench.part.groups[GROUP].acked == 0
+    assert bench.part.consumer_groups[GROUP].acked == 0
 
 
 def test_an_ack_moves_forward_only() -> None:
     bench = served()
     bench.ack(3)
     bench.ack(1)
-    assert bench.part.groups[GROUP].acked == 4
+    assert bench.part.consumer_groups[GROUP].acked == 4
 
 
 def test_an_ack_is_confirmed_when_every_eligible_member_has_it() -> None:
     bench = served()
     bench.ack(1)
-    bench.wait(bench.config.ack_sync_us, (M01,))
+    bench.wait(bench.config.ack_replication_us, (M01,))
     bench.persist()
     assert not bench.delivered(fx.AckConfirmed)
-    bench.synced()
+    bench.confirm_replications()
     assert [event.index for event in bench.delivered(fx.AckConfirmed)] == [2]
 
 
@@ -169,30 +169,30 @@ def test_acks_of_a_moment_are_one_control_record() -> None:
     bench = served()
     bench.clear()
     for index in range(4):
-        bench.ack(index, bench.part.groups[GROUP].token)
+        bench.ack(index, bench.part.consumer_groups[GROUP].token)
     assert not bench.writes(PutCursor)
-    bench.wait(bench.config.ack_sync_us, (M01,))
+    bench.wait(bench.config.ack_replication_us, (M01,))
     assert [write.cursor.acked for write in bench.writes(PutCursor)] == [4]
 
 
 def test_a_control_record_that_was_lost_with_the_link_is_sent_again() -> None:
     bench = served()
     bench.ack(1)
-    bench.wait(bench.config.ack_sync_us, (M01,))
+    bench.wait(bench.config.ack_replication_us, (M01,))
     bench.persist()
     bench.unlink(M01)
     bench.clear()
     bench.link(M01)
-    assert bench.sent(msg.CursorSync, M01)[-1].cursors[0].acked == 2
+    assert bench.sent(msg.ReplicateCursors, M01)[-1].cursors[0].acked == 2
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert bench.delivered(fx.AckConfirmed)
 
 
 def test_a_member_that_left_eligible_is_not_waited_for() -> None:
     bench = served()
     bench.ack(1)
-    bench.wait(bench.config.ack_sync_us, (M01,))
+    bench.wait(bench.config.ack_replication_us, (M01,))
     bench.persist()
     assert not bench.delivered(fx.AckConfirmed)
     assert bench.part.chain is not None
@@ -241,7 +241,7 @@ def test_the_cursor_does_not_cross_before_everything_is_acknowledged() -> None:
     bench.ack(bench.length - 2)
     bench.wait(SECOND, (M01,))
     bench.persist()
-    bench.synced()
+    bench.confirm_replications()
     assert not bench.all(fx.WriteCursor)
 
 
@@ -250,7 +250,7 @@ def test_the_cursor_does_not_cross_before_the_acknowledgement_is_durable_everywh
     bench = served()
     bench.ack(bench.length - 1)
     if missing == "own disk":
-        bench.synced()
+        bench.confirm_replications()
     else:
         bench.persist()
     assert not bench.all(fx.WriteCursor)
@@ -321,7 +321,7 @@ def test_a_reservation_that_only_this_disk_is_known_to_have_is_made_common_first
     bench.persist()
     bench.wait(bench.config.heartbeat_us, (M01,))
     assert not bench.indexes(), "the other eligible member has not confirmed it to this server"
-    bench.synced()
+    bench.confirm_replications()
     assert bench.indexes() == [0, 1, 2, 3, 4]
 
 
@@ -336,7 +336,7 @@ def test_an_acknowledgement_that_only_this_disk_is_known_to_have_does_not_let_th
     bench.persist()
     bench.wait(bench.config.heartbeat_us, (M01,))
     assert not bench.all(fx.WriteCursor)
-    bench.synced()
+    bench.confirm_replications()
     assert bench.all(fx.WriteCursor)
 
 
@@ -360,9 +360,9 @@ def test_a_cursor_never_moves_back_within_an_epoch() -> None:
     epoch = bench.chain.segments[0].server_epoch
     for serial, acked in ((1, 3), (2, 1)):
         cursor = CursorState(1, GROUP, 1, acked, acked)
-        bench.hear(M00, msg.CursorSync(P, 1, epoch, serial, (cursor,)))
+        bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, serial, (cursor,)))
     assert bench.part.cursors[GROUP].acked == 3
-    bench.hear(M00, msg.CursorSync(P, 1, epoch, 3, (CursorState(1, GROUP, 2, 1, 1),)))
+    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 3, (CursorState(1, GROUP, 2, 1, 1),)))
     assert bench.part.cursors[GROUP].acked == 1, "a new epoch is a rewind"
 
 
@@ -370,10 +370,10 @@ def test_control_records_are_confirmed_when_they_are_durable() -> None:
     bench = Serving(M01)
     bench.link(M00)
     epoch = bench.chain.segments[0].server_epoch
-    bench.hear(M00, msg.CursorSync(P, 1, epoch, 7, (CursorState(1, GROUP, 1, 1, 1),)))
-    assert not bench.sent(msg.CursorSynced)
+    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 7, (CursorState(1, GROUP, 1, 1, 1),)))
+    assert not bench.sent(msg.CursorsReplicated)
     bench.persist()
-    assert [message.serial for message in bench.sent(msg.CursorSynced, M00)] == [7]
+    assert [message.serial for message in bench.sent(msg.CursorsReplicated, M00)] == [7]
 
 
 def test_a_server_that_lost_the_right_revokes() -> None:
@@ -430,7 +430,7 @@ def test_where_a_group_stands_is_found_anew_when_the_coordinator_has_what_it_had
     bench.do(ev.OwnRecordSeen("it lost decisions"))
     bench.clear()
     bench.do(ev.OwnRecordSeen(""))
-    assert {read.group for read in bench.all(fx.ReadCursor)} == {GROUP}
+    assert {read.consumer_group for read in bench.all(fx.ReadCursor)} == {GROUP}
     bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(2, 1, 0, TOPIC), 9))
     assert [event.segment_no for event in bench.delivered(fx.SubscriptionRefused)] == [2], (
         "it stands in the next segment"
@@ -445,7 +445,7 @@ def test_a_head_that_had_no_consumers_reads_the_cursor_again() -> None:
     bench.ack(2)
     bench.do(ev.ConsumerGone(STREAM))
     bench.persist()
-    assert GROUP in bench.part.groups, "M01 has not confirmed what was acknowledged"
+    assert GROUP in bench.part.consumer_groups, "M01 has not confirmed what was acknowledged"
     reads = len(bench.all(fx.ReadCursor))
     bench.join(2, stream=STREAM + 1)
     assert len(bench.all(fx.ReadCursor)) == reads + 1

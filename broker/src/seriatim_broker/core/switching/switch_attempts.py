@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..state.switching import Attempt, Content
+from ..state.switching import Content, SwitchAttempt
 
 if TYPE_CHECKING:  # the broker keeps them
     from ..state.broker import BrokerState
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the broker keeps them
 
 def begin(broker: BrokerState, partition: Partition, content: Content) -> tuple[bytes, bool]:
     """The switch attempt id for that content; True if the id is new, False if the content had it before."""
-    known = broker.attempts.get(partition.id, ())
+    known = broker.switch_attempts.get(partition.id, ())
     # Rule `attempt-anew` (LIMIT): content that was prepared before keeps its id, so members answer without a write.
     # Without it:
     #   1. A switcher prepares segment 2, and the coordinator refuses its transaction.
@@ -34,8 +34,8 @@ def begin(broker: BrokerState, partition: Partition, content: Content) -> tuple[
     for attempt in known:
         if attempt.content == content and not attempt.voided:
             return attempt.id, False
-    attempt = Attempt(broker.new_id(), content)
-    broker.attempts[partition.id] = (*known, attempt)[-broker.config.attempts_max :]
+    attempt = SwitchAttempt(broker.new_id(), content)
+    broker.switch_attempts[partition.id] = (*known, attempt)[-broker.config.switch_attempts_max :]
     return attempt.id, True
 
 
@@ -49,7 +49,7 @@ def replaced_by(broker: BrokerState, partition: Partition, attempt: bytes, segme
     #   4. The member has neither A's producer table nor A's copy of the uncertain tail.
     replaced = tuple(
         other.id
-        for other in broker.attempts.get(partition.id, ())
+        for other in broker.switch_attempts.get(partition.id, ())
         if other.id != attempt and other.content.segment_no == segment_no and other.compared is None
     )
     # An attempt that was named here is never used again, even if its content is asked for again. Without it:
@@ -76,7 +76,7 @@ def sent(broker: BrokerState, partition: Partition, attempt: bytes) -> None:
 
 def on_learned(broker: BrokerState, partition: Partition) -> None:
     """A newer record is known: forget the attempts that it decided, and note which transactions cannot happen now."""
-    known = broker.attempts.pop(partition.id, ())
+    known = broker.switch_attempts.pop(partition.id, ())
     if not known:
         return
     assert partition.chain is not None
@@ -89,11 +89,11 @@ def on_learned(broker: BrokerState, partition: Partition) -> None:
         if attempt.content.segment_no > opened
     )
     if left:
-        broker.attempts[partition.id] = left
+        broker.switch_attempts[partition.id] = left
 
 
 def _change(broker: BrokerState, partition: Partition, attempt: bytes, **changes: object) -> None:
-    broker.attempts[partition.id] = tuple(
+    broker.switch_attempts[partition.id] = tuple(
         replace(known, **changes) if known.id == attempt else known  # type: ignore[arg-type]
-        for known in broker.attempts.get(partition.id, ())
+        for known in broker.switch_attempts.get(partition.id, ())
     )

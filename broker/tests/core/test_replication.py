@@ -155,7 +155,7 @@ def test_acknowledgements_of_an_old_connection_do_not_count() -> None:
     bench.link(M01)
     bench.ack(M01, 1)
     assert not bench.accepted()
-    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 1, bench.part.logs[1].tail_checksum, 1))
+    bench.hear(M01, msg.TailAnswer(P, 1, attempt(1), 1, bench.part.logs[1].tail_checksum, 1))
     assert bench.accepted() == {request: make_offset(1, 0)}
 
 
@@ -212,9 +212,9 @@ def test_a_connection_is_resumed_from_the_followers_tail() -> None:
     bench.unlink(M01)
     bench.clear()
     bench.link(M01)
-    assert bench.sent(msg.ResumeReplica, M01)
+    assert bench.sent(msg.TailRequest, M01)
     assert not bench.sent(msg.Replicate, M01), "nothing before it is known where the follower stands"
-    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 1, first.header.checksum, 1))
+    bench.hear(M01, msg.TailAnswer(P, 1, attempt(1), 1, first.header.checksum, 1))
     (frame,) = bench.sent(msg.Replicate, M01)
     assert [batch.header.base_index for batch in frame.batches] == [1, 2]
 
@@ -225,7 +225,7 @@ def test_what_is_appended_while_the_connection_is_down_goes_with_the_resume() ->
     bench.append(0, starts=True)
     bench.link(M01)
     assert not bench.sent(msg.Replicate, M01)
-    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), 0, 0, 0))
+    bench.hear(M01, msg.TailAnswer(P, 1, attempt(1), 0, 0, 0))
     assert [len(frame.batches) for frame in bench.sent(msg.Replicate, M01)] == [1]
 
 
@@ -236,7 +236,7 @@ def test_a_follower_that_disagrees_means_a_switch(tail: int, checksum: int) -> N
     bench.append(1)
     bench.unlink(M01)
     bench.link(M01)
-    bench.hear(M01, msg.ReplicaTail(P, 1, attempt(1), tail, checksum, tail))
+    bench.hear(M01, msg.TailAnswer(P, 1, attempt(1), tail, checksum, tail))
     assert bench.part.switch is not None
     assert not bench.part.logs[1].followers[0].in_step
 
@@ -304,9 +304,9 @@ def test_a_follower_answers_where_it_stands() -> None:
     bench = opened_slave()
     batches = batches_of(1, [2, 2])
     replicate(bench, batches)
-    bench.hear(M00, msg.ResumeReplica(P, 1, attempt(1)))
-    (tail,) = bench.sent(msg.ReplicaTail, M00)
+    bench.hear(M00, msg.TailRequest(P, 1, attempt(1)))
+    (tail,) = bench.sent(msg.TailAnswer, M00)
     assert (tail.tail, tail.checksum, tail.durable) == (4, checksum_of(batches), 0)
     bench.persist()
-    bench.hear(M00, msg.ResumeReplica(P, 1, attempt(1)))
-    assert bench.sent(msg.ReplicaTail, M00)[-1].durable == 4
+    bench.hear(M00, msg.TailRequest(P, 1, attempt(1)))
+    assert bench.sent(msg.TailAnswer, M00)[-1].durable == 4

@@ -28,8 +28,8 @@ class Batch(State):
     deadline_us: int
     epoch: int
     base_sequence: int
-    first_run: int = _NEVER_SENT  # the first producer run in which it had its present number
-    open_runs: tuple[int, ...] = ()
+    first_producer_run: int = _NEVER_SENT  # the first producer run in which it had its present number
+    open_producer_runs: tuple[int, ...] = ()
     unknown_end: bool = False
     acked: bool = False
     last_error: ReplyError | None = None
@@ -37,29 +37,29 @@ class Batch(State):
     @property
     def doubtful(self) -> bool:
         """Whether a send attempt may have stored it, as far as the client knows."""
-        return self.unknown_end or bool(self.open_runs)
+        return self.unknown_end or bool(self.open_producer_runs)
 
     def was_sent_in(self, run: int) -> bool:
         """Whether a reply to this producer run can be about it. In earlier ones, its number was another batch's."""
-        return _NEVER_SENT < self.first_run <= run
+        return _NEVER_SENT < self.first_producer_run <= run
 
-    def begin_attempt(self, run: int) -> None:
+    def begin_send_attempt(self, run: int) -> None:
         """Note that it is sent in the producer run `run`."""
-        assert run not in self.open_runs
-        if self.first_run == _NEVER_SENT:
-            self.first_run = run
-        self.open_runs = (*self.open_runs, run)
+        assert run not in self.open_producer_runs
+        if self.first_producer_run == _NEVER_SENT:
+            self.first_producer_run = run
+        self.open_producer_runs = (*self.open_producer_runs, run)
 
-    def end_attempt(self, run: int, *, proven: bool) -> bool:
+    def end_send_attempt(self, run: int, *, proven: bool) -> bool:
         """End the send attempt of the producer run `run`. Returns whether it was open.
 
         Args:
             run: The producer run.
             proven: Whether the outcome is known. If not, it stays unknown for ever.
         """
-        if run not in self.open_runs:
+        if run not in self.open_producer_runs:
             return False
-        self.open_runs = tuple(other for other in self.open_runs if other != run)
+        self.open_producer_runs = tuple(other for other in self.open_producer_runs if other != run)
         # Rule `client-last-attempt` (I10): a batch is failed only if every send attempt failed. Without it:
         # 1. P sends a. Am stores it in segment 1, but P gets no answer. Both members of broker group A die.
         # 2. Segment 2 opens on broker group B. P resends a, and Bm stores it there. It is not committed.
@@ -74,4 +74,4 @@ class Batch(State):
         assert not self.acked
         self.epoch = epoch
         self.base_sequence = base_sequence
-        self.first_run = _NEVER_SENT
+        self.first_producer_run = _NEVER_SENT

@@ -27,13 +27,13 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
 from ..core.values.chain import Chain
-from ..core.values.effects import GroupOperated
-from ..core.values.events import CursorRecord, GroupOperation, OperateGroup
+from ..core.values.effects import ConsumerGroupOperated
+from ..core.values.events import ConsumerGroupOperation, CursorRecord, OperateConsumerGroup
 from ..core.values.positions import Place
 from ..core.values.targets import named, place_of
 from ..runtime.records import operation_to_number
-from .group_admin import GroupAdmin, chosen_chains, row_of, unknown_group
-from .group_targets import Found, place_from
+from .consumer_group_admin import ConsumerGroupAdmin, chosen_chains, row_of, unknown_consumer_group
+from .consumer_group_targets import Found, place_from
 from .outbound import is_forwarded, operator_epoch
 from .services import check_name, guard_of_call, remaining_s, typed_errors
 
@@ -48,7 +48,7 @@ _AT_ONCE_MAX = 64
 """Partitions of one call that are operated on at once."""
 
 
-class GroupOperations(GroupAdmin):
+class ConsumerGroupOperations(ConsumerGroupAdmin):
     """The part of `seriatim.v1.Admin` that moves, pauses and resumes consumer groups."""
 
     @typed_errors
@@ -62,7 +62,7 @@ class GroupOperations(GroupAdmin):
         chains = chosen_chains(await self._services.chains(topic.partition_ids), request.partitions, request.topic)
         cursors = await self._cursors(chains, request.group)
         if not any(cursors.has(chain.partition) for chain in chains):
-            raise unknown_group(request.topic, request.group)
+            raise unknown_consumer_group(request.topic, request.group)
         places = await self._targets.find(request.topic, chains, request.to, remaining_s(context) * 0.8)
         rows = await self._describe(request.topic, request.group, chains, cursors, context)
         by_number = {chain.number: chain for chain in chains}
@@ -103,7 +103,7 @@ class GroupOperations(GroupAdmin):
     async def _operate(
         self,
         request: broker_pb2.OperateGroupRequest,
-        operation: GroupOperation,
+        operation: ConsumerGroupOperation,
         chains: Sequence[Chain],
         wanted: Mapping[int, broker_pb2.OperatedPartition],
         context: Any,
@@ -140,7 +140,7 @@ class GroupOperations(GroupAdmin):
     async def _operate_here(
         self,
         request: broker_pb2.OperateGroupRequest,
-        operation: GroupOperation,
+        operation: ConsumerGroupOperation,
         chain: Chain,
         wanted: Mapping[int, broker_pb2.OperatedPartition],
         context: Any,
@@ -159,13 +159,13 @@ class GroupOperations(GroupAdmin):
             deadline_s = remaining_s(context) * 0.9
             deadline_us = time.monotonic_ns() // 1000 + int(deadline_s * 0.9 * 1e6)
             reply = await self._services.ask_core(
-                lambda number: OperateGroup(
+                lambda number: OperateConsumerGroup(
                     number, chain.partition, request.group, operation, request.request_id, row.group_epoch,
                     segment_no, index, known_len, deadline_us,
                 ),
                 deadline_s,
             )  # fmt: skip
-            assert isinstance(reply, GroupOperated)
+            assert isinstance(reply, ConsumerGroupOperated)
             if reply.error is not None:
                 raise reply.error
             assert reply.record is not None
@@ -199,7 +199,7 @@ def _planned(
     chain: Chain,
     row: broker_pb2.GroupPartition,
     place: Found,
-    wanted: GroupOperation | None,
+    wanted: ConsumerGroupOperation | None,
 ) -> broker_pb2.PlannedGroupMove:
     """The move from where the consumer group is to the target."""
     move = broker_pb2.PlannedGroupMove(group=row)
@@ -214,9 +214,11 @@ def _planned(
         return move
     here = Place(row.segment, row.acked_index)
     there = place_of(chain, here.segment_no, here.index, here.index)  # after the end of a segment comes the next one
-    operation = wanted or (GroupOperation.SKIP if place > there else GroupOperation.REWIND)
-    if (place > there and operation is GroupOperation.REWIND) or (place < there and operation is GroupOperation.SKIP):
-        other = "a skip" if operation is GroupOperation.REWIND else "a rewind"
+    operation = wanted or (ConsumerGroupOperation.SKIP if place > there else ConsumerGroupOperation.REWIND)
+    if (place > there and operation is ConsumerGroupOperation.REWIND) or (
+        place < there and operation is ConsumerGroupOperation.SKIP
+    ):
+        other = "a skip" if operation is ConsumerGroupOperation.REWIND else "a rewind"
         text = f"the group is at {named(there)}; to go to {named(place)} is {other}"
         move.error.CopyFrom(error_to_proto(OffsetOutOfRangeError(text, here=named(there))))
         return move
@@ -242,9 +244,9 @@ def _checked(numbers: Sequence[int], count: int, topic: str) -> Sequence[int]:
     return numbers
 
 
-def _operation(number: int, *, moves: bool = False) -> GroupOperation:
+def _operation(number: int, *, moves: bool = False) -> ConsumerGroupOperation:
     try:
-        operation = GroupOperation(number)
+        operation = ConsumerGroupOperation(number)
     except ValueError as exc:
         raise BadRequestError(f"there is no operation {number} on a consumer group") from exc
     if moves and not operation.moves:

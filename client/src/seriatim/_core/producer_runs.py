@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .attempts import Batch
 from .producer_types import Send
+from .send_attempts import Batch
 from .state import State
 
 
-class Run(State):
+class ProducerRun(State):
     """The current producer run, and the streams of earlier ones with open send attempts."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Run(State):
 
     def start(self, epoch: int, batches: Iterable[Batch]) -> None:
         """Begin the next producer run, with nothing sent. `batches` has all with open earlier send attempts."""
-        used = {run for batch in batches for run in batch.open_runs}
+        used = {run for batch in batches for run in batch.open_producer_runs}
         self._streams = {run: stream for run, stream in self._streams.items() if run in used}
         self.number += 1
         self.alive = True
@@ -71,13 +71,13 @@ class Run(State):
             self.in_flight_count < self.window_batches and self.in_flight_bytes + batch.size_bytes <= self.window_bytes
         )
 
-    def attempt(self, batch: Batch, stream: int, route_epoch: int) -> Send:
+    def begin_send_attempt(self, batch: Batch, stream: int, route_epoch: int) -> Send:
         """Send the next batch of the queue."""
         assert self.alive
         assert batch.epoch == self.epoch
         starts_run = self.number not in self._streams
         self._streams[self.number] = stream
-        batch.begin_attempt(self.number)
+        batch.begin_send_attempt(self.number)
         self.sent_count += 1
         self.in_flight_count += 1
         self.in_flight_bytes += batch.size_bytes
@@ -96,9 +96,9 @@ class Run(State):
             route_epoch,
         )
 
-    def end_attempt(self, batch: Batch, run: int, *, proven: bool) -> bool:
+    def end_send_attempt(self, batch: Batch, run: int, *, proven: bool) -> bool:
         """End a batch's send attempt in producer run `run`, current or earlier. Returns whether it was open."""
-        if not batch.end_attempt(run, proven=proven):
+        if not batch.end_send_attempt(run, proven=proven):
             return False
         if run == self.number:
             self.in_flight_count -= 1
@@ -110,11 +110,11 @@ class Run(State):
         for run in [run for run, used in self._streams.items() if used == stream]:
             del self._streams[run]
             for batch in batches:
-                self.end_attempt(batch, run, proven=False)
+                self.end_send_attempt(batch, run, proven=False)
 
     def forget(self, batch: Batch, at: int) -> None:
         """The batch at position `at` leaves the queue."""
-        if self.number in batch.open_runs:
+        if self.number in batch.open_producer_runs:
             self.in_flight_count -= 1
             self.in_flight_bytes -= batch.size_bytes
         if at < self.sent_count:

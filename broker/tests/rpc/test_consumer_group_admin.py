@@ -14,10 +14,10 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values.chain import Chain
-from seriatim_broker.core.values.effects import GroupDescribed
+from seriatim_broker.core.values.effects import ConsumerGroupDescribed
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.segment import Segment, SegmentState
-from seriatim_broker.rpc.group_admin import GroupAdmin, row_of
+from seriatim_broker.rpc.consumer_group_admin import ConsumerGroupAdmin, row_of
 
 SERVER = MemberId("g0-0", b"0" * 16)
 
@@ -45,23 +45,23 @@ class Calls:
 class Services:
     """The own core's answer."""
 
-    def __init__(self, reply: GroupDescribed) -> None:
+    def __init__(self, reply: ConsumerGroupDescribed) -> None:
         self._reply = reply
 
-    async def ask_core(self, _make: object, _deadline_s: float) -> GroupDescribed:
+    async def ask_core(self, _make: object, _deadline_s: float) -> ConsumerGroupDescribed:
         return self._reply
 
 
 async def told(answer: list[broker_pb2.GroupPartition] | SeriatimError) -> broker_pb2.GroupPartition:
-    admin: Any = GroupAdmin.__new__(GroupAdmin)
+    admin: Any = ConsumerGroupAdmin.__new__(ConsumerGroupAdmin)
     admin._calls = Calls(answer)
     rows = {0: row_of(chain(), CURSOR)}
     await admin._describe_there("g0-0", broker_pb2.DescribeGroupRequest(), rows, 1.0)
     return rows[0]
 
 
-async def told_here(reply: GroupDescribed, base: int | None = 100) -> broker_pb2.GroupPartition:
-    admin: Any = GroupAdmin.__new__(GroupAdmin)
+async def told_here(reply: ConsumerGroupDescribed, base: int | None = 100) -> broker_pb2.GroupPartition:
+    admin: Any = ConsumerGroupAdmin.__new__(ConsumerGroupAdmin)
     admin._services = Services(reply)
     rows = {0: row_of(chain(base=base), CURSOR)}
     await admin._describe_here(chain(base=base), "g", rows, 1.0)
@@ -93,18 +93,18 @@ async def test_a_silent_server_is_an_error() -> None:
 
 
 async def test_the_own_core_fills_a_row() -> None:
-    row = await told_here(GroupDescribed(1, 1, 9, 109, 115, 1, "c", (), None))
+    row = await told_here(ConsumerGroupDescribed(1, 1, 9, 109, 115, 1, "c", (), None))
     assert not row.HasField("error")
     assert (row.acked_index, row.position, row.end_position) == (9, 109, 115)
-    row = await told_here(GroupDescribed(1, 1, 0, 100, 115, 1, "c", (), None))
+    row = await told_here(ConsumerGroupDescribed(1, 1, 0, 100, 115, 1, "c", (), None))
     assert (row.acked_index, row.position) == (7, 107), "no consumer has read since the cursor was written"
 
 
 async def test_a_position_that_cannot_be_counted_is_an_error() -> None:
-    row = await told_here(GroupDescribed(1, 1, 9, None, None, 1, "c", ("d",), None), base=None)
+    row = await told_here(ConsumerGroupDescribed(1, 1, 9, None, None, 1, "c", ("d",), None), base=None)
     assert row.error.number == PositionUnknownError.number
     assert "is not settled" in row.error.message
     assert (row.active_consumer, list(row.standby_consumers)) == ("c", ["d"])
-    row = await told_here(GroupDescribed(1, 1, 0, None, 115, 1, "c", (), None))
+    row = await told_here(ConsumerGroupDescribed(1, 1, 0, None, 115, 1, "c", (), None))
     assert "asking the other members" in row.error.message
     assert row.position == 107

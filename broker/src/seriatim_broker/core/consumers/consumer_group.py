@@ -1,0 +1,47 @@
+"""The state of one consumer group on one partition, as this broker knows it."""
+
+from __future__ import annotations
+
+from ..state.broker import BrokerState
+from ..state.consumers import Consumer, ConsumerGroup, ConsumerGroupPhase
+from ..state.partition import Partition
+from ..values.effects import Deliver, DeliveryEvent, ReadCursor
+from ..values.events import StartPosition
+from ..values.states import drop, put
+
+
+def consumer_group_of(broker: BrokerState, partition: Partition, group: str, start: StartPosition) -> ConsumerGroup:
+    """The state of a consumer group here. If this broker has none, make it, and read the chain and the cursor."""
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is None:
+        consumer_group = ConsumerGroup(group, start)
+        partition.consumer_groups = put(partition.consumer_groups, group, consumer_group)
+        partition.read_chain(broker)
+        read_cursor(broker, partition, consumer_group)
+    return consumer_group
+
+
+def read_cursor(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Ask the coordinator for the cursor."""
+    broker.out.emit(ReadCursor(partition.id, consumer_group.name, consumer_group.cursor_revision))
+
+
+def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
+    """Send something to one subscription."""
+    broker.out.emit(Deliver(consumer.stream, consumer.subscription, event))
+
+
+def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Forget a consumer group without consumers, questions and operations, when none of its writes is under way."""
+    is_used = (
+        consumer_group.consumers
+        or consumer_group.questions
+        or consumer_group.replications
+        or consumer_group.operations
+        or consumer_group.passes_alone
+    )
+    if not is_used and consumer_group.phase is not ConsumerGroupPhase.CROSSING:
+        partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
+        given = consumer_group.given
+        if given is not None and max((given.below, *(end for end, _ in given.ends))) <= consumer_group.acked:
+            partition.given = drop(partition.given, consumer_group.name)  # all that was given is acknowledged
