@@ -15,15 +15,26 @@ to I14 are the protocol's invariants. Where each rule is:
     outcomes         I1, I10, RT, PLACE, GONE
     order            I2
     deliveries       I9, I3, I1 of what consumers skip
-    cursors          I8, I11
+    cursors          I8, I11, PAUSE
     operations       ONCE, DONE, VOID, PAUSE
     gaps             I1 of segments that are lost
     retention        RETAIN
     full_disks       FULL
 
-Who else calls `Judge.fail`: the world for I13 (everything drains in time), each watched core for CORE, GONE and ALARM
-(a broker that knows that the coordinator has lost decisions says so and changes nothing), and the world of whole
-brokers for TWO (of two processes with one directory, one ends).
+Other modules call `Judge.fail` for what only they see:
+
+    world                    I13 (everything drains in time)
+    watching                 GONE, ALARM (a broker that knows that the coordinator lost decisions changes nothing)
+    cores.coordinator        LIMIT, TWICE
+    whole.cluster            ALARM, TWO (of two processes with one directory, one ends)
+    whole.brokers            I14 (a member run on an older copy of a disk)
+    whole.coordinator        EPOCH, OPERATOR, I7 (pages of a chain record)
+    whole.disks              DISK
+    whole.restoring          ALARM (such a broker says so), TWICE, I13
+    whole.topics             GONE
+    clients, consumers       CORE, GONE, I2
+    ranges                   RANGE
+    publishing               all rules of publications
 """
 
 from .cursors import PERSON

@@ -1,6 +1,6 @@
 """What the judge forgives: each excuse has a name here, and a reason on the page docs/internals/excuses.md.
 
-The judge reports each use of an excuse (`Judge.excuse`), so a run tells which excuses it needed. A test compares the
+The judge reports each use of an excuse (`Seen.excuse`), so a run tells which excuses it needed. A test compares the
 page with this list, and checks that each excuse is used. If you add an excuse, give its reason on that page.
 """
 

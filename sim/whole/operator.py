@@ -165,7 +165,7 @@ class BrokerGroupOperator:
         for partition in self._world.partitions:
             chain = self._world.chain(partition)
             if chain.open_segment.broker_group in closed:
-                left.append(f"the head of {partition} on {chain.open_segment.broker_group}")
+                left.append(f"the open segment of {partition} on {chain.open_segment.broker_group}")
             for segment in chain.segments:
                 groups = {self._cluster.brokers[member.broker].group for member in holders(segment)} & drained
                 left += [f"{partition}:{segment.no} on {group}" for group in sorted(groups)]

@@ -114,11 +114,11 @@ class RootGroup(click.Group):
 
 _SERVER_COMMANDS: Final = {
     "broker": "seriatim-broker",
-    "coordinator": "seriatim-local",
+    "coordinator": "seriatim-broker",
     "standalone": "seriatim-local",
     "cluster": "seriatim-local",
 }
-"""The package to install for each command of a server. `seriatim-local` brings the broker's."""
+"""The package that has each command of a server."""
 
 
 def expected_error(error: BaseException) -> SeriatimError | OSError | None:

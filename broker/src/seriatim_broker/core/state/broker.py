@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from seriatim_api.batch import Checksum
@@ -29,15 +30,14 @@ Read = tuple[ReadKind, PartitionId, int, MemberId | str | None, int]
 """A read of the disk under way: kind, partition, segment, the member or consumer group that needs it, first index."""
 
 
+@dataclass(slots=True, eq=False)
 class OwnDisk(State):
     """What a broker knows of its own disk."""
 
-    __slots__ = ("full_since_us", "hangs", "quarantined")
-
-    def __init__(self) -> None:
-        self.hangs = False  # as the log said last
-        self.full_since_us: int | None = None  # since when the reserve is reached
-        self.quarantined: dict[tuple[PartitionId, int], int] = {}  # (partition, segment) -> messages that are kept
+    hangs: bool = False  # as the log said last
+    full_since_us: int | None = None  # since when the reserve is reached
+    # (partition, segment) -> messages that are kept
+    quarantined: dict[tuple[PartitionId, int], int] = field(default_factory=dict)
 
 
 class BrokerState(State):

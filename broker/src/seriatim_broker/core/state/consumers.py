@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from seriatim_api.ids import MemberId
@@ -42,51 +43,43 @@ class Consumer(State):
         self.was_active = join.was_active
 
 
+@dataclass(slots=True, eq=False)
 class Question(State):
     """A request that only asks where the consumer group's cursor is."""
 
-    __slots__ = ("deadline_us", "describe", "failed_epoch", "request")
-
-    def __init__(self, request: int, failed_epoch: int | None, deadline_us: int, describe: bool) -> None:
-        self.request = request
-        self.failed_epoch = failed_epoch
-        self.deadline_us = deadline_us
-        self.describe = describe
+    request: int
+    failed_epoch: int | None
+    deadline_us: int
+    describe: bool
 
 
+@dataclass(slots=True, eq=False)
 class Operation(State):
     """A rewind, skip, pause or resume of the consumer group; `consumers.operations` has the rules."""
 
-    __slots__ = ("event", "is_answered", "is_begun", "tries")
-
-    def __init__(self, event: OperateConsumerGroup) -> None:
-        self.event = event
-        self.is_begun = False  # its transaction was sent, and may be carried out or not
-        self.is_answered = False
-        self.tries = 0
+    event: OperateConsumerGroup
+    is_begun: bool = False  # its transaction was sent, and may be carried out or not
+    is_answered: bool = False
+    tries: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class CursorReplication(State):
     """A control record on its way to the other eligible members."""
 
-    __slots__ = ("acked", "reserved", "waiting")
-
-    def __init__(self, acked: int, reserved: int, waiting: dict[MemberId, None]) -> None:
-        self.acked = acked
-        self.reserved = reserved
-        self.waiting = waiting  # members that have not confirmed, among them this one
+    acked: int
+    reserved: int
+    waiting: dict[MemberId, None]  # members that have not confirmed, among them this one
 
 
+@dataclass(slots=True, eq=False)
 class Given(State):
     """The ends of the grants that gave what is not acknowledged yet. `consumers.delivery_attempts` has the rules."""
 
-    __slots__ = ("below", "ends", "group_epoch", "segment_no")
-
-    def __init__(self, segment_no: int, group_epoch: int) -> None:
-        self.segment_no = segment_no
-        self.group_epoch = group_epoch
-        self.ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of grants that are over
-        self.below = 0  # the present grant has given all below; 0: nothing yet
+    segment_no: int
+    group_epoch: int
+    ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of grants that are over
+    below: int = 0  # the present grant has given all below; 0: nothing yet
 
 
 class ConsumerGroup(State):
@@ -205,6 +198,7 @@ class RangeWait(NamedTuple):
     reading: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Right(State):
     """The right of this member to serve one segment.
 
@@ -220,13 +214,10 @@ class Right(State):
             whether it did.
     """
 
-    __slots__ = ("blind", "confirmed", "from_us", "joining", "listing", "old_server", "renewed")
-
-    def __init__(self, confirmed: bool, from_us: int, old_server: MemberId | None, blind: bool = False) -> None:
-        self.blind = blind
-        self.renewed: Mapping[str, int] = NOTHING
-        self.confirmed = confirmed
-        self.from_us = from_us
-        self.old_server = old_server
-        self.listing: tuple[MemberId, ...] = ()
-        self.joining: Mapping[MemberId, int] = NOTHING  # -> serial of the cursor sync that it must confirm
+    confirmed: bool
+    from_us: int
+    old_server: MemberId | None
+    blind: bool = False
+    renewed: Mapping[str, int] = NOTHING
+    listing: tuple[MemberId, ...] = ()
+    joining: Mapping[MemberId, int] = NOTHING  # -> serial of the cursor sync that it must confirm

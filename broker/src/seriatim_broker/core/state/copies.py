@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from seriatim_api.ids import MemberId
@@ -11,19 +12,17 @@ from ..values.producers import ProducerTable
 from ..values.states import State
 
 
+@dataclass(slots=True, eq=False)
 class Copying(State):
     """One segment that this broker is completing."""
 
-    __slots__ = ("asked", "asked_us", "differed", "failures", "pause_us", "replaces", "wake_us")
-
-    def __init__(self, replaces: MemberId | None = None) -> None:
-        self.asked: MemberId | None = None
-        self.asked_us = 0
-        self.differed = False  # a copy was complete once, but its checksum was not the sealed one
-        self.failures = 0
-        self.pause_us = 0
-        self.wake_us = 0
-        self.replaces = replaces
+    replaces: MemberId | None = None
+    asked: MemberId | None = None
+    asked_us: int = 0
+    differed: bool = False  # a copy was complete once, but its checksum was not the sealed one
+    failures: int = 0
+    pause_us: int = 0
+    wake_us: int = 0
 
 
 KnownTables = Mapping[int, ProducerTable]
@@ -39,39 +38,32 @@ class TableWait(NamedTuple):
     member: MemberId
 
 
+@dataclass(slots=True, eq=False)
 class Repair(State):
     """One damaged segment that is being written anew; all below `next_index` has been written."""
 
-    __slots__ = ("asked", "checksum", "failures", "foreign_count", "is_asking", "next_index", "pause_us", "wake_us")
-
-    def __init__(self, next_index: int = 0, checksum: int = 0) -> None:
-        self.next_index = next_index
-        self.checksum = checksum  # the value of the checksum chain at `next_index`
-        self.is_asking = False
-        self.asked: MemberId | None = None
-        self.failures = 0
-        self.foreign_count = 0  # batches that came from other members
-        self.pause_us = 0
-        self.wake_us = 0
+    next_index: int = 0
+    checksum: int = 0  # the value of the checksum chain at `next_index`
+    is_asking: bool = False
+    asked: MemberId | None = None
+    failures: int = 0
+    foreign_count: int = 0  # batches that came from other members
+    pause_us: int = 0
+    wake_us: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Settlement(State):
     """One segment that this member is settling."""
 
-    __slots__ = (
-        "asked", "began_us", "fenced", "id", "is_behind", "pause_us", "stored", "suspects", "tails", "wake_us",
-        "writing",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.id = b""
-        self.fenced = False  # durably, with everything below the tail
-        self.asked: tuple[MemberId, ...] = ()
-        self.stored: dict[MemberId, None] = {}
-        self.suspects: dict[MemberId, int] = {}  # the tails of other members that are suspects too
-        self.tails: dict[MemberId, int] = {}  # the tails of other members of a flushed segment
-        self.began_us = 0
-        self.is_behind = False  # another member has more messages than this one
-        self.pause_us = 0
-        self.wake_us = 0
-        self.writing = False
+    id: bytes = b""
+    fenced: bool = False  # durably, with everything below the tail
+    asked: tuple[MemberId, ...] = ()
+    stored: dict[MemberId, None] = field(default_factory=dict)
+    suspects: dict[MemberId, int] = field(default_factory=dict)  # the tails of other members that are suspects too
+    tails: dict[MemberId, int] = field(default_factory=dict)  # the tails of other members of a flushed segment
+    began_us: int = 0
+    is_behind: bool = False  # another member has more messages than this one
+    pause_us: int = 0
+    wake_us: int = 0
+    writing: bool = False

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from seriatim_api.ids import MemberId
 
 from ..values.placement import BrokerGroupSpec
 from ..values.states import State
 
 
+@dataclass(slots=True, eq=False)
 class BrokerDirectory(State):
     """What a broker has read in the coordinator about the other brokers."""
 
-    __slots__ = ("broker_groups", "ended", "flapping", "former", "forms_of_all", "holders", "member_runs", "specs")
-
-    def __init__(self) -> None:
-        self.broker_groups: dict[str, tuple[MemberId, ...]] = {}
-        self.specs: dict[
-            str, BrokerGroupSpec
-        ] = {}  # intent and weight of broker groups, if a person or the operator set any
-        self.member_runs: dict[MemberId, int] = {}  # member runs, as last registered
-        self.holders: dict[str, MemberId] = {}  # broker -> the disk that has its slot, as last registered
-        self.former: dict[MemberId, None] = {}  # this member run saw them lose their slot to another disk
-        self.ended: dict[MemberId, int] = {}  # newest member run whose death certificate was seen
-        self.forms_of_all = 0  # forms that every registered broker reads in addition to those of 0.2.0
-        self.flapping: dict[str, tuple[int, int]] = {}  # broker group -> (passed over until, for how long)
+    broker_groups: dict[str, tuple[MemberId, ...]] = field(default_factory=dict)
+    specs: dict[str, BrokerGroupSpec] = field(default_factory=dict)  # those that a person or the operator wrote
+    member_runs: dict[MemberId, int] = field(default_factory=dict)  # member runs, as last registered
+    # broker -> the disk that has its slot, as last registered
+    holders: dict[str, MemberId] = field(default_factory=dict)
+    # this member run saw them lose their slot to another disk
+    former: dict[MemberId, None] = field(default_factory=dict)
+    ended: dict[MemberId, int] = field(default_factory=dict)  # newest member run whose death certificate was seen
+    forms_of_all: int = 0  # forms that every registered broker reads in addition to those of 0.2.0
+    # broker group -> (passed over until, for how long)
+    flapping: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def learn_holders(self, found: dict[str, MemberId]) -> None:
         """Note which disk has which slot now, and which disks have lost their slot.

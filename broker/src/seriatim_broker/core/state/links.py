@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from seriatim_api.ids import MemberId, PartitionId
 
 from ..values.states import State
@@ -56,19 +58,18 @@ class Link(State):
         self.disk_full_since_us: int | None = None
 
 
+@dataclass(slots=True, eq=False)
 class LinkTable(State):
     """The links of a broker, and the partitions that need them."""
 
-    __slots__ = ("beat_due_us", "by_broker", "refusals", "watched", "watched_by")
-
-    def __init__(self) -> None:
-        self.by_broker: dict[str, Link] = {}
-        self.beat_due_us = 0  # when heartbeats are sent next
-        self.watched: dict[str, dict[PartitionId, None]] = {}  # broker -> partitions that need its heartbeats
-        self.watched_by: dict[PartitionId, tuple[str, ...]] = {}
-        # server -> partition -> segment for which it is refused -> link session and time at which the newer record was
-        # sent to it; (0, 0) if it was not sent yet
-        self.refusals: dict[str, dict[PartitionId, dict[int, tuple[int, int]]]] = {}
+    by_broker: dict[str, Link] = field(default_factory=dict)
+    beat_due_us: int = 0  # when heartbeats are sent next
+    # broker -> partitions that need its heartbeats
+    watched: dict[str, dict[PartitionId, None]] = field(default_factory=dict)
+    watched_by: dict[PartitionId, tuple[str, ...]] = field(default_factory=dict)
+    # server -> partition -> segment for which it is refused -> link session and time at which the newer record was
+    # sent to it; (0, 0) if it was not sent yet
+    refusals: dict[str, dict[PartitionId, dict[int, tuple[int, int]]]] = field(default_factory=dict)
 
     def get(self, broker: str) -> Link | None:
         """The link to that broker, if there is one."""

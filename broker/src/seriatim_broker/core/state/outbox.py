@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from seriatim_api.ids import MemberId, PartitionId
@@ -40,19 +41,17 @@ class Stored(NamedTuple):
 Mark = LogDurable | Stored
 
 
+@dataclass(slots=True, eq=False)
 class Outbox(State):
     """The effects and writes of the present step, and the effects and marks of earlier steps that wait for the disk."""
 
-    __slots__ = ("durable_token", "effects", "held", "marks", "token", "write_waits_since_us", "writes")
-
-    def __init__(self) -> None:
-        self.effects: list[Effect] = []
-        self.writes: list[Write] = []
-        self.marks: list[Effect | Mark] = []
-        self.held: deque[tuple[int, Effect | Mark]] = deque()
-        self.token = 0  # of the newest write
-        self.durable_token = 0  # of the newest durable write
-        self.write_waits_since_us: int | None = None  # since when no write became durable although one waits
+    effects: list[Effect] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    marks: list[Effect | Mark] = field(default_factory=list)
+    held: deque[tuple[int, Effect | Mark]] = field(default_factory=deque)
+    token: int = 0  # of the newest write
+    durable_token: int = 0  # of the newest durable write
+    write_waits_since_us: int | None = None  # since when no write became durable although one waits
 
     def emit(self, effect: Effect) -> None:
         """Have this effect carried out now."""

@@ -8,7 +8,7 @@ about logs of several members are in `appending`, `replication` and `fencing`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from seriatim_api.batch import BatchHeader, chain_is_intact, place
@@ -46,18 +46,16 @@ class Waiting(NamedTuple):
     is_final: bool = False  # readers surely find the batch at this offset
 
 
+@dataclass(slots=True, eq=False)
 class Follower(State):
     """What the master knows of another member of its segment."""
 
-    __slots__ = ("durable", "in_step", "looks_from_us", "member", "out_of_step_us", "received")
-
-    def __init__(self, member: MemberId) -> None:
-        self.member = member
-        self.received = 0
-        self.durable = 0
-        self.in_step = False  # its tail on this connection is known, so frames may be sent to it
-        self.out_of_step_us: int | None = None  # since when it is not in step
-        self.looks_from_us = 0  # it did not find a staged batch: until this time the master sends it all bodies
+    member: MemberId
+    received: int = 0
+    durable: int = 0
+    in_step: bool = False  # its tail on this connection is known, so frames may be sent to it
+    out_of_step_us: int | None = None  # since when it is not in step
+    looks_from_us: int = 0  # it did not find a staged batch: until this time the master sends it all bodies
 
 
 class Held(NamedTuple):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from seriatim_api.ids import PartitionId
 
 from ..values.states import State
 
 
+@dataclass(slots=True, eq=False)
 class ConsumerStreams(State):
     """What a broker knows of the streams on which consumers are connected to it."""
 
-    __slots__ = ("credits", "heard", "subscriptions", "tokens")
-
-    def __init__(self) -> None:
-        self.credits: dict[int, int] = {}  # stream -> bytes that may still be delivered
-        self.heard: dict[int, tuple[int, int]] = {}  # stream -> (last heartbeat, silent after it), microseconds
-        self.subscriptions: dict[int, dict[int, PartitionId]] = {}  # stream -> subscription -> partition
-        self.tokens = 0  # how many this member run gave to consumers
+    credits: dict[int, int] = field(default_factory=dict)  # stream -> bytes that may still be delivered
+    # stream -> (last heartbeat, silent after it), microseconds
+    heard: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # stream -> subscription -> partition
+    subscriptions: dict[int, dict[int, PartitionId]] = field(default_factory=dict)
+    tokens: int = 0  # how many this member run gave to consumers
 
     def is_silent(self, stream: int, now_us: int) -> bool:
         """Whether the consumer sent no heartbeat on its stream for twice its session time.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from seriatim_api.ids import MemberId, RunId
@@ -109,18 +109,16 @@ class SwitchPhase(enum.Enum):
     PAUSED = "paused"
 
 
+@dataclass(slots=True, eq=False)
 class Genesis(State):
     """The content of a partition that is being made with its first segment."""
 
-    __slots__ = ("flush", "number", "refused", "send_chain", "topic", "width")
-
-    def __init__(self, topic: str, number: int, flush: bool, send_chain: tuple[str, ...], width: int) -> None:
-        self.topic = topic
-        self.number = number
-        self.flush = flush
-        self.send_chain = send_chain
-        self.width = width
-        self.refused = False  # the transaction failed: another broker made or deleted the partition
+    topic: str
+    number: int
+    flush: bool
+    send_chain: tuple[str, ...]
+    width: int
+    refused: bool = False  # the transaction failed: another broker made or deleted the partition
 
 
 PHASES: Final = {
@@ -167,67 +165,44 @@ class SealPlan(State):
         self.table_complete = True
 
 
+@dataclass(slots=True, eq=False)
 class OpenPlan(State):
     """What a switch knows of the segment that it opens."""
 
-    __slots__ = ("broker_group", "broker_groups_left", "members", "prepared", "switch_attempt", "switch_attempt_is_new")
-
-    def __init__(self) -> None:
-        self.broker_groups_left: list[str] = []  # broker groups that were not asked yet, best first
-        self.broker_group = ""  # the broker group that is asked now
-        self.members: tuple[MemberId, ...] = ()  # its members, the future master first
-        self.switch_attempt = b""
-        self.switch_attempt_is_new = True
-        self.prepared: dict[MemberId, int] = {}  # -> the member run in which it prepared
+    broker_groups_left: list[str] = field(default_factory=list)  # broker groups that were not asked yet, best first
+    broker_group: str = ""  # the broker group that is asked now
+    members: tuple[MemberId, ...] = ()  # its members, the future master first
+    switch_attempt: bytes = b""
+    switch_attempt_is_new: bool = True
+    prepared: dict[MemberId, int] = field(default_factory=dict)  # -> the member run in which it prepared
 
     def awaits(self, member: MemberId) -> bool:
         """Whether this switch waits for that member to prepare."""
         return member in self.members and member not in self.prepared
 
 
+@dataclass(slots=True, eq=False)
 class Switch(State):
     """One switch of one partition, run by this broker."""
 
-    __slots__ = (
-        "chain",
-        "contradicted",
-        "deadline_us",
-        "fenced",
-        "genesis",
-        "id",
-        "kind",
-        "opening",
-        "pause_us",
-        "phase",
-        "reason",
-        "request",
-        "sealing",
-        "segment_no",
-        "started_us",
-        "target_broker_group",
-        "target_master",
-        "tries",
-    )
-
-    def __init__(self, kind: SwitchKind, reason: SwitchReason, segment_no: int, request: int | None) -> None:
-        self.kind = kind
-        self.reason = reason
-        self.segment_no = segment_no
-        self.request = request
-        self.genesis: Genesis | None = None
-        self.phase = SwitchPhase.READING
-        self.id = b""
-        self.chain: Chain | None = None  # the record whose revision the transaction compares
-        self.sealing = SealPlan()
-        self.opening = OpenPlan()
-        self.fenced = False  # this switch has fenced a member, so it must not be dropped any more
-        self.contradicted = False  # a member has the next segment already, and the record was read again since
-        self.deadline_us = 0  # of the phase
-        self.pause_us = 0
-        self.tries = 0  # how often no broker group was found; each doubles the time that members get
-        self.started_us = 0
-        self.target_broker_group = ""  # of a planned switch: the broker group that was asked for, or empty
-        self.target_master = ""
+    kind: SwitchKind
+    reason: SwitchReason
+    segment_no: int
+    request: int | None
+    genesis: Genesis | None = None
+    phase: SwitchPhase = SwitchPhase.READING
+    id: bytes = b""
+    chain: Chain | None = None  # the record whose revision the transaction compares
+    sealing: SealPlan = field(default_factory=SealPlan)
+    opening: OpenPlan = field(default_factory=OpenPlan)
+    fenced: bool = False  # this switch has fenced a member, so it must not be dropped any more
+    contradicted: bool = False  # a member has the next segment already, and the record was read again since
+    deadline_us: int = 0  # of the phase
+    pause_us: int = 0
+    tries: int = 0  # how often no broker group was found; each doubles the time that members get
+    started_us: int = 0
+    target_broker_group: str = ""  # of a planned switch: the broker group that was asked for, or empty
+    target_master: str = ""
 
     @property
     def is_planned(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from seriatim_api.ids import PartitionId
@@ -21,14 +22,13 @@ class Timer(NamedTuple):
     detail: str | int
 
 
+@dataclass(slots=True, eq=False)
 class TimerQueue(State):
     """The timers of a broker, earliest first."""
 
-    __slots__ = ("heap", "polls")
-
-    def __init__(self) -> None:
-        self.heap: list[Timer] = []
-        self.polls: dict[tuple[TimerKind, PartitionId, str | int], int] = {}  # what is polled -> the next time
+    heap: list[Timer] = field(default_factory=list)
+    # what is polled -> the next time
+    polls: dict[tuple[TimerKind, PartitionId, str | int], int] = field(default_factory=dict)
 
     def push(self, timer: Timer) -> None:
         """Wake at that time; timers of one time fire in the order of their serial numbers."""

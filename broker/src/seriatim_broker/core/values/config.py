@@ -36,8 +36,8 @@ class BrokerConfig:
         disk_hang_us: A member whose disk completed no write for so long, although one waits, counts as silent. Above
             the longest pause of a disk that works (a network volume that fails over: about 1 s), because wrong costs a
             switch of every segment there; below the time that client deadlines wait.
-        disk_full_grace_us: A master goes on accepting for so long while it moves a head away from a full disk. The
-            reserve must hold what is written in this time.
+        disk_full_grace_us: A master goes on accepting for so long while it moves an open segment away from a full disk.
+            The reserve must hold what is written in this time.
         second_member_us: After both members of a segment went down, a length is not decided by the disk of the one that
             is back first before the other one had so long to come back and say what it knows.
         resume_us: A broken connection between two live members may be resumed within this.

@@ -26,8 +26,6 @@ from ..values.messages import FORM_ADOPTS, Replicate, ReplicateStaged
 from ..values.producers import WINDOW_BATCHES, Entry
 from ..values.states import add, put
 
-"""The timer that moves a head away from a full disk; see `leaving.leave_full_disk`."""
-
 
 def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
     """A producer sent a batch: append it, and send it to the slaves in the same step."""
