@@ -53,7 +53,9 @@ MUTATIONS: dict[str, Mutation] = {
 OVERLAPPING: dict[str, Mutation] = {
     **serving.OVERLAPPING,
     "fence-at-start": Mutation("a start fences", lambda: [(fencing, "fence_unsealed", nothing)], LOSS, "restarts"),
-    "void-at-start": Mutation("a start voids", lambda: [(preparing, "void_switch_attempts", nothing)], LOSS, "restarts"),
+    "void-at-start": Mutation(
+        "a start voids", lambda: [(preparing, "void_switch_attempts", nothing)], LOSS, "restarts"
+    ),
 }
 """Rules whose absence shows nowhere, because another covers for each (see `mutants.writing`); for `--mutation`."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from seriatim_api.ids import MemberId
@@ -20,7 +20,7 @@ from ..values.events import (
 )
 from ..values.log import Batch
 from ..values.positions import Place
-from ..values.states import NOTHING, State
+from ..values.states import State, nothing
 
 
 class ConsumerGroupPhase(enum.Enum):
@@ -218,6 +218,7 @@ class Right(State):
     from_us: int
     old_server: MemberId | None
     blind: bool = False
-    renewed: Mapping[str, int] = NOTHING
+    renewed: Mapping[str, int] = field(default_factory=nothing)
     listing: tuple[MemberId, ...] = ()
-    joining: Mapping[MemberId, int] = NOTHING  # -> serial of the cursor sync that it must confirm
+    # -> serial of the `ReplicateCursors` that it must confirm
+    joining: Mapping[MemberId, int] = field(default_factory=nothing)

@@ -24,6 +24,11 @@ NOTHING: Mapping[Any, Any] = MappingProxyType({})
 partitions. An attribute is `NOTHING` until the first `put`, and again after the last `drop`."""
 
 
+def nothing() -> Mapping[Any, Any]:
+    """`NOTHING`, as the default of a field: a dataclass takes no default that cannot be hashed."""
+    return NOTHING
+
+
 def put(known: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
     """Put an item into a map; the caller assigns the result, which is a new map if it was `NOTHING`."""
     if not known:
