@@ -9,16 +9,18 @@ from ..cluster import Broker, Process
 from .striking import Striking
 
 OWN_FLUSH_US = 300_000
-"""After this time a run has flushed what another member acknowledged to it before that member cut the link, or it never
-will. If the directory is deleted earlier, the only copy is lost, and no broker can prevent that."""
+"""The wait before the directory of a falsely certified run is deleted. Before the other members cut their links to the
+run, they may have acknowledged batches that it has not flushed yet. In this time it flushes them, or it never will. If
+the directory were deleted earlier, the only copy would be lost, and no broker could prevent that."""
 
 WALL_JUMP_MS_MAX = 10_000
-"""A few times the limit that a member believes (`append_time_ahead_ms_max` of `world.SIM_CONFIG`)."""
+"""Five times the difference that a member accepts (`append_time_ahead_ms_max` of `world.SIM_CONFIG`, 2 s)."""
 
 SERVER_AWAITED_US = 400_000
 
 SERVER_LOOK_US = 1_000
-"""How long `lose_server` waits for a segment with one eligible member, and how often it looks."""
+"""`inject_lose_server` looks every `SERVER_LOOK_US` for a sealed segment with one eligible member, and gives up after
+`SERVER_AWAITED_US`."""
 
 
 class ProcessFaults(Striking):
@@ -29,14 +31,17 @@ class ProcessFaults(Striking):
         self.crash(self._victim())
 
     def inject_crash_group(self) -> None:
-        """All members of a group end at nearly the same time."""
+        """All members of a broker group end within 20 ms."""
         group = self._victim().group
         for broker in self._world.brokers.values():
             if broker.group == group:
                 self._schedule.after(self._rng.randint(0, 20_000), self.crash, broker)
 
     def inject_crash_torn(self) -> None:
-        """The members of an open segment are cut from each other while batches come, and then all end."""
+        """The link from the master to the slave of an open segment is cut while batches come; then both end.
+
+        In half of the cases the other direction is cut too.
+        """
         chain, _ = self._world.coordinator.records.chain(self._partition())
         if chain is None:
             return
@@ -59,7 +64,7 @@ class ProcessFaults(Striking):
                 self.crash(broker, wipes=True)
 
     def inject_lose_server(self) -> None:
-        """The server of a sealed segment loses its disk; shortly after the seal, if it is the only eligible member."""
+        """The server of a sealed segment loses its disk while it is the only eligible member."""
         self._lose_server(self._schedule.now_us + SERVER_AWAITED_US)
 
     def _lose_server(self, until_us: int) -> None:
@@ -80,7 +85,8 @@ class ProcessFaults(Striking):
     def inject_false_certificate(self) -> None:
         """A run that lives is certified to have ended, and perhaps its directory is deleted soon after.
 
-        It is linked, or cut off. Then its links come back before it reads the certificate itself.
+        In half of the cases it is first cut off from the other brokers. Such a cut may heal before the run reads the
+        certificate.
         """
         broker, world = self._victim(), self._world
         process = broker.process
@@ -102,7 +108,7 @@ class ProcessFaults(Striking):
             self._world.coordinator.certify_falsely(RunId(broker.member, run), own_us)
 
     def _give_up(self, broker: Broker, process: Process, run: int, is_known: bool) -> None:
-        """Delete the directory, some time after all others have read the certificate."""
+        """Delete the directory, at least `OWN_FLUSH_US` after all other brokers have read the certificate."""
         if broker.process is None or broker.process is not process or not process.alive:
             return
         if is_known:
@@ -127,7 +133,7 @@ class ProcessFaults(Striking):
         self._schedule.after(self._outage_us(), thaw)
 
     def inject_clock_jump(self) -> None:
-        """A wall clock is set: mostly by as much as two machines may differ, sometimes by far more."""
+        """A wall clock jumps by at most 10 s, in three of ten cases by at most 1,000 s, ahead or back."""
         process = self._victim().process
         if process is None:
             return

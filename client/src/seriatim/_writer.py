@@ -1,4 +1,4 @@
-"""The writer as users see it: sets of rows for many partitions of a topic, all or nothing, exactly once."""
+"""The writer as users see it: it publishes sets of rows to many partitions of a topic, each set whole and once."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class Writer:
             timeout_s: Seconds to wait for the answer (default 30).
 
         Returns:
-            The sequence that was decided last; None: no publication was decided yet. The brokers finish it in any case,
-            so go on with the next sequence.
+            The sequence that was decided last; None: no publication was decided yet. The brokers finish a decided
+            publication in any case, so go on with a higher sequence.
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
@@ -171,7 +171,8 @@ class Writer:
         that may not be published.
 
         Args:
-            sequence: A number above the last publication's. Or the last one again, to learn whether it is done.
+            sequence: A number above the last publication's. Or the last publication's again, to learn whether it is
+                done.
             chunks: The chunks, in the order that their rows will have.
             ephemeral: The cluster forgets the writer a day after this publication is done. For jobs that never use the
                 writer's name again.
@@ -183,6 +184,8 @@ class Writer:
             UnknownWriterError: The writer was deleted since, or never opened.
             WriterOwnedError: Another owner uses the writer.
             PublicationDiffersError: This sequence was published with other rows.
+            SendFailedError: The manifest (the list of the staged batches) was not stored. Nothing was published.
+            SendUnknownError: It is not known whether the manifest was stored. Nothing was published.
             SequencePassedError: A later sequence was published.
             StagedDataGoneError: Some staged rows are gone: stage all rows again. Nothing was published.
             PublishedWithLossError: The publication is done, except for rows whose disks were declared lost.
@@ -193,7 +196,7 @@ class Writer:
                 again to learn the outcome.
             UnavailableError: As `DeadlineExceededError`.
 
-        If the call is cancelled, the publication may be decided too, and the same holds.
+        If the call is cancelled, the publication may be decided. Then too, publish the same sequence again.
         """
         self._check_open()
         if not 0 <= sequence <= SEQUENCE_MAX:

@@ -18,34 +18,33 @@ if TYPE_CHECKING:
     from seriatim._consuming.subscription import Subscription
 
 PING_S: Final = 0.5
-"""Seconds between two heartbeats of a stream. The broker answers them from memory, so an idle consumer asks no other
-broker."""
+"""Seconds between two heartbeats of a stream. The broker answers them from memory. So an idle
+consumer does not have to ask another broker for the server."""
 
 SILENCE_S: Final = 1.0
-"""If nothing came on a stream for this many seconds, not even an answer to a heartbeat, the client checks it: it asks
-another broker for the server of one of its partitions. Brokers of version 0.2 and older answer no heartbeats. An idle
-stream from them is silent too, so silence alone proves nothing."""
+"""If nothing came on a stream for this many seconds, not even an answer to a heartbeat, the client checks the
+stream: it asks another broker for the server of one of the stream's partitions. Silence alone proves nothing, because
+brokers of version 0.2 and older answer no heartbeats: an idle stream from them is silent too."""
 
 ALIVE_US: Final = 1_000_000
-"""The time between two reports to the subscriptions of a stream that the broker answers, in µs. It is longer than the
-time between two answers, because there may be many subscriptions."""
+"""The least time (µs) between two reports to the subscriptions that the broker of a stream answers. They do not hear of
+each answer, because there may be many subscriptions."""
 
 DRAIN_DEADLINE_S: Final = 1.0
-"""Seconds for the last requests at the end. Then the client cancels the stream, even if the broker has not read
-them."""
+"""Seconds for which `close` waits until the brokers have read the last requests. Then it cancels the streams."""
 
 
 class Streams:
-    """Opens streams, gives events to the subscriptions, and leaves silent servers.
+    """Opens streams, gives events to the subscriptions, and ends streams whose broker is not the server any more.
 
     Args:
         channels: The connections.
         servers: Asks brokers for servers.
         client_name: The client's name in the brokers' logs.
-        credit_bytes: Bytes that each broker may send at first before the application has taken them.
-        credit_bytes_max: Bytes that it may send if the application takes them fast.
-        session_ms: If nothing came on a stream for this time, it is given up.
-        failed: Called with an unexpected exception of the watch over silent streams.
+        credit_bytes: Bytes that a broker may send at first, while the application has not taken them.
+        credit_bytes_max: Bytes that it may send later, if the application takes them fast.
+        session_ms: If nothing came on a stream for this time, the client ends the stream.
+        failed: Called with an unexpected exception of one of the two tasks: heartbeats, and the watch over silence.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Streams:
         self._links: dict[str, ConsumeLink] = {}
         self._stream_count = 0
         self._failed = failed
-        self._doubted: set[Subscription] = set()  # their brokers are not sure to have the serving right
+        self._doubted: set[Subscription] = set()  # their broker answered that it may not deliver to them now
         self._watches = (
             asyncio.create_task(self._watch_silence(), name="consumer watch"),
             asyncio.create_task(self._ping_all(), name="consumer heartbeats"),
@@ -85,7 +84,7 @@ class Streams:
         self._subscriptions[subscription.number] = subscription
 
     def open(self, address: str) -> ConsumeLink | None:
-        """The stream to a server, if it is up. Else open it; all subscriptions are told when it is up, or failed."""
+        """The stream to a server, if it is up. If not, open it: all subscriptions learn when it is up or has ended."""
         link = self._links.get(address)
         if link is None:
             self._stream_count += 1
@@ -135,7 +134,7 @@ class Streams:
 
     def consume_link_down(self, link: ConsumeLink, reason: SeriatimError) -> None:
         """A stream has ended."""
-        del reason  # it changes nothing: the answer to the next question says whether a new stream is needed
+        del reason  # not needed: each subscription asks for its server again, and then opens a stream if it needs one
         if self._links.get(link.address) is link:
             del self._links[link.address]
         for subscription in self._subscriptions.values():
@@ -161,7 +160,7 @@ class Streams:
     # ---- heartbeats, and silence ---------------------------------------------------------------------
 
     async def _ping_all(self) -> None:
-        """Send heartbeats on all streams. It has its own task, because questions about silent streams take long."""
+        """Send heartbeats on all streams. It has its own task, because `_watch_silence` waits for answers."""
         while True:
             await asyncio.sleep(PING_S)
             for link in self._links.values():
@@ -179,14 +178,14 @@ class Streams:
                 subscription.answered(link, pong.number)
 
     async def _watch_silence(self) -> None:
-        """Check whether the broker of a silent stream, or a broker in doubt, is still the server."""
+        """Check whether a broker is still the server: if its stream is silent, or if it says that it may not be."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SILENCE_S / 2)
             for link in list(self._links.values()):
                 silence_s = loop.time() - link.heard_at if link.is_up else 0.0
                 if silence_s >= self._session_s:
-                    await self._give_up(link)  # no broker could name the server; what comes on this stream is too old
+                    await self._give_up(link)  # the session is over: what still comes on this stream does not count
                 elif silence_s >= SILENCE_S:
                     await self._check_on(link)
             if self._doubted:
@@ -212,7 +211,7 @@ class Streams:
         served = subscription.core.place
         assert served is not None, "a place is replaced, but never removed"
         if place is not None and (place.segment, place.server_epoch) > (served.segment, served.server_epoch):
-            await self._give_up(link)  # another broker has the serving right: this one is frozen, or cut off from us
+            await self._give_up(link)  # another broker is the server: this one is frozen, or cut off
         elif place is not None and not link.answers_pings:
             link.heard_at = asyncio.get_running_loop().time()
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from seriatim import Assignment, Gap, GroupChange
 
 CEASED_S: Final = 0.5
-"""If a partition has no grant for this many seconds, a note says that it was revoked, or that this is a standby."""
+"""If a partition has no grant for this many seconds, a note says so: `revoked` if this consumer had one, else
+`standby`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,13 @@ class Note:
     """An event of a consumer that is not a message.
 
     Attributes:
-        kind: `active` (it begins, or takes over), `standby`, `crossed` (into a segment), `gap`, `revoked`. Or an
-            operation on the group: `rewind`, `skip`, `pause`, `resume`, or `moved` for another reason.
+        kind: What happened: `active` (the consumer begins, or takes over), `standby`, `crossed` (into a segment), `gap`
+            or `revoked`. Or what was done to the consumer group: `rewind`, `skip`, `pause`, `resume`, or `moved`, if
+            it begins anew for another reason.
         partition: The partition's number in the topic.
         offset: The offset at which it happens; None if there is none.
-        end_offset: For a gap, the first offset behind it.
-        text: More, for people; may be empty.
+        end_offset: For a gap, the first offset after it. The JSON form does not have it.
+        text: More words for people; may be empty.
     """
 
     kind: Literal["active", "standby", "crossed", "gap", "revoked", "rewind", "skip", "pause", "resume", "moved"]
@@ -43,8 +45,8 @@ class Note:
 class Notes:
     """Makes notes for people from the consumer's callbacks.
 
-    Between two segments a partition has no grant for a moment. So a note says that it was taken away only if it has no
-    grant for `CEASED_S`.
+    While a consumer group crosses to the next segment, a partition has no grant. So a note says that the grant was
+    taken away only if there is none for `CEASED_S` (0.5 s).
     """
 
     def __init__(self, on_note: Callable[[Note], None]) -> None:

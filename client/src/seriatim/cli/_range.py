@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from seriatim import Client, LostRange, PartitionOffset
 
 SEGMENTS_BACK: Final = 8
-"""With --last: the command first looks at this many segments, then at four times as many, and so on."""
+"""With --last: the command first looks at the last segment and this many before it, then at four times as many before
+it, and so on."""
 
 LOOK_S: Final = 0.25
 """With --follow: seconds between two questions to the brokers whether there are more messages."""
@@ -58,7 +59,7 @@ class RangeOptions:
         """Refuse options that contradict one another.
 
         Raises:
-            click.UsageError: They do; the text says which.
+            click.UsageError: Two options contradict each other. The text names them.
         """
         if self.last is not None and self.start.at != "earliest":
             raise click.UsageError("--last counts back from the end of the range: give it or --from")
@@ -109,10 +110,10 @@ class RangePrinter:
         self.count = 0
 
     async def run(self) -> bool:
-        """Print until the end of the range, or until the count is reached.
+        """Print until the end of the range, or until the count is reached. Returns True.
 
         Raises:
-            BadRequestError: The range begins behind its end.
+            BadRequestError: The range begins at a given offset that is after its end. Not with --follow.
         """
         options = self._options
         partitions = list(dict.fromkeys(options.partitions)) or None
@@ -149,7 +150,7 @@ class RangePrinter:
         }
 
     async def _back(self, first: PartitionOffset, end: int, count: int) -> int:
-        """The offset `count` messages before the end. If there are fewer, the first offset that is kept."""
+        """The offset that is `count` messages before the end. If fewer are kept, the first kept offset."""
         if end <= first.offset:
             return end
         last_segment, _ = split_offset(end)

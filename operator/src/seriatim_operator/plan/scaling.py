@@ -1,9 +1,9 @@
-"""Plans the removal of broker groups: the newest is drained, and removed only when it holds no segment any more.
+"""Plans the removal of broker groups, the newest first: it is drained, and removed when it holds no segment any more.
 
-The steps, each of which the operator sees done before it takes the next:
+The operator takes these steps in order. It takes the next one only when it sees that the one before is done:
 
 1. The broker group is DRAINING until the brokers count no open segment and no copy on it.
-2. The operation is taken.
+2. The operator writes the removal into `status.operation` of the cluster. No other operation begins meanwhile.
 3. The pods end.
 4. The brokers forget the broker group.
 5. The claims, the Brokers and the BrokerGroup are deleted.

@@ -1,7 +1,7 @@
 """Which function takes which event, which message of another broker, and which timer.
 
-The tables name every part of the core. So they are not in `broker`, and not in the parts, which know only the parts
-below them. A message goes to its handler directly, as the table says.
+The tables name every part of the core, and each part imports only the parts below it. So the tables have a module of
+their own. `BrokerCore` itself handles the messages that are not about one partition, and chain records.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ Handler = Callable[[BrokerState, Partitions, Any], None]
 
 
 def _at(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
-    """A handler for the partition that the event names, which is made if this broker does not know it."""
+    """A handler for the partition that the event names. A partition that is not known yet is added."""
 
     def on_event(broker: BrokerState, known: Partitions, event: Any) -> None:
         partition = partitions.find(known, event.partition)
@@ -168,7 +168,7 @@ def _at(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
 
 
 def at_known(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
-    """A handler for the partition that the event names; does nothing if this broker does not know it."""
+    """A handler for the partition that the event names. If this broker does not know it, nothing happens."""
 
     def on_event(broker: BrokerState, known: Partitions, event: Any) -> None:
         partition = known.get(event.partition)
@@ -220,7 +220,7 @@ def _gone(broker: BrokerState, known: Partitions, event: ConsumerGone) -> None:
 
 
 def _log_read(broker: BrokerState, known: Partitions, event: LogRead) -> None:
-    """The disk was read: for a range, a repair, a copy, or a delivery."""
+    """Give batches from the disk to the part that asked: for a range, a repair, a copy or a delivery."""
     kind, partition_id, no, who, from_index = broker.reads.pop(event.serial)
     partition = known.get(partition_id)
     if partition is None:
@@ -305,7 +305,7 @@ EVENTS: dict[type, Handler] = {
     ListLed: lambda broker, known, event: broker.out.emit(retention.list_led(broker, known, event)),
     ListCursors: lambda broker, known, event: broker.out.emit(cursors.list_groups(known, event)),
 }
-"""By the kind of event: (broker, partitions, event)."""
+"""The handler of each kind of event. Its arguments are (broker, partitions, event)."""
 
 
 MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = {
@@ -342,7 +342,7 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     PassRequest: _pass_request,
     KeepProducer: carrying.on_keep_producer,
 }
-"""By the kind of message: (broker, partition, sender, message)."""
+"""The handler of each kind of message. Its arguments are (broker, partition, sender, message)."""
 
 
 TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
@@ -372,4 +372,4 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.OPERATIONS: operations.on_due,
     TimerKind.QUESTIONS: lambda broker, partition, _: questions.on_due(broker, partition),
 }
-"""By the kind of timer: (broker, partition, the timer's detail)."""
+"""The handler of each kind of timer. Its arguments are (broker, partition, the timer's detail)."""

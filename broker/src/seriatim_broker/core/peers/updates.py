@@ -2,8 +2,8 @@
 
 A record of up to `whole_chain_segments_max` (64) segments travels whole. Of a longer one only the newest changes
 travel, with the chain epoch from which on they are complete. A member that knows the record of that chain epoch, or of
-a later one, can apply them, because records form one line. Any other member reads the coordinator. So an update may be
-lost, late or old, or arrive twice, as a whole record may.
+a later one, can apply them, because each record is made from the one before it. Any other member reads the coordinator.
+So, like a whole record, an update may be lost, late or old, or arrive twice, without harm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from ..values.messages import FORM_CHAIN_CHANGES, ChainChanges, ChainUpdate
 
 
 def tell(broker: BrokerState, partition: Partition, name: str, *must: int) -> None:
-    """Send the record, or its newest changes, to the disk that has that slot now.
+    """Send the record, or its newest changes, to the broker of that name, whatever disk it has now.
+
+    If no link to it is up, open a link and send nothing.
 
     Args:
         broker: This broker.
@@ -38,7 +40,7 @@ def tell(broker: BrokerState, partition: Partition, name: str, *must: int) -> No
 
 
 def tell_member(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """As `tell`, but only to exactly this member: not if its slot has another disk, or it is not linked."""
+    """As `tell`, but only to exactly this member: if its slot has another disk, send nothing."""
     if broker.is_linked(member):
         tell(broker, partition, member.broker)
     else:
@@ -46,7 +48,10 @@ def tell_member(broker: BrokerState, partition: Partition, member: MemberId) -> 
 
 
 def _newest(broker: BrokerState, partition: Partition, chain: Chain, must: tuple[int, ...]) -> ChainChanges:
-    """The newest changes: of as many chain epochs as fit into `told_segments_max` (16) segments."""
+    """The changes of the newest chain epochs, as many as fit into `told_segments_max` (16) segments.
+
+    The last two segments, and those in `must`, are always added.
+    """
     numbers: set[int] = set()
     gone: set[int] = set()
     since = chain.epoch

@@ -22,9 +22,9 @@ from . import idle_blocks
 
 
 def on_prepare(broker: BrokerState, partition: Partition, sender: MemberId, message: PrepareRequest) -> None:
-    """Write the preparation under the id of its switch attempt; the answer leaves when it is on the disk.
+    """Write the preparation under the id of its switch attempt. The answer leaves when the preparation is on the disk.
 
-    A member that refuses, or that lacks idle blocks of the table, answers at once and writes nothing.
+    If the member refuses, or lacks idle blocks of the table, it answers at once and writes nothing yet.
     """
     _forget_replaced(broker, partition, message)
     refusal = _refusal(broker, partition, message)
@@ -59,9 +59,9 @@ def on_prepare(broker: BrokerState, partition: Partition, sender: MemberId, mess
 
 
 def _forget_replaced(broker: BrokerState, partition: Partition, message: PrepareRequest) -> None:
-    """Drop the preparations of which the switcher knows that the record will never name them.
+    """Drop the preparations that the chain record will never name. The switcher lists them in `message.replaces`.
 
-    So each switcher leaves one preparation, not one for each try (rule `replaces-undecided`, see `attempts`).
+    So each switcher leaves one preparation, not one for each try (rule `replaces-undecided`, see `switch_attempts`).
     """
     for attempt in message.replaces:
         if (message.segment_no, attempt) in partition.preparations:
@@ -70,7 +70,7 @@ def _forget_replaced(broker: BrokerState, partition: Partition, message: Prepare
 
 
 def _refusal(broker: BrokerState, partition: Partition, message: PrepareRequest) -> PrepareRefusal:
-    """Why a preparation is not taken; empty if it is."""
+    """Why this member does not prepare; `NONE` if it does."""
     if broker.member not in message.members:
         return PrepareRefusal.NOT_A_MEMBER
     known = partition.preparations.get((message.segment_no, message.switch_attempt))
@@ -99,7 +99,7 @@ def on_prepared_long_ago(broker: BrokerState, partition: Partition) -> None:
 
 def void_switch_attempts(broker: BrokerState, partition: Partition) -> None:
     """Void the switch attempts under which earlier member runs prepared to be master."""
-    # Rule `voided` (I7, RT), with the check of `Preparation.run` when the segment is opened. Without it:
+    # Rule `voided` (I7, RT), with the check of `Preparation.member_run` at the opening. Without it:
     #   1. Switcher 1 prepares segment 2 on Bm, in member run 0.
     #   2. Bm restarts as member run 1. The certificate of member run 0 is written, and is true.
     #   3. Switcher 1's transaction opens segment 2 with `master_run` 0. Bm reads the record and opens segment 2.

@@ -1,10 +1,12 @@
 """The messages between brokers, as plain values.
 
-Every message names the partition and, if it matters, the segment and the switch attempt. Nothing follows from the
-connection on which it came. `DATA` messages travel on the replication stream of a link, in order among themselves. All
-others travel on its control stream, so large messages never delay a heartbeat or a fence.
+Every message about a partition names the partition and, if it matters, the segment and the switch attempt. The
+connection on which a message came says nothing about them. `DATA` messages travel on the replication stream of a link,
+in order among themselves. All others travel on its control stream. So a heartbeat or a fence does not wait behind
+replicated batches.
 
-A broker says in its hello which *forms* it reads in addition to those of version 0.2.0: a sum of `FORM_*`.
+A broker says in its hello which *forms* (of messages, records and behaviour) it knows in addition to those of version
+0.2.0: a sum of `FORM_*`. Below, *another broker* is one that does not say so.
 """
 
 from __future__ import annotations
@@ -22,19 +24,20 @@ from .log import Batch, CursorState, TailCopy
 from .producers import Table
 
 FORM_PACKED_TABLES = 1
-"""The broker reads packed producer tables. To another broker they look like empty tables."""
+"""The broker reads packed producer tables. Another broker takes them for empty tables."""
 
 FORM_CHAIN_CHANGES = 2
-"""The broker reads `ChainChanges`. Another broker is sent whole records."""
+"""The broker reads `ChainChanges`. To another broker, members send whole records."""
 
 FORM_IDLE_BLOCKS = 4
 """The broker understands tables that name idle blocks, and the messages about them."""
 
 FORM_PARTS = 8
-"""The broker takes a message that is larger than a frame in parts."""
+"""The broker can receive a message that is larger than a frame, in parts."""
 
 FORM_FOLDED = 16
-"""The broker understands chains from which empty segments were folded. Another broker would end when it reads one."""
+"""The broker understands chains from which empty segments were folded. If another broker read one, its process would
+end."""
 
 FORM_LANE_PROBES = 32
 """The broker reads `LaneProbe`, and its heartbeat answers say how many messages came on the replication stream."""
@@ -79,7 +82,7 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The sender is there. `sent_us` is the time of its own monotonic clock; the answer repeats it."""
+    """The sender runs. `sent_us` is the time of its own monotonic clock; the answer repeats it."""
 
     sent_us: int
 
@@ -90,11 +93,12 @@ class HeartbeatAnswer:
 
     Attributes:
         sent_us: As in the heartbeat.
-        refused: The segments for which the answer does not count, because the sender refuses that server.
-        disk_stall_us: For how long the sender's disk has completed no write although one waits; 0 from a broker of an
-            older version. See `disks`.
-        disk_is_full: The sender's disk has reached its reserve.
-        data_count: How many `DATA` messages the sender has received on this link. See `lanes`.
+        refused: The segments for which this answer does not prolong the serving right, because its sender refuses the
+            receiver as their server.
+        disk_stall_us: For how long the disk of the answer's sender has completed no write although one waits; 0 from a
+            broker of an older version. See `peers.disks`.
+        disk_is_full: That disk has reached its reserve.
+        data_count: How many `DATA` messages the answer's sender has received on this link. See `peers.lanes`.
     """
 
     sent_us: int
@@ -138,10 +142,11 @@ class FenceAnswer:
         table: The producer table as of `length`.
         incomplete_table: The segment was opened with an incomplete table.
         tail: The batches in [commit, length).
-        from_disk: A restart found the log, so the disk may be an older copy. Older versions do not say it.
+        from_disk: The member found the log, or its preparation, on its disk at its start. So the disk may be an older
+            copy. False from a broker of an older version.
         coordinator_behind: The member knows that the coordinator has lost decisions. So it says nothing about the
-            segment, and no other segment may be opened behind it.
-        size_bytes: Bytes of all batches below `length`, including dropped ones. Older versions do not say it.
+            segment, and the switcher may open no segment after it.
+        size_bytes: Bytes of all batches below `length`, including dropped ones. None from a broker of an older version.
     """
 
     partition: PartitionId
@@ -163,7 +168,10 @@ class FenceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FenceProgress:
-    """The member is fenced, and its answer has about `size_bytes`: it takes longer, and may have to wait its turn."""
+    """A member tells a switcher that its answer to the fence has about `size_bytes`, so the answer takes longer.
+
+    The member gives a large answer to one switcher at a time. So the answer may also have to wait for its turn.
+    """
 
     partition: PartitionId
     segment_no: int
@@ -176,7 +184,7 @@ class PrepareRequest:
     """A switcher asks a member to write durably everything that it needs to open a segment under this switch attempt.
 
     `replaces`: switch attempts of the same sender for that segment that can never be chosen; the receiver forgets them.
-    `source`: the member that has the idle blocks that the table names.
+    `source`: the member from which the receiver can get the idle blocks that the table names.
     """
 
     partition: PartitionId
@@ -195,7 +203,8 @@ class PrepareRequest:
 class PrepareAnswer:
     """Whether the preparation is on the disk, and the member run that wrote it.
 
-    With `missing_bytes` it is neither written nor refused: the member gets idle blocks of so many bytes first.
+    If `missing_bytes` is not 0, the preparation is neither written nor refused yet: the member first gets idle blocks
+    of so many bytes.
     """
 
     partition: PartitionId
@@ -225,7 +234,7 @@ class BlockRequest:
 
 @dataclass(frozen=True, slots=True)
 class BlockAnswer:
-    """DATA. The contents of those requested blocks that the sender has; without any, it has none of them."""
+    """DATA. The contents of those requested blocks that the sender has; empty if it has none of them."""
 
     partition: PartitionId
     contents: tuple[bytes, ...]
@@ -353,7 +362,10 @@ class TailAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KeepProducer:
-    """A master tells its followers that a writer has a decided publication, so it counts as one that sent then."""
+    """A master tells its followers that a writer has a decided publication. So the writer's producer is not idle.
+
+    The producer table treats it like a producer that sent a batch at `append_time_ms`.
+    """
 
     partition: PartitionId
     segment_no: int
@@ -364,7 +376,7 @@ class KeepProducer:
 
 @dataclass(frozen=True, slots=True)
 class PassRequest:
-    """A request to the server of a segment without messages: move the consumer group, whose cursor is in it, on."""
+    """A request to the server of a stub: move the consumer group, whose cursor is in the stub, to a later segment."""
 
     partition: PartitionId
     segment_no: int
@@ -389,7 +401,10 @@ class CopyRequest:
 
 @dataclass(frozen=True, slots=True)
 class CopyAnswer:
-    """DATA. The batches, contiguous from `from_index`; none, and `available` is False, if the sender lacks them."""
+    """DATA. The batches, without a hole from `from_index` on. If the sender lacks them: none, `available` is False.
+
+    An answer with a large producer table travels on the control stream instead (`rpc.peer_frames.is_data`).
+    """
 
     partition: PartitionId
     segment_no: int
@@ -423,7 +438,7 @@ class SuspectTail:
     """A member of an UNSETTLED segment tells another one that it is fenced, and where its log ends.
 
     `compares`: the topic flushes before it commits, and the member knew that all below `commit` was committed. If it is
-    False, the member is a suspect. In older versions it always is.
+    False, the member is a suspect. Brokers of older versions send only False.
     """
 
     partition: PartitionId
@@ -473,7 +488,7 @@ class CursorsReplicated:
 
 @dataclass(frozen=True, slots=True)
 class EligibleRequest:
-    """To the server: the sender has the whole sealed segment, and asks to be listed as eligible."""
+    """The sender tells the server that it has the whole sealed segment, and asks to become eligible."""
 
     partition: PartitionId
     segment_no: int
@@ -481,7 +496,7 @@ class EligibleRequest:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """To a member with the segment: the server may be silent; check it, and take the right over if it is."""
+    """Asks a member that has the segment to check the server, and to take the serving right over if it is silent."""
 
     partition: PartitionId
     segment_no: int
@@ -516,7 +531,7 @@ class ReleaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class CopiesQuestion:
-    """A question to a member: what it has of these segments, and whether the open ones can go on without `without`."""
+    """A question to a member: what has it of these segments? Can the open ones go on if the member `without` ends?"""
 
     serial: int
     without: MemberId
@@ -611,4 +626,4 @@ DATA = (
     BlockAnswer,
     LaneProbe,
 )
-"""The kinds that travel on the replication stream."""
+"""The kinds that travel on the replication stream. `CopyAnswer` is the only one with an exception."""
