@@ -1,4 +1,4 @@
-"""State: what a broker knows. The rules about it are in the rooms above.
+"""State: what a broker knows. The rules about it are in the rooms (packages of the core) that import this one.
 
 broker        what all parts share; contains `directory`, `links`, `timers`, `streams` and `coordinator`
 outbox        what a step leaves: effects, one write, and everything that waits until the write is durable

@@ -27,7 +27,9 @@ from .timers import Timer, TimerQueue
 _T = TypeVar("_T")
 
 Read = tuple[ReadKind, PartitionId, int, MemberId | str | None, int]
-"""A read of the disk under way: kind, partition, segment, the member or consumer group that needs it, first index."""
+"""A read of the disk under way: kind, partition, segment, the member or consumer group that needs it, first index.
+
+A read for a range has None in place of the member, and the number of the request in place of the index."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +79,7 @@ class BrokerState(State):
         self.checksum = checksum
         self.now = Moment(0, 0)
         self.started_us = 0
-        self.suspect_before_run = 0  # unflushed writes of earlier member runs may be gone
+        self.suspect_before_run = 0  # writes that earlier ones did not flush may be gone
         self.ended_by: RunOverError | None = None  # why this member run must end; once it is set, steps do nothing
         self.serial = 0
         self.out = Outbox()
@@ -112,13 +114,13 @@ class BrokerState(State):
         self.timers.push(Timer(at_us, self.new_serial(), partition, kind, detail))
 
     def poll(self, after_us: int, kind: TimerKind, partition: PartitionId, detail: str | int = 0) -> None:
-        """As `wake`, after a time. If this is called many times, the handler is still called once."""
+        """As `wake`, after a time, unless the handler is called for the same thing at that time or earlier anyway."""
         at_us = self.now.mono_us + after_us
         if not self.timers.is_polled_earlier((kind, partition, detail), at_us):
             self.wake(at_us, kind, partition, detail)
 
     def end_member_run(self, why: str) -> None:
-        """End this member run: from now on `step` returns only `EndMemberRun`. The first reason counts."""
+        """End this member run: this step returns only `EndMemberRun`, later ones nothing. The first reason counts."""
         # Rule `own-death` (I13): a member run that reads its own death certificate ends. Without it:
         #   1. A certificate is written for As, which is alive. Every other broker cuts its link to As.
         #   2. As goes on running. No broker believes it, and each one that it asks refuses it.
@@ -149,7 +151,10 @@ class BrokerState(State):
             self.connect(member.broker)
 
     def send_broker(self, name: str, message: Message) -> None:
-        """Send to the broker of that name, with the disk that has its slot now; it may be this broker itself."""
+        """Send to the broker of that name, whatever disk it has; it may be this broker itself.
+
+        If no link to it is up, connect and send nothing.
+        """
         link = self.links.get(name)
         if name == self.member.broker or (link is not None and link.up):
             self.out.emit(Send(name, message))
@@ -191,7 +196,7 @@ class BrokerState(State):
                     self.connect(member.broker)
 
     def is_linked(self, member: MemberId) -> bool:
-        """Whether there is a connection to exactly this member, and it did not fall silent."""
+        """Whether the link to exactly this member is up; always true for this member itself."""
         if member == self.member:
             return True
         link = self.links.get(member.broker)
@@ -200,7 +205,8 @@ class BrokerState(State):
     def is_gone(self, member: MemberId) -> bool:
         """Whether the member can surely not be reached now.
 
-        Either its broker refuses connections, it was silent for `resume_us` (200 ms), or its slot has another disk.
+        Either another disk is linked in its place, or the link is down, and its broker refuses connections or was not
+        heard for `resume_us` (200 ms).
         """
         link = self.links.get(member.broker)
         if member == self.member or link is None:

@@ -74,7 +74,10 @@ class CursorReplication(State):
 
 @dataclass(slots=True, eq=False)
 class Given(State):
-    """The ends of the grants that gave what is not acknowledged yet. `consumers.delivery_attempts` has the rules."""
+    """The grants that gave messages that are not acknowledged yet: the index at which each one ended.
+
+    `consumers.delivery_attempts` has the rules.
+    """
 
     segment_no: int
     group_epoch: int
@@ -168,7 +171,7 @@ class ConsumerGroup(State):
         return is_pausing or (self.cursor is not None and self.cursor.paused)
 
     def look_again(self) -> None:
-        """Find the consumer group's place anew; its consumers stay."""
+        """Stop serving until the cursor is read again, because its place is not known. The consumers stay."""
         for consumer in self.consumers:
             consumer.was_active = consumer is self.active
         self.drop_deliveries()
@@ -206,12 +209,12 @@ class Right(State):
         confirmed: The right was given to this member run. Tokens of an earlier member run must not be used again.
         from_us: Nothing is delivered before that monotonic time.
         old_server: The server before, if its certified end makes the wait needless.
-        blind: At some time no member was left that had the control records. So messages above this member's own cursor
-            may be repeats.
+        blind: At some time no member was left that had the control records. So every message above what this member
+            knows to be acknowledged may be a repeat.
         renewed: If `blind`: the group epoch that each consumer group must reach.
         joining: Members that have the whole segment and are receiving the control records.
-        listing: Members that a transaction of this member may have listed as eligible; no newer record says yet
-            whether it did.
+        listing: Members that a transaction of this member may have listed as eligible. No newer record has arrived
+            that says whether it did.
     """
 
     confirmed: bool

@@ -27,7 +27,8 @@ class Copying(State):
 
 KnownTables = Mapping[int, ProducerTable]
 """Segment number -> the merged producer table of all segments before it. Kept only for segments with an incomplete
-table, and for LOST segments, which have no table of their own. The one that was used last is last; see `_keep_before`.
+table, and for LOST segments, which have no table of their own. The table that was used last is last, because
+`producer_tables._keep_before` drops the first ones.
 """
 
 

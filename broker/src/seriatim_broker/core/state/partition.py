@@ -1,6 +1,7 @@
 """One partition on one broker: everything that the broker knows of it, and questions that need no decision.
 
-The rules are in the rooms above, as functions of a broker and a partition; `core/__init__` lists them.
+The rules are functions of a broker and a partition, in the other rooms (packages) of the core; `core/__init__` lists
+them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ STEPS_KEPT = 16
 
 
 class Floor(NamedTuple):
-    """The oldest chain record that a linearizable read may give: an older one proves that decisions were lost."""
+    """The lowest chain epoch and open segment that a linearizable read may give.
+
+    A lower number proves that the coordinator lost decisions.
+    """
 
     epoch: int
     open_no: int
@@ -149,7 +153,7 @@ class Partition(State):
 
         Args:
             found: What the disk has.
-            suspect_before_run: Writes that member runs before this one did not flush may be missing.
+            suspect_before_run: A number of a member run. Unflushed writes of runs with lower numbers may be missing.
         """
         for block in map(IdleBlock, found.blocks):
             self.blocks = put(self.blocks, block.id, block)
@@ -297,8 +301,8 @@ class Partition(State):
     def write_wait_us(self, broker: BrokerState) -> int:
         """How long the partition must wait before its next write to the coordinator, in microseconds; 0: it may write.
 
-        While the coordinator refuses every write, or has lost decisions, the time is not known. Then the event
-        `WritesRefused`, or the end of `behind`, ends the wait.
+        While the coordinator refuses every write, or has lost decisions, the time is not known. Then this is
+        `refused_us_max` (10 s), and the event `WritesRefused`, or the end of `behind`, ends the wait before.
         """
         # Rule `refused-at-once` (LIMIT): after a refused write the partition waits, twice as long each time.
         # Without it:

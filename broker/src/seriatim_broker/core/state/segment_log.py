@@ -2,7 +2,7 @@
 
 The log keeps the uncertain tail in memory: the batches that not every member is known to have flushed. A switch copies
 them, a resumed connection sends them again, and their bytes have a limit (`unflushed_bytes_max`, 8 MiB). The rules
-about logs of several members are in `appending`, `replication` and `fencing`.
+about logs of several members are in `writing.appending`, `writing.replication` and `switching.fencing`.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ class SegmentLog(State):
     def table_as_of(self, length: int) -> Table:
         """The producer table without the batches at or above `length`, which is not below the commit.
 
-        After a fence it does not change, so it is kept: several switchers may ask, and to make the table of 100,000
-        producers takes 25 ms.
+        After a fence the table does not change, so it is kept. Several switchers may ask for it, and it takes 25 ms to
+        make the table of 100,000 producers.
         """
         if not self.record.fenced:
             return self.live_table.without(self._windows_as_of(length))
@@ -374,7 +374,8 @@ class SegmentLog(State):
         """Make a producer count as one that sent at that time, also on the disk.
 
         Returns:
-            False if nothing had to be done, because its last batch is younger than half of `producer_idle_ms`.
+            False if nothing was done, because the table does not have the producer, or its last batch is younger than
+            half of `producer_idle_ms`.
         """
         window = self.live_table.window(producer)
         if window is None or now_ms - append_time_of(window) < broker.config.producer_idle_ms // 2:
@@ -387,8 +388,8 @@ class SegmentLog(State):
     def makes_room(self, broker: BrokerState) -> bool:
         """Whether the table has room for one more producer, after it has forgotten those that it may forget.
 
-        Only here does append time go on without a batch. Without that, a table full of producers that have all gone
-        would stay full for ever.
+        If the table is full, its producers are forgotten by the present time, not by the append time of the last batch.
+        Otherwise a table full of producers that have all gone would stay full for ever.
         """
         table = self.live_table
         if table.producer_count >= broker.config.producer_count_max:
@@ -412,7 +413,7 @@ class SegmentLog(State):
         return True
 
     def advance_flushed(self, flushed: int) -> None:
-        """Every member has flushed all below; a fence freezes this index too."""
+        """Every member has flushed all messages below this index. After a fence, it does not move any more."""
         if self.record.fenced or flushed <= self.flushed:
             return
         assert flushed <= self.commit
@@ -434,7 +435,10 @@ class SegmentLog(State):
         broker.out.write(PutSegment(self.partition, self.record))
 
     def fence(self, broker: BrokerState) -> None:
-        """Take and commit nothing more, for ever. The order of writes makes it durable with all below the tail."""
+        """Take and commit nothing more, for ever.
+
+        The fence is written behind all batches below the tail. So these are durable when the fence is.
+        """
         # Rule `fence-freezes-commit` (I6), with `advance_commit`.
         #
         # Rule `fence-durable` (I6): the fence is written to the disk. Without it:

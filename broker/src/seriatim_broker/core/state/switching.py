@@ -89,7 +89,7 @@ class Waiter(NamedTuple):
 
 
 class SwitchKind(enum.Enum):
-    """Why a switch runs."""
+    """The kinds of switches."""
 
     FAILOVER = "failover"
     PLANNED = "planned"
@@ -196,10 +196,10 @@ class Switch(State):
     sealing: SealPlan = field(default_factory=SealPlan)
     opening: OpenPlan = field(default_factory=OpenPlan)
     fenced: bool = False  # this switch has fenced a member, so it must not be dropped any more
-    contradicted: bool = False  # a member has the next segment already, and the record was read again since
+    contradicted: bool = False  # a member had the next segment already, so the record is read again
     deadline_us: int = 0  # of the phase
     pause_us: int = 0
-    tries: int = 0  # how often no broker group was found; each doubles the time that members get
+    tries: int = 0  # pauses after a try, up to a limit; each doubles the time that members get
     started_us: int = 0
     target_broker_group: str = ""  # of a planned switch: the broker group that was asked for, or empty
     target_master: str = ""

@@ -13,7 +13,7 @@ from ..values.states import State
 
 
 class Timer(NamedTuple):
-    """When to wake which part of the core. It is a hint: the part that wakes looks at its own deadlines."""
+    """When to wake which part of the core. It is a hint: the part checks its own deadlines when it is called."""
 
     at_us: int
     serial: int

@@ -94,7 +94,7 @@ class Carrying(State):
 
 
 class Quiescence(State):
-    """A planned switch is near: the master holds new batches back, in order, until it is done or given up."""
+    """The master holds new batches back, in order, until a planned switch is done or given up."""
 
     __slots__ = ("asked_by", "deadline_us", "queued", "reported", "switch")
 

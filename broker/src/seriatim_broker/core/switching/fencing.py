@@ -99,10 +99,10 @@ def _waits_for_turn(
 ) -> bool:
     """Whether this switcher has to wait, because another one is being given the large table.
 
-    As a rule two switchers run: a member of the segment, and the broker that a client complains to. Without turns, both
-    carry the same table to the same members of the next broker group, and both are slow. So the member answers the
-    second switcher after `fence_turn_us` (150 ms), or when the link of the first one is lost. If the first one
-    succeeds, the second one gets the new record. Both are told at once how many bytes the answer has.
+    Usually two switchers run: a member of the segment, and the broker that a client complains to. Without turns, both
+    carry the same table to the same members of the next broker group, and both are slow. So this member answers the
+    second switcher `fence_turn_us` (150 ms) after the first one, or when its link to the first one is lost. If the
+    first one succeeds, the second one gets the new record. Both are told at once how many bytes the answer has.
     """
     config, turn = broker.config, partition.fence_turn
     size_bytes = log.live_table.size_bytes + log.uncertain_bytes
@@ -157,7 +157,7 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
 
 
 def is_suspect(broker: BrokerState, chosen: Preparation | None, record: LocalSegment) -> bool:
-    """Whether this member may have had the log, and lost it with the record of its opening: neither was flushed.
+    """Whether this member may have had a log of the segment and lost it, because it was not flushed to the disk.
 
     Only a topic that does not flush before commit can lose a log in this way.
     """
@@ -218,9 +218,10 @@ def table_as_of(broker: BrokerState, log: SegmentLog, length: int) -> Table | No
     The table names its idle blocks, unless a linked broker does not understand names, or the switcher has to merge the
     table. A table that is too large for a merge keeps the names, and the next segment keeps the mark *incomplete*.
 
-    If the table is too large for a broker of version 0.2.0, the member answers no table and no length. The next segment
-    is then opened over this one, and a member settles it later. Without it, the switcher would take a part of the table
-    for the whole table, and repeats of the other producers would be stored again (I9).
+    The limit is `table_bytes_max` (192 MiB), or `spelled_out_bytes_max` (24 MiB) if a linked broker of an older version
+    cannot receive a message in parts. Above it the member answers no table and no length. The next segment is then
+    opened over this one, and a member settles this one later. Without the limit, the switcher would take a part of the
+    table for the whole table, and repeats of the other producers would be stored again (I9).
     """
     config, table = broker.config, log.table_as_of(length)
     is_told = table.size_bytes <= idle_blocks.table_bytes_max(broker)
@@ -280,7 +281,7 @@ def note_fenced(broker: BrokerState, partition: Partition) -> None:
 
 
 def _fenced_us(broker: BrokerState, partition: Partition) -> int:
-    """How long a switcher may take: the table goes to the switcher, and from there to the next broker group."""
+    """How long a switcher may take. The time grows with the table, which travels to it and to the next broker group."""
     log = partition.open_log()
     return broker.config.fenced_us + (
         2 * broker.config.transfer_us(log.live_table.size_bytes) if log is not None else 0

@@ -123,9 +123,9 @@ def _collect(broker: BrokerState, partition: Partition) -> None:
 
 
 def _found_at_start(broker: BrokerState, partition: Partition) -> tuple[bytes, ...]:
-    """The blocks that the disk had at the start: kept until the next offer, or for `block_keep_us` (10 minutes).
+    """The blocks that the disk had at the start: kept until the next offer, at most `block_keep_us` (10 minutes).
 
-    Without it:
+    Without this:
       1. All brokers restart. An offer is not kept on the disk, so nothing names the blocks of the next members.
       2. The members of the next broker group drop the blocks that they were given.
       3. A switch begins, and they have to get all these blocks again in the middle of it.
@@ -235,7 +235,7 @@ def on_answer(
         broker: This broker.
         partition: The partition of the blocks.
         sender: The member that answers. An answer of another member than the one that was asked is ignored.
-        message: The content of the blocks; without any, the sender has none of them any more.
+        message: The content of the blocks. If it has no block, the sender has none of them any more.
         prepare: Carries out a preparation again (`preparing.on_prepare`).
     """
     asked = partition.asked

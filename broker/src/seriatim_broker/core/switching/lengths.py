@@ -37,8 +37,10 @@ def believed(broker: BrokerState, partition: Partition, switch: Switch) -> list[
 def choose_source(switch: Switch, with_length: list[MemberId]) -> MemberId:
     """The member whose answer becomes the sealed length.
 
-    An unbroken master comes first. Of members that did not restart it is the one with the shortest tail, because the
-    least must be copied then; any of their tails is safe. Of disks that were just started, the longest tail decides.
+    1. An unbroken master, if one answered.
+    2. Else the shortest tail of the members that did not restart. Any of their tails is safe, and with the shortest one
+       the least must be copied.
+    3. Else the longest tail of the disks that were just started.
     """
     # Rule `longest-of-started` (I1): of disks that were just started, the longest tail. Without it:
     #   1. Am and As have a, and a is acknowledged. Both restart; As's directory was replaced by an older copy.
@@ -54,7 +56,7 @@ def choose_source(switch: Switch, with_length: list[MemberId]) -> MemberId:
 
 
 def uncertain_tail(switch: Switch) -> TailCopy | None:
-    """The uncertain tail: batches that are sealed in, and that are perhaps on one disk only."""
+    """The uncertain tail: sealed batches that are perhaps on one disk only."""
     # Rule `tail-copy` (I12): all members of the next segment write it before the transaction. Without it:
     #   1. a reached Am only. Am restarts and is fenced with tail 1. The switcher seals at 1.
     #   2. P resends a. It is in the producer table, so the new master answers ok. One disk has a.
@@ -71,9 +73,9 @@ def uncertain_tail(switch: Switch) -> TailCopy | None:
 def append_floor_ms(partition: Partition, switch: Switch) -> int:
     """The append time at which the next segment begins, in ms.
 
-    If no member gave a length, the newest append time that the record or an answer names counts: a member without a
-    length (a suspect, or one with a table that is too large) may know more than the record, or less. It answers 0 if it
-    restarted and has no batch.
+    If the sealed segment has a batch, this is the append time of the last one. Else it is the newest append time in the
+    record and in the answers without a length. A member answers no length if it is a suspect, or if its table is too
+    large. Such a member may know a newer or an older append time than the record; 0 if it restarted and has no batch.
     """
     # Rule `append-time-chain` (TIME): the append time of the last sealed batch goes into the next segment's record.
     # Without it:
@@ -107,8 +109,8 @@ def seal(switch: Switch, old: Segment) -> Seal:
     #   3. The switcher seals at 0. a is lost (I1).
     length = answer.length
     assert length is not None
-    # Rule `eligible-stay` (I14): eligible are only members that answered a length, and have all messages below the
-    # sealed one. Without it:
+    # Rule `eligible-stay` (I14): only members that answered a length, and that have all messages below the sealed
+    # length, are eligible. Without it:
     #   1. As restarts with tail 3, while Am is sealed at 5. As stays eligible.
     #   2. Am becomes silent, and As takes the serving right.
     #   3. As serves a segment of which it lacks two messages.

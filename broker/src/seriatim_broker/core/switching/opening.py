@@ -23,7 +23,7 @@ def other_broker_groups(broker: BrokerState, switch: Switch) -> list[str]:
 
 
 def choose_broker_groups(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """The seal is decided: put the broker groups in order, and ask the first one to prepare."""
+    """It is decided what is sealed: put the broker groups in order, and ask the first one to prepare."""
     assert switch.chain is not None
     switch.opening.broker_groups_left = candidates.in_order(broker, switch.chain)
     if switch.kind is SwitchKind.PLANNED:  # the broker group that has rehearsed comes first
@@ -126,9 +126,9 @@ def ask_prepare(broker: BrokerState, partition: Partition, switch: Switch, membe
 
 
 def contradict(broker: BrokerState, partition: Partition, switch: Switch, sender: MemberId) -> None:
-    """A member refuses to prepare, because it has the segment that is to be opened.
+    """A member refuses to prepare, because it has the segment that is to be opened, or a record that has it.
 
-    Either the record has moved on, or the coordinator went back in time. A read that begins now shows which it is.
+    Either there is a newer chain record, or the coordinator lost decisions. A read that begins now shows which it is.
     """
     # Rule `older-believed` (I7): no other broker group is tried, and a second contradiction proves the loss.
     # Without it:
@@ -165,7 +165,7 @@ def write(broker: BrokerState, partition: Partition, switch: Switch) -> None:
         candidates.send_chain(broker, switch.chain, switch.opening.broker_group) if switch.chain is not None else (),
     )
     floor_ms = lengths.append_floor_ms(partition, switch)
-    # Masters of older versions begin append time at `opened_at`. So it is not below the floor.
+    # Masters of older versions begin append time at `opened_at_ms`. So `opened_at_ms` is not below the floor.
     now_ms = max(broker.now.wall_ms, floor_ms)
     switch.enter(SwitchPhase.WRITING)
     if switch.genesis is not None:

@@ -55,7 +55,11 @@ def _resolve(
 
 
 def answer_waiters(broker: BrokerState, partition: Partition) -> None:
-    """Answer the clients whose segment is no longer the open one, and those whose deadline has passed."""
+    """Answer each client that need not wait any more.
+
+    Its complaint is of a segment that is no longer open, or does not count yet; or it only asks for the route, and the
+    chain is known; or its deadline has passed.
+    """
     if not partition.waiters:
         return
     still: list[Waiter] = []
@@ -110,15 +114,15 @@ def complain(broker: BrokerState, partition: Partition, segment_no: int, reason:
 def _is_restless(broker: BrokerState, partition: Partition, segment_no: int) -> bool:
     """Whether the open segment is too young to be switched because of a complaint alone; see `restless_us`.
 
-    Needed is an age of `patience_us` (1 s) if two segments were opened within `restless_us` (10 s), and of four times
-    as much from the third one on.
+    If two segments were opened within `restless_us` (10 s), a complaint counts when the open one is `patience_us` (1 s)
+    old. If three or more were opened, it counts when the open one is four times as old.
     """
     config, now_ms, chain = broker.config, broker.now.wall_ms, partition.chain
     if chain is None or chain.open_segment.no != segment_no:
         return False
-    newest = chain.segments[-3:]  # from the third young one on they count alike
+    newest = chain.segments[-3:]  # more than three count as three
     young = [segment for segment in newest if 0 <= now_ms - segment.opened_at_ms < config.restless_us // 1000]
-    # Numbers that were folded count as well: in a partition that is moved again and again they are young too.
+    # Folded segments count too, because they are also young if the partition is moved again and again.
     count = sum(1 + segment.folded for segment in young)
     patience_us = config.patience_us * (0 if count < 2 else 1 if count == 2 else 4)
     patience_us = max(patience_us, _patience_without_messages_us(config, chain))
@@ -127,10 +131,10 @@ def _is_restless(broker: BrokerState, partition: Partition, segment_no: int) -> 
 
 
 def _patience_without_messages_us(config: BrokerConfig, chain: Chain) -> int:
-    """How long a client must be patient with a partition that got no message in two rounds of all its broker groups.
+    """How old the open segment must be for a complaint, if two rounds of all broker groups brought no message.
 
-    Empty segments that were folded count as well. Without this patience, one client that reaches no broker at all opens
-    an empty segment every four seconds, 150,000 in a week. Without the folded ones in it, it opens one every second.
+    Without this age, one client that can reach no master opens an empty segment every 4 s, 150,000 in a week. Folded
+    segments count as empty ones. If they did not count, the client would open a segment every second.
     """
     tried = 2 * len(chain.send_chain)
     empty = chain.open_segment.folded
@@ -144,14 +148,14 @@ def _patience_without_messages_us(config: BrokerConfig, chain: Chain) -> int:
 
 
 DOUBLINGS_MAX = 16
-"""So many doublings of the patience count: it has reached its limit long before."""
+"""At most so many doublings of the age are counted. The age reaches `vain_patience_us_max` before."""
 
 
 # ---- a master that is silent to a client ----------------------------------------------------------------
 
 
 def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> None:
-    """A client has no answer from the master: send it a heartbeat, and look after `probe_us` whether it answered."""
+    """A client has no answer from the master: send the master a heartbeat, and look after `probe_us` if it is heard."""
     partition.probe_wanted = segment_no if partition.chain is None else None
     segment = partition.chain.open_segment if partition.chain is not None else None
     if partition.probed_at_us is not None or segment is None or segment.no != segment_no:

@@ -55,7 +55,7 @@ def on_fence_answer(broker: BrokerState, partition: Partition, sender: MemberId,
 
 
 def on_fence_progress(broker: BrokerState, partition: Partition, sender: MemberId, message: FenceProgress) -> None:
-    """A member is fenced and its answer is large: give it more time, if no other member has answered yet.
+    """A member says that its answer to the fence is large: give it more time, if no member has answered yet.
 
     Without it:
       1. A large table takes longer than `fence_timeout_us`.
@@ -77,7 +77,7 @@ def on_fence_progress(broker: BrokerState, partition: Partition, sender: MemberI
 
 
 def decide_or_wait(broker: BrokerState, partition: Partition, switch: Switch, timed_out: bool = False) -> None:
-    """Decide if the best answer is there, or no other member can answer, or the deadline has passed; else wait."""
+    """Decide if an unbroken master has answered, no other member can answer, or the deadline has passed; else wait."""
     with_length = lengths.believed(broker, partition, switch)
     if with_length and _waits_for_second(broker, switch, with_length):
         return
@@ -101,10 +101,10 @@ def decide_or_wait(broker: BrokerState, partition: Partition, switch: Switch, ti
 
 def _waits_for_second(broker: BrokerState, switch: Switch, with_length: list[MemberId]) -> bool:
     """Whether to wait for the other members, because only disks that were just started have answered."""
-    # Rule `second-member` (I1): a disk that was just started waits `second_member_us` (3 s) for the other ones.
-    # Without it:
+    # Rule `second-member` (I1): if only disks that were just started have answered, the switcher waits
+    # `second_member_us` (3 s) for the other members. Without it:
     #   1. a is acknowledged. Both members go down.
-    #   2. As's directory is replaced by an older copy, made within the last member run. Only its content shows that.
+    #   2. As's directory is replaced by an older copy from the same member run. The run does not show that it is older.
     #   3. As starts first, and answers tail 0. The switcher seals at 0, a moment before Am is back with a.
     assert switch.sealing.first_answer_us is not None
     if not all(switch.sealing.answers[member].from_disk for member in with_length):
@@ -204,7 +204,7 @@ def on_certificate(broker: BrokerState, partition: Partition, run: RunId, exists
 
 def _open_over(broker: BrokerState, partition: Partition, switch: Switch) -> None:
     """Open the next segment without a length of this one, which becomes UNSETTLED."""
-    # Rule `mark-inherited` (I13), with `opening._content`: no member gave a table, so the next segment is marked.
+    # Rule `mark-inherited` (I13), with `opening._content`: no member gave a table, so the next one is incomplete.
     switch.sealing.source = None
     switch.sealing.table = NO_TABLE
     switch.sealing.table_complete = False

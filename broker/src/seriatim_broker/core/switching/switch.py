@@ -5,7 +5,7 @@ this switch attempt; write one transaction. Each phase has a deadline. A failure
 as it was. A broker that is wrong about which member is dead costs one switch, and never breaks the order.
 
 The parts: `tries` (begin, pause, end), `planned`, `sealing` and `lengths` (what to seal), `opening` (what to open).
-`fencing`, `preparing` and `quiescence` have the members' answers.
+`fencing`, `preparing` and `writing.quiescence` have the members' answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import opening, planned, sealing, switch_attempts, tries
 
 
 def on_chain_read(broker: BrokerState, partition: Partition, chain: Chain | None, revision: int, failed: bool) -> None:
-    """Step 1 is done: the transaction will compare the revision of this record, and of no other one."""
+    """Step 1 is done: continue with the record that was read, or with a newer one that arrived meanwhile."""
     switch = partition.switch
     if switch is None or switch.phase is not SwitchPhase.READING:
         return
@@ -56,7 +56,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, chain: Chain | None
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
-    """A newer record is known that this switch did not read itself."""
+    """A newer record arrived, without a read of this switch: end the switch if a later segment is open."""
     switch = partition.switch
     if switch is None:
         return
@@ -167,8 +167,8 @@ def on_prepare_answer(broker: BrokerState, partition: Partition, sender: MemberI
 def on_written(broker: BrokerState, partition: Partition, outcome: WriteOutcome) -> None:
     """The transaction ended without success: read the chain record before anything else.
 
-    After a refusal the record may have the transaction all the same. If the read that is under way shows that it does
-    not, the switch tries again later. After success the newer record ends the switch (`on_learned`).
+    After the answer *refused* the transaction may still be in the record. The read that is under way shows whether it
+    is. If it is not, the switch tries again later. After success the newer record ends the switch (`on_learned`).
     """
     switch = partition.switch
     if switch is None:
@@ -192,7 +192,7 @@ def on_written(broker: BrokerState, partition: Partition, outcome: WriteOutcome)
 def begin_failover(broker: BrokerState, partition: Partition, reason: SwitchReason, segment_no: int) -> None:
     """Begin a failover of this segment, unless one is under way, or a later segment is open already.
 
-    A planned switch that is under way is given up for it.
+    If a planned switch is under way, it is given up.
     """
     running = partition.switch
     if running is not None and running.segment_no >= segment_no and not running.is_planned:

@@ -1,14 +1,14 @@
 """Switch attempts: what this broker, as a switcher, asked members to prepare, and under which ids.
 
-A member keeps everything that it prepared until the chain record names the chosen switch attempt. If the transactions
-of a switcher fail again and again, each try could leave one more preparation on each member. Two rules limit that:
+A member keeps everything that it prepared until the chain record names the chosen switch attempt. Without the two rules
+below, a switcher whose transactions fail again and again would leave one more preparation on each member with each try:
 
 - `attempt-anew`: the same content keeps its id.
 - `replaces-undecided`: the switcher names its own switch attempts that can never be chosen, and members forget them.
 
-No transaction of such an attempt can still be carried out: none was ever sent, or the one that was sent compared a
-revision that the record has passed since. The answer *refused* does not prove it, because etcd refuses the write that
-fills its quota, and keeps it.
+A switch attempt can never be chosen if no transaction of it was sent, or if the record is newer than the revision that
+its transaction compares. The answer *refused* proves nothing, because etcd refuses the write that fills its quota, and
+keeps it.
 """
 
 from __future__ import annotations
@@ -67,15 +67,18 @@ def void(broker: BrokerState, partition: Partition, attempt: bytes) -> None:
 
 
 def sent(broker: BrokerState, partition: Partition, attempt: bytes) -> None:
-    """Note that a transaction of it is on its way.
+    """Note that a transaction of this switch attempt is on its way.
 
-    The coordinator may carry it out until the record passes the revision that it compares.
+    The coordinator may carry it out until the record is newer than the revision that the transaction compares.
     """
     _change(broker, partition, attempt, compared=partition.revision)
 
 
 def on_learned(broker: BrokerState, partition: Partition) -> None:
-    """A newer record is known: forget the attempts that it decided, and note which transactions cannot happen now."""
+    """A newer record is known: forget the attempts for segments that it has.
+
+    For the others, note which transactions can no longer be carried out.
+    """
     known = broker.switch_attempts.pop(partition.id, ())
     if not known:
         return

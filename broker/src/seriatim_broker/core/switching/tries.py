@@ -1,4 +1,4 @@
-"""One try of a switch after another: it begins, pauses, waits, and ends."""
+"""The tries of a switch: a try begins, pauses, waits until the coordinator takes writes, and ends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def finish(broker: BrokerState, partition: Partition, switch: Switch) -> None:
 
 
 def pause(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """No broker group can be asked now: try again after a pause, or when a member is linked.
+    """This try of the switch cannot continue: try again after a pause, or when a member is linked.
 
     The pause begins with `retry_us` and doubles up to `retry_us_max`. Only a failover tries again: a planned switch or
     a genesis is given up.
@@ -82,7 +82,7 @@ def pause(broker: BrokerState, partition: Partition, switch: Switch) -> None:
 
 
 def wait_for_writes(broker: BrokerState, partition: Partition, switch: Switch) -> None:
-    """The coordinator refused a write: a failover goes on later, a planned switch or a genesis is given up."""
+    """The coordinator refuses writes or has lost decisions: a failover waits, and any other switch is given up."""
     if switch.kind is not SwitchKind.FAILOVER:
         error: errors.SeriatimError = errors.CoordinatorRefusedError(
             "the coordinator refuses to write, so this cannot be done now. Acknowledged messages are safe. Remedy: the "
@@ -105,7 +105,7 @@ def set_deadline(broker: BrokerState, partition: Partition, switch: Switch, afte
 
 
 def become_failover(broker: BrokerState, partition: Partition, switch: Switch, reason: SwitchReason) -> None:
-    """A planned switch has fenced its master and cannot go on as planned: begin again as a failover."""
+    """A planned switch cannot continue, and may have fenced its master: begin again as a failover."""
     if switch.request is not None:
         broker.out.emit(Resolved(switch.request, partition.route(), errors.UnavailableError(str(reason))))
     switch.request = None

@@ -21,9 +21,9 @@ from .segment import Segment, SegmentState, Start
 from .segments import Changes, Segments
 
 FOLDED_MAX = 4
-"""How many segments leave the record in one transaction at most. Each transaction adds one segment, so a chain does not
-grow by empty segments, and those that an older version left become fewer. It is a small number, because members are
-told the numbers of these segments."""
+"""At most so many segments leave the record in one transaction. Each transaction adds one segment. So a chain does not
+grow by empty segments, and it loses those that an older version left, some at a time. The number is small, because
+members are told the numbers of these segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,10 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a switch prepared for the new segment, and the send chain from then on; empty: the old one, turned."""
+    """What a switch prepared for the new segment, and the send chain from then on.
+
+    If `send_chain` is empty, the old one is used: the new broker group moves to the front, the old one to the end.
+    """
 
     switch_attempt: bytes
     broker_group: str
@@ -229,9 +232,9 @@ def change_server(chain: Chain, no: int, server: MemberId, silent: Iterable[Memb
 
 
 def _loses_records(old: Segment, server: MemberId) -> bool:
-    """Whether control records are lost for good, because a server that was not eligible has none of them.
+    """Whether control records are lost for good, because a member becomes the server that was not eligible.
 
-    This is in the record and not only on the server's disk. Without it, the next server would get this one's control
+    The chain record says so, not only the server's disk. Otherwise the next server would get this one's control
     records, and treat them as complete.
     """
     return old.records_lost or server not in old.eligible
@@ -254,7 +257,7 @@ def add_eligible(chain: Chain, no: int, member: MemberId) -> Chain:
 
 
 def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
-    """List a new whole copy of a sealed segment."""
+    """List a member that has a new whole copy of a sealed segment."""
     old = _require(chain, no)
     assert old.state is SegmentState.SEALED
     assert member not in old.members
@@ -262,7 +265,7 @@ def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
 
 
 def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Chain:
-    """List a new whole copy in place of the copy of a dead member, in one step."""
+    """List a member that has a new whole copy, in place of a dead member, in one step."""
     old = _require(chain, no)
     assert old.state is SegmentState.SEALED
     assert member not in old.members
@@ -339,9 +342,10 @@ def as_stub(segment: Segment) -> Segment:
 def foldable(chain: Chain, next_is_incomplete: bool) -> tuple[Segment, ...]:
     """The empty segments right before the open one that leave the record when the next segment opens, newest first.
 
-    Each switch may leave an empty segment behind, for example after each complaint of a client that reaches no master.
-    It has nothing for readers, but would stay in the record and on disks as long as the segments before it. The open
-    segment itself is not folded in the transaction that seals it, because its members learn its length from the record.
+    A switch may leave an empty segment behind, for example after each complaint of a client that reaches no master. An
+    empty segment has nothing for readers, but would stay in the record and on disks as long as the segments before it.
+    The open segment itself is not folded in the transaction that seals it, because its members learn its length from
+    the record.
 
     Args:
         chain: The record before the transaction.
@@ -358,7 +362,7 @@ def foldable(chain: Chain, next_is_incomplete: bool) -> tuple[Segment, ...]:
 
 
 def may_fold(segment: Segment, before: Segment | None, marks_behind: tuple[bool, bool]) -> bool:
-    """Whether this segment may be folded: nothing is lost if it leaves the record.
+    """Whether this segment may be folded, because nothing is lost if it leaves the record.
 
     Args:
         segment: The segment.
@@ -373,7 +377,7 @@ def may_fold(segment: Segment, before: Segment | None, marks_behind: tuple[bool,
     # Rule `folds-unsettled` (I1): only a SEALED one, because its length never changes (I5). Without it:
     #   1. Segment 2 is UNSETTLED. It has no length, and is folded as if it were empty.
     #   2. Its members come back, with acknowledged messages. The record has no segment to settle.
-    # And a LOST segment is a gap of which its readers must be told.
+    # A LOST segment is not folded either, because it is a gap, and readers must be told of it.
     if segment.state is not SegmentState.SEALED or segment.sealed_len != 0:
         return False
     # Rule `folds-with-tail` (I12): not while its members keep the uncertain tail of the segment before. Without it:
@@ -401,7 +405,7 @@ def check(chain: Chain) -> None:
 
 
 def _check_around(chain: Chain, changed: Iterable[Segment]) -> None:
-    """`check`, but only of the segments that changed and of those right behind them; the record before was right."""
+    """As `check`, but only for the changed segments and the ones right behind them. All others were checked before."""
     assert chain.open_segment.state is SegmentState.OPEN, "the last segment is open"
     for segment in changed:
         _check_segment(chain, chain.before(segment.no), segment)
@@ -476,7 +480,7 @@ def _changed(chain: Chain, epoch: int, *changed: Segment, gone: tuple[int, ...] 
 def _settled(chain: Chain, settled: Segment, epoch: int) -> Chain:
     """The next record, in which a segment has its length, and the segments behind it have their bases.
 
-    That is up to the segment behind the next one that is not settled.
+    If a later segment is not settled, the segments behind that one get no base yet.
     """
     changed = [settled]
     base, known = settled.base, settled

@@ -43,7 +43,10 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Break the link to this broker, because it is silent or its member run was dismissed, and connect anew."""
+    """Break the link to this broker, and connect anew.
+
+    The other broker is silent, its replication stream has stalled, or its member run was dismissed.
+    """
 
     broker: str
     session: int
@@ -110,7 +113,7 @@ class WriteCursor:
     """Write a consumer group's cursor in one transaction; answered by `CursorWritten`.
 
     The transaction compares that the cursor's key is still at `revision` (0: it does not exist), and that the chain
-    record is still at `chain_revision` (0: that there is a chain record).
+    record is still at `chain_revision` (0: only that there is a chain record).
     """
 
     partition: PartitionId
@@ -139,8 +142,9 @@ class RouteInfo:
 class AppendAccepted:
     """The batch is stored at `offset` (segment and index of its first message), with the promise of its ack level.
 
-    `is_final`: readers find it there, because no earlier send attempt of it is stored. False: not known. Behind an
-    unsettled segment it cannot be known: if the batch is in that segment too, readers get it there, and skip it here.
+    `is_final`: readers find it there, because no earlier send attempt of it is stored. False: this is not known. The
+    master cannot know it behind an unsettled segment: if that segment has the batch too, readers get it there, and skip
+    it here.
     """
 
     request: int
@@ -151,7 +155,7 @@ class AppendAccepted:
 
 @dataclass(frozen=True, slots=True)
 class AppendRefused:
-    """The send attempt was not accepted; `error.outcome_known` says whether it is certain that it is not stored."""
+    """The send attempt was refused. `error.outcome_known`: it is certain that nothing of it is or will be stored."""
 
     request: int
     error: SeriatimError
@@ -348,7 +352,7 @@ class Led:
     Attributes:
         partition: The partition.
         chain: Its chain record.
-        flushed: Every member has flushed all messages of the open segment below.
+        flushed: Every member has flushed all messages of the open segment below this index.
         size_bytes: Bytes of all batches of the open segment.
         acked: How far each consumer group has acknowledged, as this disk knows: name, group epoch, segment, index.
     """

@@ -44,7 +44,10 @@ class WriteOutcome(enum.Enum):
 
 
 class AckLevel(enum.IntEnum):
-    """When the reply to a batch leaves. The numbers are those of the wire. Only the last two carry the promise."""
+    """When the reply to a batch leaves. The numbers are those of the wire.
+
+    Only with the last two does the reply promise that every member of the segment has the batch.
+    """
 
     NONE = 1
     MASTER_RECEIVED = 2
@@ -75,8 +78,8 @@ class ConsumerGroupOperation(enum.IntEnum):
 
 
 REQUESTS_KEPT = 8
-"""How many operations that were done a cursor record remembers. A request that is repeated after more of them counts as
-a new one, and is refused if it names the group epoch."""
+"""The number of operations whose ids a cursor record keeps. If a request is repeated after more operations than that,
+it counts as a new one. It is then refused if it names a group epoch that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +92,15 @@ class CursorRecord:
         start_index: The index at which the consumer group began in the segment.
         topic: The name of the topic.
         deleted: The consumer group was deleted. Its acknowledgements are still on disks, under its group epoch, so a
-            consumer group of the same name begins in a higher one. Also set, with revision 0, for a consumer group
-            without a record if records of deleted ones were removed: `group_epoch` is the highest that it may have had.
+            consumer group of the same name begins in a higher one. A read also gives such a record, with revision 0, if
+            there is no record, and records of deleted consumer groups were removed before. Then `group_epoch` is the
+            highest group epoch that this consumer group may have had.
         deleted_at_ms: When it was deleted; 0 if an older version wrote the record.
         paused: The consumer group gets nothing until it is resumed.
         begun_by: The rewind or skip that began the group epoch; None if nothing of that kind did.
         requests: Ids of the last operations that changed this record, oldest first.
-        dropped_from: Retention dropped messages from this offset up to the cursor, and no consumer is known to have
-            been told; 0: nothing was dropped.
+        dropped_from: Retention dropped the messages from this offset up to the cursor, and it is not known whether a
+            consumer was told; 0: there are no such messages.
         dropped_position: The position of that offset.
         external: The consumer group has no consumers and no server. It reads ranges, and reported this place at
             `reported_at_ms`.
@@ -138,9 +142,9 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """Both streams to a broker are open; `session` is larger than any before.
+    """Both streams to a broker are open. `session` is larger than that of each earlier link of this broker.
 
-    `forms`: the forms that it reads in addition to those of 0.2.0, a sum of `messages.FORM_*`.
+    `forms`: the forms that the other broker reads in addition to those of version 0.2.0, a sum of `messages.FORM_*`.
     """
 
     broker: str
@@ -180,7 +184,7 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """This broker's disk has reached its reserve, or has room again; told when it changes."""
+    """This broker's disk has reached its reserve, or has room again. Reported when this changes."""
 
     is_full: bool
 
@@ -201,8 +205,8 @@ class LogRead:
 class ChainRead:
     """The answer to `ReadChain`: linearizable, with the key's mod revision. `chain` is None if there is no record.
 
-    `failed`: the coordinator did not answer. `deleted`: there is no record because the partition was deleted; this is
-    looked for only if a record was known before.
+    `failed`: the coordinator did not answer. `deleted`: there is no record because the partition was deleted. This is
+    found out only if `ReadChain.known` was set.
     """
 
     partition: PartitionId
@@ -278,12 +282,18 @@ class CompareChains:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRebuilt:
-    """The coordinator was rebuilt since this broker looked last: revisions and places of consumer groups begin anew."""
+    """The coordinator was rebuilt since this broker looked last.
+
+    Revisions may be lower than before, and cursors may be in other places.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRecordSeen:
-    """This broker's member record was read: what is wrong with it, or empty if it is as this broker wrote it."""
+    """This broker's member record was read.
+
+    `problem`: what is wrong with the record; empty if it is as this broker wrote it.
+    """
 
     problem: str
 
@@ -296,8 +306,8 @@ class DirectoryChanged:
         broker_groups: The admitted members of each broker group, by slot.
         member_runs: The member runs that were registered last: one disk for each broker name, admitted or not.
         specs: Intent and weight of broker groups.
-        forms: The forms that all registered brokers read in addition to those of 0.2.0, a sum of `messages.FORM_*`; 0
-            if one of them does not say.
+        forms: The forms that all registered brokers read in addition to those of version 0.2.0, a sum of
+            `messages.FORM_*`; 0 if one of the brokers does not say which forms it reads.
     """
 
     broker_groups: tuple[tuple[str, tuple[MemberId, ...]], ...]
@@ -313,8 +323,8 @@ class DirectoryChanged:
 class Append:
     """A batch from a producer. The frame layer has checked lengths, limits and the body's CRC.
 
-    `request` names the reply. `refuse`: the broker has no room for the batch, so the core answers with that error and
-    refuses the rest of the producer run with it.
+    The reply has the same number `request`. `refuse`: the broker has no room for the batch. So the core answers with
+    that error, and refuses the rest of the producer run with the same error.
     """
 
     request: int
@@ -331,9 +341,9 @@ class Append:
 class ResolveProducer:
     """A client asks where to append; `Resolved` answers.
 
-    With `failed_segment` it is a complaint: answered when a later segment is open, or at the deadline. A complaint that
-    does not count yet is answered at once, with the same master (`routes.complain`). With `silent_segment` it is a
-    suspicion: answered at once, and the broker probes the master.
+    With `failed_segment` it is a complaint. The answer leaves when a later segment is open, or at the deadline. If the
+    complaint does not count yet, the answer leaves at once, with the same master (`routes.complain`). With
+    `silent_segment` it is a suspicion: it does not delay the answer, and the broker probes the master.
     """
 
     request: int
@@ -360,7 +370,10 @@ class ResolveConsumer:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartition:
-    """The controller makes a partition: prepare its first segment on the first broker group that can, then write it."""
+    """The controller makes a partition. `Resolved` answers.
+
+    The first broker group of the send chain that can prepare gets the first segment. Then the chain record is written.
+    """
 
     request: int
     partition: PartitionId
@@ -401,7 +414,10 @@ class PlanSwitch:
 
 @dataclass(frozen=True, slots=True)
 class ListLogs:
-    """List the first `limit` logs on this disk behind a place, by partition and segment; `LogsListed` answers."""
+    """List at most `limit` logs on this disk, in the order of partition and segment; `LogsListed` answers.
+
+    The list begins behind `after_segment` of `after_partition`.
+    """
 
     request: int
     after_partition: PartitionId
@@ -413,7 +429,7 @@ class ListLogs:
 class ListCursors:
     """List consumer groups with acknowledgements on this disk, in group epochs up to `epoch_max`.
 
-    Begins above `after` (partition, consumer group), and names at most `limit`. `CursorsListed` answers.
+    The list begins behind `after` (partition, consumer group) and has at most `limit` entries. `CursorsListed` answers.
     """
 
     request: int
@@ -424,7 +440,10 @@ class ListCursors:
 
 @dataclass(frozen=True, slots=True)
 class ForgetConsumerGroup:
-    """The coordinator has no cursor of this consumer group, and a new one begins above `epoch_max`: forget its acks."""
+    """The coordinator has no cursor of this consumer group: forget its acknowledgements up to group epoch `epoch_max`.
+
+    If the consumer group is made again, it begins in a higher group epoch.
+    """
 
     partition: PartitionId
     consumer_group: str
@@ -442,7 +461,9 @@ class ListLed:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Retention decided what may be dropped, from the chain record of that epoch; see `core.control.retention`.
+    """Retention decided which messages may be dropped; see `core.control.retention`.
+
+    `epoch`: the chain epoch of the record from which it decided.
 
     `cursors_revision`: the coordinator's revision at which the cursors of the partition were read.
     """
@@ -474,7 +495,7 @@ class FoundDamage:
 
 @dataclass(frozen=True, slots=True)
 class DeclareGap:
-    """A person says that all disks of a segment are lost for good: consumer groups go on behind it."""
+    """A person says that all disks of a segment are lost for good. Consumer groups continue in the next segment."""
 
     request: int
     partition: PartitionId
@@ -483,7 +504,10 @@ class DeclareGap:
 
 @dataclass(frozen=True, slots=True)
 class SwitchAwayFrom:
-    """The controller found a broker group without a live member: begin a failover if the open segment is there."""
+    """The controller found that no member of the broker group of this segment is alive.
+
+    Begin a failover, if the segment is still the open one.
+    """
 
     partition: PartitionId
     segment_no: int
@@ -491,7 +515,11 @@ class SwitchAwayFrom:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """The controller decided that `member`, this one or another, should copy a segment that has one copy left."""
+    """The controller decided that `member`, this one or another, should copy a sealed segment.
+
+    The segment has too few copies, or will have too few when a broker leaves. `replaces`: the dead member whose place
+    in the record the new copy takes; None: no member is replaced.
+    """
 
     partition: PartitionId
     segment_no: int
@@ -610,7 +638,7 @@ class OperateConsumerGroup:
         group_epoch: The group epoch that the caller knows; 0: any.
         segment_no, index: The place to which a rewind or skip goes.
         known_len: If that segment is the open one: the index below which it can be read, as its master said. It never
-            falls, because committed messages are sealed in.
+            falls, because a seal keeps all committed messages.
         deadline_us: When the caller is told that the outcome is not known.
     """
 
@@ -647,8 +675,8 @@ class SurveyPartition:
 class ReadRange:
     """One step of reading [start, until): at most `max_bytes`, but at least one batch. `RangeRead` answers.
 
-    `raw`: repeats behind unsettled segments are not skipped. `staged`: a segment before may also be unsettled, because
-    staged batches are found by their place and have no order.
+    `raw`: repeats behind unsettled segments are not skipped. `staged`: the read is also allowed behind an unsettled
+    segment, because staged batches are found by their place and have no order.
     """
 
     request: int
@@ -686,9 +714,8 @@ class CarryOut:
 class StagedFetched:
     """The answer to `FetchStaged`.
 
-    `batch` is None if no member that has it answered. `is_gone`: none ever will, for example because its segment was
-    declared lost.
-    `is_here`: it is on this member's disk.
+    `batch` is None if no member that has it answered. `is_gone`: no member has the batch any more, for example because
+    its segment was declared lost. `is_here`: the batch is on this member's disk.
     """
 
     serial: int
