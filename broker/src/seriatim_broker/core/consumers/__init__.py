@@ -1,4 +1,6 @@
-"""Consumers: consumer groups, of which one consumer of a partition is active and the others stand by; and range reads.
+"""Consumer groups and range reads.
+
+In a consumer group, one consumer of each partition is active, and the others stand by.
 
 A consumer group's cursor is in one segment. The server of that segment delivers to the consumer group. Acknowledgements
 and reservations ("perhaps delivered below") are control records: they count when every eligible member has them on its

@@ -32,7 +32,7 @@ def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
 
 
 def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Forget a consumer group without consumers, questions and operations, when none of its writes is under way."""
+    """Forget a consumer group if it has no consumers, questions or operations, and none of its writes is under way."""
     is_used = (
         consumer_group.consumers
         or consumer_group.questions

@@ -40,7 +40,8 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
     ):
         return
     assert log.record.sealed_len is not None
-    # It may be above the length: the consumer group had consumed what suspects lost. Dropped messages need no ack.
+    # `safe_acked` may be above the length, if the consumer group acknowledged messages that suspects lost later.
+    # Messages that retention dropped need no acknowledgement.
     if max(consumer_group.safe_acked, log.start) < log.record.sealed_len:
         return
     if (
@@ -127,7 +128,7 @@ def write_cursor(
 
 
 def _must_wait(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
-    """Whether the coordinator refuses writes. Then a timer reads the cursor again when it may take them."""
+    """Whether the coordinator refuses writes. If so, read the cursor again after a time, when it may take them."""
     wait_us = partition.write_wait_us(broker)
     if wait_us:
         consumer_group.phase = ConsumerGroupPhase.LOADING

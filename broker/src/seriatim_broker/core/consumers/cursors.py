@@ -76,7 +76,10 @@ def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> Non
 
 
 def _replicate_soon(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Make an acknowledgement durable after `ack_replication_us` (20 ms) with others; at a segment's end at once."""
+    """Write the control record after `ack_replication_us` (20 ms), for all acknowledgements until then.
+
+    If all of a sealed segment is acknowledged, write it at once.
+    """
     log = partition.logs.get(consumer_group.segment_no)
     if log is not None and log.record.sealed_len is not None and consumer_group.acked == log.record.sealed_len:
         replicate(broker, partition, consumer_group)
@@ -139,7 +142,7 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState) -> Non
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A member is linked that may have missed control records: send the newest one, which replaces all others."""
+    """A member is linked that may have missed control records: send the newest one of each consumer group."""
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.phase is ConsumerGroupPhase.SERVING and any(
             member in waited.waiting for waited in consumer_group.replications.values()
@@ -168,7 +171,7 @@ def on_replicate_cursors(
 
 
 def list_groups(partitions: Mapping[PartitionId, Partition], event: ListCursors) -> CursorsListed:
-    """The consumer groups with a control record here of an epoch that may have expired, by partition and name."""
+    """The consumer groups with a control record here in a group epoch up to `epoch_max`, by partition and name."""
     found: list[tuple[PartitionId, str]] = []
     first, after = event.after
     for id_ in sorted(id_ for id_, partition in partitions.items() if id_ >= first and partition.cursors):

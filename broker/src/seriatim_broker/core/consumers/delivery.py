@@ -85,9 +85,9 @@ def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_grou
 def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, to_index: int) -> None:
     """Tell the active consumer that retention dropped messages that it has not read, before it gets later ones.
 
-    Rule `drops-in-silence` (I1, I2): readers are told what was dropped. The floor of the consumer group does not move
-    by that, but by acknowledgements of later messages. So if this server or the consumer dies, the next one is told
-    again. Without it:
+    Rule `drops-in-silence` (I1, I2): readers are told what was dropped. This does not count as an acknowledgement. So
+    if this server or the consumer dies before a later message is acknowledged, the next consumer is told again. Without
+    it:
       1. A consumer group has read up to 1:10. Retention drops the messages up to 1:100.
       2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
     """
@@ -130,7 +130,7 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
       1. The server delivers 1:0 to 1:99, and dies. No other member knows that these messages may have been delivered.
       2. The next server delivers them again, without a flag.
 
-    Rule `no-second-look` (SERVER): the server checks its right again after the read. Without it:
+    Rule `no-second-look` (SERVER): the server checks its serving right again after the read. Without it:
       1. The server has the right and starts a read, which takes 500 ms.
       2. Meanwhile its heartbeats have no answer. Another member takes the right over, and delivers.
       3. The read ends, and the server delivers the same messages to another consumer.

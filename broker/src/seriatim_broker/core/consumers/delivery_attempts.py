@@ -17,12 +17,12 @@ from ..state.partition import Partition
 from ..values.states import drop, put
 
 ENDS_MAX: Final = 64
-"""At most so many different ends are kept for a consumer group. Above that the two highest become one, at the lower of
-the two. So the newest messages may show a lower delivery attempt than theirs, never a higher one."""
+"""At most so many different ends are kept for a consumer group. If there are more, the two highest become one, at the
+lower of the two. So the newest messages may show a delivery attempt that is too low, but never one that is too high."""
 
 
 def take_up(partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """This server begins to serve the consumer group: use the ends that it kept of the same segment and group epoch."""
+    """This server begins to serve the consumer group: use the ends that it kept for this segment and group epoch."""
     known = partition.given.get(consumer_group.name)
     if known is None or (known.segment_no, known.group_epoch) != (
         consumer_group.segment_no,
@@ -49,7 +49,7 @@ def begin_grant(consumer_group: ConsumerGroup) -> None:
 
 
 def delivery_attempt_of(consumer_group: ConsumerGroup, end_index: int) -> int:
-    """The delivery attempt of a batch that ends below `end_index`, if it is delivered now."""
+    """The delivery attempt of a batch whose messages are below `end_index`, if it is delivered now."""
     assert consumer_group.given is not None
     return 1 + sum(count for end, count in consumer_group.given.ends if end >= end_index)
 

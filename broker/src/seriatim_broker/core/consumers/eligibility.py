@@ -1,8 +1,8 @@
 """Eligibility: the server gives a member with a whole sealed segment the control records, and then lists it as
 eligible.
 
-This is the server's part; the member asks from `copying`. While a member is joining, the control records of all
-consumer groups wait for it, as they wait for the eligible members.
+This is the server's part. The member asks for it in `copies.copying`. While a member is joining, a control record
+counts only when this member has it too, as with the eligible members.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
             updates.tell_member(broker, partition, sender)
         return
     if disks.is_hung(broker, sender):
-        return  # all control records would wait for its disk; the member asks again later
+        return  # otherwise all control records would wait for its disk; the member asks again later
     if not held.confirmed:
         right.seek(broker, partition, no)
         return
@@ -67,7 +67,7 @@ def on_cursors_replicated(
 
 
 def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """The link to a joining member is lost: it must ask again, unless it may be listed already."""
+    """The link to a joining member is lost: it must ask again, unless a transaction may have listed it already."""
     for no, held in partition.rights.items():
         if member in held.joining and member not in held.listing and not partition.is_writing(WriteOwner.RIGHT, no):
             held.joining = drop(held.joining, member)

@@ -13,14 +13,14 @@ All that was given or acknowledged in the group epoch before is void from then o
 and control records name a group epoch. The consumers stay. With its next grant, each is told the new group epoch and
 which operation began it.
 
-A pause changes no group epoch. The server gives out nothing more, but the consumers may acknowledge what they have. The
-consumer group still crosses to the next segment if all before it is acknowledged.
+A pause does not change the group epoch. The server gives out nothing more, but the consumers may acknowledge what they
+have. If they acknowledge all of a sealed segment, the consumer group crosses to the next segment.
 
 Rule `operation-compares-chain` (I11): the transaction compares the chain record, which names the server. Without it:
   1. A serves the consumer group and is frozen. B takes the right over, and delivers.
   2. A wakes up. It has not heard of B, and rewinds the consumer group.
   3. B continues in the old group epoch, and does not tell its consumers. What it confirms counts for nothing.
-The rule also prevents that a rewind goes to messages that retention has just dropped.
+Because of this rule, a rewind also cannot go to messages that retention has just dropped.
 
 Rule `operation-once` (ONCE): a repeated request is carried out once. The cursor keeps the ids of the last operations.
 Without it:
@@ -68,7 +68,7 @@ OPERATIONS_MAX = 8
 """At most so many operations wait for one consumer group on one partition."""
 
 TRIES_MAX = 8
-"""After so many conflicts with other transactions an operation is given up."""
+"""An operation is given up if so many of its transactions came into conflict with other ones."""
 
 
 def ask(broker: BrokerState, partition: Partition, event: OperateConsumerGroup) -> None:
@@ -154,7 +154,7 @@ def is_unsettled(
 def take_up(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, revision: int
 ) -> None:
-    """The cursor is in the same place as before: take up whether the consumer group was paused or resumed."""
+    """The cursor is in the same place as before. If the consumer group was paused or resumed, tell its consumers."""
     was_paused = consumer_group.cursor is not None and consumer_group.cursor.paused
     consumer_group.cursor, consumer_group.cursor_revision = record, revision
     if record.paused != was_paused:
@@ -174,7 +174,7 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         chain = partition.chain
         segment = chain.segment(consumer_group.cursor.segment_no) if chain is not None else None
         if chain is None or segment is None or segment.state is SegmentState.LOST:
-            return  # the cursor is just moving on, or the chain record here is older than the cursor
+            return  # the cursor moves to another segment now, or the chain record here is older than the cursor
         try:
             record = _decide(broker, partition, consumer_group, operation.event, chain)
         except errors.SeriatimError as exc:
@@ -199,8 +199,8 @@ def _decide(
     Raises:
         GroupHeadElsewhereError: Another broker serves the consumer group.
         StaleGroupEpochError: The consumer group was moved since the caller looked.
-        OffsetOutOfRangeError: There is no such place, or it is in the other direction.
-        PreconditionError: A broker of an older version does not know the pause.
+        OffsetOutOfRangeError: There is no such place, or a rewind would go forward, or a skip would go back.
+        PreconditionError: A broker of an older version would deliver to a paused consumer group.
         CoordinatorRefusedError: The coordinator refuses writes at this moment.
     """
     cursor = consumer_group.cursor
@@ -279,7 +279,7 @@ def _is_alone(broker: BrokerState, partition: Partition, segment_no: int) -> boo
     """Whether no other member may deliver at this moment.
 
     Rule `operates-alone` (I11). Without it:
-      1. B takes the right over from A. A has not heard of it, and may deliver until `serve_lease_ms` has passed.
+      1. B takes the right over from A. A has not heard of it, and may deliver until `serve_lease_us` has passed.
       2. B rewinds the consumer group.
       3. A delivers messages in the group epoch that has ended.
     """

@@ -32,7 +32,10 @@ def _go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
 
 
 def _chase_replications(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Start to remove the members that control records wait for, if they are silent or their disks hang."""
+    """Start to remove the members that control records wait for, if they are silent or their disks hang.
+
+    If the disk of this member hangs, ask the other eligible members to take the serving right.
+    """
     if not consumer_group.replications:
         return
     no = consumer_group.segment_no

@@ -1,8 +1,8 @@
 """Questions: where the cursor of a consumer group is, which broker serves it, how far the consumer group is.
 
 A consumer may complain of a server with its question. The answer then leaves when another broker serves, or at the
-deadline. Meanwhile this broker starts a switch, or asks the other eligible members to take the right. A question never
-makes a consumer group.
+deadline. Meanwhile this broker starts a switch, or asks the other members of the segment to take the right. If a
+consumer asks about a consumer group without a cursor, this may write its first cursor. A person's question never does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _ask(
         request: The number of the request to answer.
         group: The consumer group.
         failed_epoch: The server epoch of the server that the consumer complains of; None: no complaint.
-        start: Where the consumer group begins if it is new and a consumer comes.
+        start: Where the consumer group begins if it is new and a consumer asks or joins.
         deadline_us: When the answer leaves in any case, by the monotonic clock.
         describe: Whether a person asks how far the consumer group is.
     """
@@ -154,7 +154,7 @@ def _answer_to(
 def _description(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, question: Question, segment: Segment
 ) -> ConsumerGroupDescribed:
-    """How far the consumer group is. Only the server knows, and no later answer takes back what it says."""
+    """How far the consumer group is. Only the server knows. In one group epoch no later answer falls back."""
     assert partition.chain is not None
     if segment.server != broker.member:
         error = errors.NotServingError(
@@ -186,7 +186,7 @@ def _confirmed(partition: Partition, consumer_group: ConsumerGroup, segment: Seg
 
 
 def complain(broker: BrokerState, partition: Partition, segment: Segment) -> None:
-    """A client cannot reach the server of a segment: probe the master if it is open, else ask for another server."""
+    """A client cannot reach the server of a segment: complain of its master if it is open, else ask for another one."""
     if segment.state is SegmentState.OPEN:
         routes.complain(broker, partition, segment.no, SwitchReason.CONSUMER_COMPLAINT)
         return

@@ -41,7 +41,7 @@ from ..values.segment import Segment, SegmentState
 from ..values.states import drop, put
 
 SEGMENTS_PER_STEP = 64
-"""At most so many segments are passed over in one step: lost ones, empty ones, and those read to their ends."""
+"""At most so many segments without anything to read are passed over in one step: lost, empty and read to the end."""
 
 
 # ---- a survey: what is known of the partition here --------------------------------------------------------
@@ -166,9 +166,9 @@ def _advance(broker: BrokerState, partition: Partition, wait: RangeWait) -> None
 
 
 def _over_what_was_dropped(chain: Chain, wait: RangeWait) -> RangeWait:
-    """If retention has dropped the messages at the place, tell the reader, and continue at the first one that is left.
+    """If retention has dropped the messages at the place, tell the reader, and continue at the first message left.
 
-    Retention may also drop messages while the range is read.
+    This is checked in each step, because retention may drop messages while the range is read.
     """
     first = first_kept(chain)
     if not is_dropped(chain, wait.place, first):
@@ -186,9 +186,9 @@ def _names_behind(wait: RangeWait, segment: Segment) -> bool:
 
 
 def _to_segment(wait: RangeWait, segment: Segment) -> RangeWait:
-    """The segment of the place is not in the record, because it was folded, or empty and dropped: go to the next one.
+    """Go to the next segment, because the one of the place was empty and is no longer in the record.
 
-    The reader is told that the last of such numbers has ended, because otherwise it would wait for that segment.
+    The reader is told that the last segment before the next one has ended. Otherwise it would wait for that segment.
     """
     return wait._replace(place=Place(segment.no, 0), passed=(*wait.passed, RangeSegmentEnd(segment.no - 1, 0, 0)))
 
@@ -240,8 +240,10 @@ def on_log_read(
     readable = _readable_below(partition, segment) if segment is not None else None
     if not batches or chain is None or segment is None or readable is None:
         # Rule `range-nothing-is-end` (RANGE): a range does not end where a member lacks messages. The record says that
-        # there are messages, so the reader asks another member. Without it: 1. A member lacks the last messages of a
-        # segment. 2. It answers that the range is read to its end. 3. A job counts as complete without these messages.
+        # there are messages, so the reader asks another member. Without it:
+        #   1. A member lacks the last messages of a segment.
+        #   2. It answers that the range is read to its end.
+        #   3. A job counts as complete without these messages.
         brokers = _others(broker, segment) if segment is not None else ()
         text = f"{broker.member.broker} cannot read segment {wait.place.segment_no}: ask another broker"
         _answer(broker, partition, wait, brokers=brokers, error=errors.NotServingError(text, retry_after_ms=50))

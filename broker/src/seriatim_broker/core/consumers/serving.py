@@ -50,7 +50,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         )
         return
     is_new = record is None or record.deleted
-    if is_new:  # neither a question nor an operation makes a consumer group
+    if is_new:  # an operation makes no consumer group, and a person's question does not either
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
         operations.fail(broker, consumer_group, error)
     if is_new and not consumer_group.consumers and all(question.describe for question in consumer_group.questions):
@@ -75,9 +75,9 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         questions.answer(broker, partition, consumer_group)
         return
     if consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.crossing_serial:
-        # The read has overtaken the answer to a write of this member. After that answer the cursor is read again. If
-        # this read counted, the consumer group would begin here twice: its consumer would be given the same messages
-        # under two tokens.
+        # This answer came before the answer to a write of this member. After that one the cursor is read again. If this
+        # read counted, the consumer group would begin here twice: its consumer would be given the same messages under
+        # two tokens.
         questions.answer(broker, partition, consumer_group)
         return
     moved = (consumer_group.segment_no, consumer_group.group_epoch) != (record.segment_no, record.group_epoch)
@@ -95,7 +95,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
 
 
 def _came_late(consumer_group: ConsumerGroup, revision: int, known_revision: int) -> bool:
-    """Whether a cursor was read before the newest one that this member knows.
+    """Whether the cursor that was read is older than the newest one that this member knows.
 
     Rule `newest-cursor` (I11): a cursor that was read earlier and arrives late is ignored. Without it:
       1. This member starts to read the cursor of a paused consumer group, for a question.
@@ -104,7 +104,7 @@ def _came_late(consumer_group: ConsumerGroup, revision: int, known_revision: int
          it again. In the same way a rewound consumer group would be served in the group epoch before.
 
     Rule `late-began-before` (I13): a read is not late if this member knew the newest cursor when the read began. Such a
-    read shows that an older copy of the coordinator was restored, which counts from lower revisions on. Without it:
+    read shows that an older copy of the coordinator was restored, with lower revisions. Without it:
       1. A crossing has no answer, because the coordinator is just replaced by an older copy.
       2. This member reads the cursor, and waits for one that is as new as the one that it knows.
       3. Only this cursor was lost, so no broker notices the restore. The consumers wait for ever.
@@ -141,10 +141,11 @@ def _create_cursor(
 ) -> None:
     """Begin a new consumer group at the first message that retention has left, or at the end of the open segment."""
     if consumer_group.reads_chain_first:
-        # Rule `conflict-reads-chain`: after a conflict the chain is read before the cursor, because the first
-        # cursor compares the revision of the chain too. Without it: 1. The chain has changed, or an older copy of the
-        # coordinator has no such record. 2. This member reads the cursor, finds none, and writes it under the same
-        # revision again, some hundred times a second.
+        # Rule `conflict-reads-chain`: after a conflict the chain is read before the cursor, because the transaction
+        # that writes the first cursor compares the revision of the chain too. Without it:
+        #   1. The chain has changed, or an older copy of the coordinator has no such record.
+        #   2. This member reads the cursor, finds none, and writes it under the same revision of the chain again, some
+        #      hundred times a second.
         consumer_group.reads_chain_first = False
         partition.read_chain(broker)  # and then the cursor
         return
@@ -161,8 +162,9 @@ def _create_cursor(
             _refuse_all(broker, partition, consumer_group, segment)  # only a member of the open segment knows its end
             return
         index = log.commit
-    # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it: 1. The segment leaves the
-    # record after it was read here. 2. The new cursor names a segment that does not exist.
+    # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it:
+    #   1. The segment leaves the record after it was read here.
+    #   2. The new cursor names a segment that does not exist.
     begun = CursorRecord(segment.no, epoch, index, chain.topic)
     crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision)
 
@@ -236,7 +238,7 @@ def _refuse_all(broker: BrokerState, partition: Partition, consumer_group: Consu
     consumer_group.active = None
     consumer_group.passes_alone = False
     if broker.directory.is_replaced(segment.server):
-        questions.complain(broker, partition, segment)  # no client does: the broker answers, with another disk
+        questions.complain(broker, partition, segment)  # no client does, because the broker is there, with another disk
     questions.answer(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)
 
@@ -266,10 +268,11 @@ def _begin(
     else:
         consumer_group.acked = consumer_group.reserved = record.start_index
     # Rule `reserved-by-one` (I9): a reservation counts only when every eligible member has confirmed it to this server.
-    # At first only the coordinator's cursor counts. Without it: 1. The server before wrote a reservation. It reached
-    # this member but not a third one. The server died. 2. This member counts the reservation, delivers below it without
-    # a flag, and dies before its own control record reaches the third one. 3. The third one delivers the same messages
-    # without a flag.
+    # At first only the coordinator's cursor counts. Without it:
+    #   1. The server before wrote a reservation. It reached this member but not a third one. The server died.
+    #   2. This member counts the reservation, delivers below it without a flag, and dies before its own control record
+    #      reaches the third one.
+    #   3. The third one delivers the same messages without a flag.
     consumer_group.safe_acked = consumer_group.safe_reserved = record.start_index
     consumer_group.found_acked = consumer_group.acked
     _take_up_dropped(consumer_group, record)
@@ -373,7 +376,7 @@ def _pass_alone(
 
 
 def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, chain: Chain) -> None:
-    """The chain record changed: stop what is served elsewhere now, and continue with everything else."""
+    """The chain record changed: stop serving where another member serves now, and continue with everything else."""
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.phase is ConsumerGroupPhase.LOADING:
             if consumer_group.questions and consumer_group.segment_no:
@@ -396,7 +399,7 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
 def _expect_only_eligible(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment
 ) -> None:
-    """Let control records wait no longer for members that are not eligible any more."""
+    """Control records wait no longer for members that are neither eligible nor joining."""
     for serial in list(consumer_group.replications):
         replication = consumer_group.replications.get(serial)
         if replication is None:
@@ -454,7 +457,7 @@ def on_caught_up(broker: BrokerState, partition: Partition) -> None:
       1. In the older copy the cursor is in segment 2. This member serves segment 2.
       2. The consumers have had all of segment 2: they drop what comes, and acknowledge nothing.
       3. The rebuild writes that the cursor is in segment 8. This member serves segment 2 for ever.
-    So this happens after each rebuild, also if this member has not noticed a loss.
+    This happens after each rebuild, also if this member has not noticed a loss.
     """
     for consumer_group in list(partition.consumer_groups.values()):
         consumer_group.cursor_revision = 0  # the revisions may count from a lower one on

@@ -20,7 +20,7 @@ LOOKED_BACK_MAX = 100
 """At most so many segments before the first message are checked for gaps that the consumer must be told of."""
 
 TOKEN_COUNTER_BITS = 24
-"""A token has the server epoch above and a counter below. So the tokens of a new server void all older ones."""
+"""The low bits of a token are a counter, and the bits above are the server epoch. So a new server repeats no token."""
 
 
 def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
@@ -39,10 +39,11 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         return
     if is_first:
         # Rule `first-reads` (I2, I9): if a consumer group had no consumers, its server reads the cursor again. Without
-        # it: 1. A consumer group has no consumers, and its server waits for a silent member. 2. Meanwhile the consumer
-        # group is deleted, and made again by another server. 3. A consumer joins here, and is given messages in the
-        # group epoch of the deleted consumer group. 4. The crossing finds another cursor, and all messages are given
-        # again without a flag.
+        # it:
+        #   1. A consumer group has no consumers, and its server waits for a silent member.
+        #   2. Meanwhile the consumer group is deleted, and made again by another server.
+        #   3. A consumer joins here, and is given messages in the group epoch of the deleted consumer group.
+        #   4. The crossing finds another cursor, and all messages are given again without a flag.
         consumer_group.look_again()
         read_cursor(broker, partition, consumer_group)
         return
@@ -104,9 +105,9 @@ def tell_new_gaps(
 
 
 def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
-    """The lost segments just before the first message of the consumer group here. This server must tell of these gaps.
+    """The lost segments right before the first message of this segment. This server must tell of these gaps.
 
-    Empty segments between them and this one are passed over. Without that (I1):
+    Empty segments between them and this segment do not end the search. If they did (I1):
       1. The server of an empty segment behind a lost one has read the cursor, but not the record with the loss.
       2. There is nothing to acknowledge in its segment, so the consumer group crosses at once.
       3. The next server finds an empty segment before its own. So no server tells the consumer group of the gap.
@@ -146,7 +147,10 @@ def _joined(consumer_group: ConsumerGroup, active: bool) -> Joined:
 
 
 def leave(broker: BrokerState, partition: Partition, stream: int, subscription: int | None) -> None:
-    """A subscription is gone, or all of a stream: if its consumer was active, the next standby becomes active."""
+    """A subscription is gone. If its consumer was active, the next standby becomes active.
+
+    If `subscription` is None, all subscriptions of the stream are gone.
+    """
     for consumer_group in list(partition.consumer_groups.values()):
         gone = [
             consumer
