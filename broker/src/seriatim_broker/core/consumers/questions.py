@@ -186,7 +186,7 @@ def _confirmed(partition: Partition, consumer_group: ConsumerGroup, segment: Seg
 
 
 def complain(broker: BrokerState, partition: Partition, segment: Segment) -> None:
-    """A client cannot reach the server of a segment: complain of its master if it is open, else ask for another one."""
+    """A client cannot reach the server of a segment: if it is open, begin a switch, else ask for another server."""
     if segment.state is SegmentState.OPEN:
         routes.complain(broker, partition, segment.no, SwitchReason.CONSUMER_COMPLAINT)
         return

@@ -22,8 +22,8 @@ from . import subscribing
 from .consumer_group import tell
 
 ROUNDS: Final = 2
-"""So many checks in a row must find the consumer silent. If this broker was frozen, it has to read first the heartbeats
-that came meanwhile."""
+"""So many checks in a row must find the consumer silent. A broker that was frozen must first read the
+heartbeats that came meanwhile."""
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
