@@ -101,7 +101,7 @@ class ConsumerGroupAdmin(TopicAdmin):
         request: broker_pb2.CreateConsumerGroupRequest,
         context: Any,
     ) -> bool:
-        """Begin at the ends, which only masters know. A call that was passed on is about this master's partitions."""
+        """Begin at the ends, which only masters know. A call that was passed on does only this master's partitions."""
         by_master: dict[str, list[Chain]] = {}
         for chain in missing:
             by_master.setdefault(chain.open_segment.master.broker, []).append(chain)

@@ -57,7 +57,7 @@ class ConsumerGroupTargets:
     async def known_lengths(
         self, topic: str, chains: Sequence[Chain], segment_no: int, deadline_s: float
     ) -> dict[int, int | SeriatimError]:
-        """By partition, the index below which the segment can be read, if it is the open one; otherwise 0."""
+        """By partition: if the segment is the open one, the index below which it can be read; otherwise 0."""
         lengths: dict[int, int | SeriatimError] = dict.fromkeys((chain.number for chain in chains), 0)
         asked = [chain for chain in chains if chain.open_segment.no == segment_no]
         if asked:

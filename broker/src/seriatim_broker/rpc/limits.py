@@ -25,7 +25,7 @@ BATCH_BYTES_MAX: Final = 1 << 20
 """Largest body of a batch, unless the topic allows less."""
 
 STREAM_COUNT_MAX: Final = 4096
-"""Append and consume streams of one broker together."""
+"""Append, consume and range streams of one broker together."""
 
 RETRY_AFTER_MS: Final = 20
 """The wait that a producer over its credit is asked for. In about this time the queue of a disk gets shorter."""
@@ -38,8 +38,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_SIZE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # In spite of its name this is how long an attempt to connect may take. Below some hundred milliseconds a busy
-    # machine answers none in time, and the attempts themselves keep it busy.
+    # In spite of its name this option limits how long an attempt to connect may take. Below some hundred milliseconds a
+    # busy machine answers none in time, and the attempts themselves keep it busy.
     ("grpc.min_reconnect_backoff_ms", 4_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     # Without it, a channel that was used once goes on connecting, five times a second, to a broker that is gone for

@@ -4,9 +4,9 @@ The control stream carries `PeerFrame`s. The replication stream carries `Replica
 come before the runs of batches. Messages about one partition keep their order: if a message about a partition follows a
 run of that partition, it begins a new frame.
 
-A message that is larger than a frame may be (in most cases a producer table) travels in parts, with heartbeats between
+A message that is too large for one frame (in most cases a producer table) travels in parts, with heartbeats between
 them. A peer of an older version takes no parts, and is not sent such a message at all: the message would break the
-link, and so would each retry. What the message is about has a deadline.
+link, and so would each retry. The step that needed the message ends at its deadline.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds places of messages for clients: in this broker's own segments, and by asking the brokers that have the others.
 
-The master of the open segment knows the whole chain of the partition. So for a question no long chain is read from the
-coordinator. What a segment holds is asked of a member that has the segment whole.
+The master of the open segment knows the whole chain of the partition. So it answers without a read of a long chain from
+the coordinator. What a segment holds is asked of a member that has the segment whole.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class PublicationsServicer(publications_pb2_grpc.PublicationsServicer):
     async def _carry_out(
         self, request: publications_pb2.CarryOutRequest, deadline_s: float
     ) -> Sequence[Carried | SeriatimError]:
-        """The outcome of each partition. If all fail, each has the error, so that only silence fails the whole call."""
+        """The outcome of each partition. An error that all have is given to each: the call itself does not fail."""
         writer = Writer(request.incarnation, request.writer)
         place = manifest_place_from(request.manifest)
         until = time.monotonic() + deadline_s

@@ -60,7 +60,7 @@ PAUSE_S_MAX: Final = 0.5
 """First and longest pause before partitions that have not answered are asked again."""
 
 CALL_DEADLINE_S: Final = 10.0
-"""Time for one question to a master. A long publication goes on meanwhile, and is asked for again."""
+"""Time for one question to a master. If a publication takes longer, the master goes on with it, and is asked again."""
 
 TAKEN_UP_S: Final = 30.0
 """Time for one try of the controller to finish a publication that another broker decided."""
@@ -174,13 +174,13 @@ class Publisher:
             until: The deadline, on the monotonic clock.
 
         Returns:
-            What masters answered, empty if another broker finished the publication; and whether an earlier call decided
-            it (this call may have been sent twice, and is the same if its manifest is).
+            What masters answered; empty if another broker finished the publication. And whether an earlier call decided
+            it: the client may have sent this call twice. It counts as the same call if it names the same manifest.
 
         Raises:
-            WriterFencedError, WriterOwnedError, UnknownWriterError, SequencePassedError, PublicationDiffersError: As of
-                `core.values.writers.judge`. Nothing was decided. Or it was decided before the writer was opened again,
-                and is finished whatever happens.
+            WriterFencedError, WriterOwnedError, UnknownWriterError, SequencePassedError, PublicationDiffersError: See
+                `core.values.writers.judge`. Nothing was decided, unless the publication was decided before the writer
+                was opened again. Then it is finished whatever happens.
             StagedDataGoneError: Nothing was decided: stage the rows anew.
             PublishedWithLossError: It was decided, and some of its rows are lost.
             DeadlineExceededError, UnavailableError: It may be decided, and is then carried out whatever happens. The
@@ -332,8 +332,8 @@ class Publisher:
         pause_s = PAUSE_S
         said: SeriatimError | None = None
         told: set[tuple[int, type[SeriatimError]]] = set()
-        # Rule `each-answers` (DONE): no partition may be missing. Without it: 1. Nine of ten masters answer. 2. The
-        # publisher writes DONE. 3. The tenth never stores its rows, and the program was told ok.
+        # Rule `each-answers` (DONE): every partition must have answered. Without it: 1. Nine of ten masters answer. 2.
+        # The publisher writes DONE. 3. The tenth never stores its rows, and the program was told ok.
         while waiting := [partition for partition in parts if partition not in found]:
             if time.monotonic() >= until:
                 raise DeadlineExceededError(

@@ -1,7 +1,8 @@
-"""Offsets, plans and reads of ranges. Any broker answers, and asks the brokers that know better.
+"""Offsets, plans and reads of ranges. Any broker answers, and asks the brokers that have the messages.
 
-The master of its open segment tells the end of a partition. Which broker that is was read in the coordinator after the
-question came. So everything that was acknowledged before the question is below the end (`GetOffsets`).
+The master of its open segment tells the end of a partition. After the question came, the broker reads in the
+coordinator which broker is the master. So everything that was acknowledged before the question is below the end
+(`GetOffsets`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The layout of chains in the coordinator: the newest segments are in the record, older ones in pages.
 
-The core keeps whole chains, and the coordinator takes no value over 1.5 MB. So the record holds between
-`RECORD_SEGMENTS_MIN` (64) and `RECORD_SEGMENTS_MAX` (80) of the newest segments. When it would grow over that, the
-oldest go to pages, several at a time, so that a switch of a long chain seldom writes a page. They never come back.
+The core keeps whole chains, and the coordinator takes no value over 1.5 MB. So the record holds at most
+`RECORD_SEGMENTS_MAX` (80) segments, the newest ones. When it would grow over that, the oldest go to pages, and
+`RECORD_SEGMENTS_MIN` (64) stay. Several leave at a time, so a switch of a long chain seldom writes a page. They never
+come back.
 
 A page is written only in a transaction that compares the record's revision and also writes the record. So the record's
 revision covers all pages: a broker that has read the pages at that revision knows the chain, and a broker whose
@@ -11,9 +12,9 @@ writes its page, and the segments behind it whose positions are known now, in on
 UNSETTLED segment had to stay in the record, all segments behind it would stay too, and the record could grow over the
 limit.)
 
-`ChainArchive` remembers from the last read or write of a partition what the core's chain does not have: which segments
-are in pages, and messages with fields of a newer version. For a short chain of this version it remembers only the
-revision.
+The core's chain does not have everything. `ChainArchive` remembers the rest from the last read or write of a partition:
+which segments are in pages, and messages with fields of a newer version. For a short chain of this version it remembers
+only the revision.
 
 The record also has a digest of each page. A page that was read or written here before, and still has that digest, is
 not read again. So most reads of a long chain read only its record.

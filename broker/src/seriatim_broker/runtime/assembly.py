@@ -196,8 +196,8 @@ class Runtime:
     def missing_link(self) -> str:
         """A live member of the own broker group to which this member run was never linked; empty if there is none.
 
-        It stays empty once all of them were linked, or once none was live. A link that breaks later does not say which
-        side is at fault, and the partitions that need it move by themselves.
+        It stays empty once all of them were linked, or once none was live. A link that breaks later is not reported
+        here: it does not say which side is at fault, and the partitions that need it move by themselves.
         """
         if not self._has_met_broker_group:
             missing = [run for run in self.directory.live_partners() if not self.links.is_linked_to(run)]

@@ -52,11 +52,12 @@ class BalancerSettings:
     Attributes:
         interval_s: Seconds between two scans. 0: only when a person asks.
         moves_per_s: Planned switches a second, at most.
-        threshold: By which ratio the highest load may be above the mean. Moves go on until it is half of that.
+        threshold: Moves begin when the highest load is more than this above the mean, as a ratio. They go on until it
+            is at most half of this above the mean.
         floor_bytes_per_s: If the mean load of a broker group is below this, nothing is moved.
-        steady_s: A broker group gives and takes open segments only if none of its members came, went or restarted for
-            so long. A partition is moved only if its segment has been open for so long.
-        move_again_s: A partition that was moved is not moved again for so long.
+        steady_s: A broker group gives and takes open segments only if none of its members came, went or restarted
+            within this time. A partition is moved only if its segment has been open for at least this time.
+        move_again_s: A partition that was moved is not moved again within this time.
     """
 
     interval_s: float = 30.0
@@ -147,7 +148,7 @@ class Balancer:
         return moves
 
     async def ask(self, *, run: bool) -> Look:
-        """The plan for a person who wants balance now: down to half of `threshold` at once. With `run`, begin."""
+        """The plan for a person. It moves open segments if the excess is above `threshold` / 2. With `run`, begin."""
         if self._is_moving or self._asked.is_set():
             return Look((), {}, (), (), "open segments are being moved at this moment: look again in a minute")
         threshold = self._settings.threshold
@@ -337,7 +338,7 @@ def _load(batches: int, size_bytes: int, seconds: float) -> float:
 
 
 def _open_segments(shares: Iterable[BrokerGroupShare], measured: dict[str, Measured]) -> list[OpenSegment]:
-    """As the masters tell it. If a partition moved meanwhile, two masters counted it: it is where it took more."""
+    """As the masters counted. If two counted a partition, it moved: its place is the one that counted more."""
     loads: dict[PartitionId, list[OpenSegment]] = {}
     for share in shares:
         for broker in share.brokers:

@@ -64,8 +64,8 @@ class CaretakerSettings:
         heal_after_s: If a member was away for so long, its sealed segments are copied to another broker.
         min_copies: Copies that a sealed segment should have.
         deleted_kept_s: How long the cursors of a deleted consumer group, and the tombstones of a deleted topic, stay.
-        tidy_s: Between two passes of `tidying`.
-        forget_s: Between two scans of `forgetting`, which every broker makes.
+        tidy_s: Seconds between two passes of `tidying`.
+        forget_s: Seconds between two scans of `forgetting`, which every broker makes.
     """
 
     heal_after_s: float = 600.0
@@ -158,7 +158,7 @@ class Caretaker:
         return views
 
     async def _switch_away_from_lost_broker_groups(self) -> float | None:
-        """Returns after how many seconds to scan again; None if only a change makes a scan necessary."""
+        """Returns the seconds until the next scan; None: no scan until something changes."""
         views = self._views()
         lost = lost_broker_groups(views)
         if lost:

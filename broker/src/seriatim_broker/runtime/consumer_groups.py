@@ -66,7 +66,7 @@ class ConsumerGroupCursors:
     async def create(self, topic: str, starts: Mapping[PartitionId, tuple[int, int]]) -> bool:
         """Have the consumer group begin at (segment, index) of each partition.
 
-        It is made for 60 partitions in each transaction. If the call is cancelled or fails, some may be made.
+        Each transaction writes the cursors of 60 partitions. If the call is cancelled or fails, some may be written.
 
         Returns:
             False if another writer was faster on a partition: read again.

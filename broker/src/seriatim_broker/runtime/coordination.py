@@ -105,7 +105,7 @@ class CoordinatorWork:
     """Carries out the core's reads and writes. `emit` takes the answers.
 
     Args:
-        refused: Called when the coordinator refuses a write in the same way as it would refuse any other.
+        refused: Called when the coordinator refuses a write for a reason that holds for every write.
         counted: Called with the outcome of each transaction.
         failed: Called with an exception that is a bug here. It must end the process, because the core would wait for an
             answer that never comes.
@@ -441,8 +441,8 @@ class CoordinatorWork:
         if effect.certificate is not None:
             # Rule `certificate-compare` (I7): a segment is opened over only while the certificate is there. Without
             # it: 1. The switcher has no proof that the master's run has ended. 2. It opens segment 3. 3. The master of
-            # segment 2 is only unreachable, and goes on acknowledging. A message is sent after an acknowledgement in
-            # segment 3, and is placed before it.
+            # segment 2 is only unreachable, and goes on acknowledging. 4. A message that is sent after an
+            # acknowledgement in segment 3 is stored in segment 2, before it.
             compares.append(present(self._keys.certificate(effect.certificate)))
         if effect.cursors_revision:
             # Rule `cursors-not-compared` (RETAIN). Without it: 1. Retention reads that all cursors are in segment 7 or
@@ -520,9 +520,9 @@ class CoordinatorWork:
             result = await self._coordinator.txn(compares, operations, deadline_s=WRITE_DEADLINE_S)
         except UnavailableError as exc:
             _log.warning("coordinator_write_unknown", key=_key_of(operations[0]), count=len(operations), error=str(exc))
-            # Rule `unknown-done` (I7): no answer is no success. Without it: 1. The write of a switcher is lost. 2. It
-            # tells the members to open segment 2, and a is acknowledged there. 3. Another switcher opens another
-            # segment 2. a is in no chain.
+            # Rule `unknown-done` (I7): a write without an answer does not count as done. Without it: 1. The write of a
+            # switcher is lost. 2. It tells the members to open segment 2, and a is acknowledged there. 3. Another
+            # switcher opens another segment 2. a is in no chain.
             return WriteOutcome.UNKNOWN, 0
         except CoordinatorRefusedError as exc:
             self._refused(exc)  # this logs it, once

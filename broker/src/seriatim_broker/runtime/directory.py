@@ -43,7 +43,7 @@ class Directory:
         self._listeners: list[Callable[[], None]] = []
         self._broker_groups: tuple[tuple[str, tuple[MemberId, ...]], ...] | None = None
         self._member_runs: tuple[tuple[MemberId, int], ...] = ()
-        self._forms = 0  # what all registered brokers read beyond 0.2.0
+        self._forms = 0  # those that all registered brokers read, besides 0.2.0's
         self.specs: dict[str, BrokerGroupSpec] = {}
         self.members: dict[str, records_pb2.MemberRecord] = {}
         self.live_member_runs: dict[str, int] = {}
@@ -160,7 +160,7 @@ class Directory:
         runs = tuple(sorted((member_from_record(r.member), r.run) for r in self.members.values()))
         forms = FORMS if self.members else 0
         for record in self.members.values():
-            # A version that does not know the fields keeps those of an earlier run, and raises `run`.
+            # A version without these fields keeps them from an earlier run, and raises `run`. Then they do not count.
             forms &= record.forms if record.forms_run == record.run else 0
         if (found, runs, forms) != (self._broker_groups, self._member_runs, self._forms):
             self._broker_groups = found

@@ -74,7 +74,7 @@ class Election:
                 self.is_controller = False
 
     async def resign(self) -> None:
-        """Give the office up when the process ends."""
+        """Delete the election key when the process ends. Another broker can be elected at once."""
         if self.is_controller:
             with contextlib.suppress(SeriatimError):
                 await self.txn([], [Delete(self._keys.controller)])

@@ -1,13 +1,15 @@
 """Expiry: some time after a deletion its records leave the coordinator, and something of bounded size replaces them.
 
 - The cursor of a deleted consumer group goes. What stays is one floor of group epochs (`group_epochs`). In the same way
-  the cursor of an external group goes when the group has reported nothing for as long. It holds up retention no more.
+  the cursor of an external group goes when the group has reported nothing for the same time. Then it no longer holds up
+  retention.
 - The tombstone of a deleted partition goes. What stays is its id in the ranges of deleted partitions
   (`core.values.deleted`).
 
-The transaction that removes a record also writes what replaces it, and the replacement says as much. So nothing depends
-on how long a record was kept, nor on clocks: the time is only for people who look. Two controllers at once do no harm,
-because each transaction compares the election, the records that it removes, and the record that it raises.
+The transaction that removes a record also writes what replaces it, and brokers learn from the replacement all that they
+need. So no rule depends on how long a record was kept, or on clocks. Records stay for a time only so that people can
+look at them. Two controllers at once do no harm, because each transaction compares the election, the records that it
+removes, and the record that it raises.
 
 A broker of version 0.2.0 does not read the replacements. So nothing goes while such a broker is registered, and each
 transaction compares that no broker has registered since.
@@ -96,7 +98,7 @@ class Expiry:
         return sorted(PartitionId(id_) for record in records for id_ in record.partition_ids)
 
     async def _remove_cursors_of(self, partition: PartitionId, understood: Compare, count_max: int) -> int:
-        """Remove the cursors of one partition that are due, until another writer is faster."""
+        """Remove the cursors of one partition that are due. Stop when another writer has changed one of them."""
         listing = await self._coordinator.list(self._keys.cursors_of(partition))
         until_ms = self._until_ms()
         due: list[tuple[KeyValue, int]] = []
@@ -198,7 +200,7 @@ class Expiry:
         listing = await self._coordinator.list(self._keys.members)
         for item in listing.items:
             record = records_pb2.MemberRecord.FromString(item.value)
-            # A version that does not know the fields keeps those of an earlier run, and raises `run`.
+            # A version without these fields keeps them from an earlier run, and raises `run`. Then they do not count.
             if record.forms_run != record.run or not record.forms & FORM_EXPIRED:
                 return None
         return unchanged_under(self._keys.members, listing.revision) if listing.items else None

@@ -3,10 +3,12 @@
 Either side may dial. These rules make both sides use the same connection. The dialer applies them when it has the
 peer's hello (then it confirms), and the acceptor when it has the confirmation.
 
-    dialer     has accepted another one meanwhile:  keeps that one if the peer's name is lower, else uses its own
-    acceptor   its link was dialed by the same peer:  the newer one is used
-               its link was dialed by itself:  kept if its own name is lower and the link is young (the two dials
-               crossed: the peer uses ours by the same rule), else replaced (the peer lost it and dialed anew)
+    dialer     If it has accepted a connection of the peer meanwhile, it keeps that one if the peer's name is lower.
+               Otherwise it uses its own.
+    acceptor   If the peer dialed its present link too, it uses the newer connection.
+               If it dialed its present link itself, it keeps that link if its own name is lower and the link is young:
+               the two dials crossed, and the peer decides the same. Otherwise it uses the new connection, because the
+               peer lost the link and dialed anew.
 
 A connection of another run of the peer always replaces the link, because the old process is gone. Both sides refuse a
 run that was dismissed (its end is certified, or its slot has another disk). Otherwise it would take the place of the
@@ -323,7 +325,7 @@ class Links:
                 backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(peer.wake.wait(), pause_s)
-                backoff_s, silent_count = BACKOFF_S_MIN, 0  # hastened: the failures were at the old address or time
+                backoff_s, silent_count = BACKOFF_S_MIN, 0  # hastened: the failures before do not count
 
     async def _dial(self, peer: _Peer, deadline_s: float) -> bool:
         """Try to connect once. Returns whether there is a link afterwards.

@@ -1,6 +1,6 @@
 """Looking back: whether the coordinator still has what it had.
 
-An older copy of the coordinator shows by an outage, by a lower revision, or by older member records. So this duty reads
+Signs of an older copy of the coordinator are an outage, a lower revision, and older member records. So this duty reads
 the broker's own record every 2 s and looks at all three. Two things prove that the coordinator went back: a record
 below the broker's own run, and a revision below the highest that was seen. They prove nothing if the coordinator was
 rebuilt since: the rebuild writes its time into the cluster's record, and revisions begin anew.

@@ -3,7 +3,7 @@
     1  The cluster's record is read. The first broker writes it.
     2  The disk is opened and compared with the slot's record. A foreign disk, an older copy and an emptied disk are
        refused.
-    3  The address in the record is asked. If a process answers as the newest run of this disk, it has the directory.
+    3  The address in the record is asked. If a process answers as the newest run of this disk, this start is refused.
     4  The run number is raised in the directory, then in the coordinator, with a nonce of this start.
     5  Earlier runs of this disk get their death certificates, because this run knows that they have ended.
 
@@ -45,7 +45,7 @@ PROTOCOL_MIN = PROTOCOL_MAX = 1
 
 ISSUER_LATER_RUN = "later-run"
 CERTIFIED_RUNS_MAX = 1000
-"""Earlier runs that are certified at a start. Those runs certified older ones."""
+"""At most so many earlier runs are certified at a start. Those runs have certified still older ones."""
 
 RETRY_S = 0.2
 
@@ -59,8 +59,8 @@ class Seen:
 
     Attributes:
         registered_run: The newest run of the disk that the coordinator confirmed.
-        revision: The highest revision that was seen since that rebuild, when it was last noted.
-        rebuilt_at_ms: `ClusterRecord.rebuilt_at_ms`; 0: never rebuilt.
+        revision: The highest revision that was seen since the last rebuild, as it was last noted.
+        rebuilt_at_ms: The time of the last rebuild (`ClusterRecord.rebuilt_at_ms`); 0: never rebuilt.
     """
 
     registered_run: int = 0
@@ -68,7 +68,7 @@ class Seen:
     rebuilt_at_ms: int = 0
 
     def is_ahead_of(self, cluster: records_pb2.ClusterRecord, member: records_pb2.MemberRecord) -> bool:
-        """Whether the coordinator once confirmed a later run than it has, and was not rebuilt since."""
+        """Whether the coordinator once confirmed a later run than its record has, and was not rebuilt since."""
         return cluster.rebuilt_at_ms <= self.rebuilt_at_ms and member.run < self.registered_run
 
 
@@ -89,7 +89,7 @@ class Disk(Protocol):
 
     @property
     def suspect_before_run(self) -> int:
-        """The run that followed the last run that did not end in order; 0: each ended in order."""
+        """The number of the run after the last one that did not end in order; 0: all ended in order."""
 
     @property
     def has_data(self) -> bool:

@@ -26,9 +26,10 @@ async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_p
     Args:
         coordinator: It has the keys.
         prefix: Of the keys.
-        changed: Called with the copy and the keys that changed. The first call names every key, also if there is none.
-        keys_per_call_max: So many keys are named in one call; everything else has its turn between calls. None: no
-            limit.
+        changed: Called with the copy and the keys that changed. The first call names all keys. It is made even if there
+            are none.
+        keys_per_call_max: At most so many keys are named in one call; everything else has its turn between calls. None:
+            no limit.
     """
     values: dict[str, bytes] = {}
     first = True

@@ -22,7 +22,7 @@ PAGES_PER_READ = 16
 """Pages that are read in one transaction: about 1.3 MB."""
 
 READ_ATTEMPTS_MAX = 20
-"""A chain is written when a broker dies, and not twenty times while it is read."""
+"""A chain changes when a broker dies. It does not change twenty times while it is read."""
 
 
 @dataclass(frozen=True, slots=True)

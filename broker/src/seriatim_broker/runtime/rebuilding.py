@@ -124,7 +124,7 @@ async def make_plan(
 
 
 async def carry_out(coordinator: Coordinator, plan: Plan) -> list[str]:
-    """Write the plan record by record. Returns the texts of steps that were not written: the record had changed."""
+    """Write the plan record by record. Returns the texts of steps whose record had changed: not written."""
     changed: list[str] = []
     for step in plan.steps:
         result = await coordinator.txn(step.compares, step.operations, deadline_s=DEADLINE_S)

@@ -2,7 +2,8 @@
 
 If a coordinator answers reads and refuses writes (etcd over its quota, a right that was taken away), it refuses the
 next write too, until a person acts. So the first such refusal is logged once, and the core is told to hold its writes
-back. Then the broker writes one small key of its own every 0.5 to 5 s. The first write that is taken ends this.
+back. Then the broker writes one small key of its own after 0.5 s, and again after pauses that double up to 5 s. The
+first write that is taken ends this.
 
 A write that is refused for its own content (too large) does not come here, because it says nothing about other writes.
 """

@@ -77,7 +77,7 @@ class RestartGate:
         while True:
             answer = await self._look_again(run.member, until_s) or await self._look(run.member, until_s)
             if answer.verdict is not Verdict.UNKNOWN or loop.time() + AGAIN_S + ANSWER_S > until_s:
-                return answer  # with too little time for answers, another try would only name the first segment
+                return answer  # too little time is left for another try
             await asyncio.sleep(AGAIN_S)
 
     async def _look_again(self, member: MemberId, until_s: float) -> GateAnswer | None:

@@ -1,14 +1,15 @@
 """Retention: the duty of each broker to drop old or excess messages in the partitions whose open segment it leads.
 
 It scans every `look_s` (60 s). If a topic keeps less than six minutes, it scans its partitions six times within that
-time. It asks the core which partitions these are, compares their chain records with the settings of their topics, and
-finds the first message that is kept. That takes the record, and in the open segment a binary search. A partition in
-which nothing is old enough costs no disk read, because the place and age of its first batch are remembered here. Only
-if something is to be dropped or tidied, it reads the cursors of the partition's consumer groups.
-`core.control.retention` decides and writes. This module does what needs the disk, the coordinator and a clock.
+time, but not more often than every 5 s. It asks the core which partitions these are, compares their chain records with
+the settings of their topics, and finds the first message that is kept. For that it needs the chain record, and in the
+open segment a binary search. A partition in which nothing is old enough costs no disk read, because the place and age
+of its first batch are remembered here. Only if something is to be dropped or tidied, it reads the cursors of the
+partition's consumer groups. `core.control.retention` decides and writes. This module does what needs the disk, the
+coordinator and a clock.
 
 A partition is trimmed when it exceeds a limit by 5 %. So the record of a partition that keeps three days is written
-every four hours at most, and that of one that keeps a minute at every scan.
+about every four hours. The record of one that keeps a minute is written at every scan.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StageFloors:
-    """The master of a stage partition asks it before anything of the partition is dropped."""
+    """The master of a stage partition calls `may_drop` before it drops anything of the partition."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys) -> None:
         self._coordinator = coordinator

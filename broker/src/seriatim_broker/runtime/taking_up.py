@@ -5,8 +5,8 @@ Rule `taken-up` (I13). Without it:
   2. Half of the partitions have their rows, and the others never get them.
   3. No program may publish under this writer any more.
 
-The controller also asks partitions again that are done, because no broker remembers which ones are. So their masters
-still know the writer (rule `entry-stays` in `core.writing.carrying`).
+The controller asks all partitions again, also those that are done, because no broker remembers which ones are. So the
+masters of these still know the writer (rule `entry-stays` in `core.writing.carrying`).
 
 It also removes records that are not needed any more: records of unnamed jobs a day after they are done, and records of
 writers that were opened and published nothing after a month.

@@ -150,7 +150,7 @@ class Topics:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         record = await self._write_update(name, incarnation, partition_count, change, guard)
-        while record.growing_partition_ids:  # once more, if the task had finished just before these were set aside
+        while record.growing_partition_ids:  # the task may have finished just before these were set aside
             record = await self._finished(record, until_s - loop.time())
             item = await self._coordinator.get(self._keys.topic(name))
             if item is None:

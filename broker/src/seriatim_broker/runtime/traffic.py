@@ -14,7 +14,7 @@ from seriatim_api.ids import PartitionId
 from ..interfaces.clock import Clock
 
 WINDOW_S = 10.0
-"""A younger window is not ended by a question. So frequent questions get figures over up to twice this time."""
+"""A question ends a window that is at least this old. So a frequent question gets up to twice this time."""
 
 STALE_S = 120.0
 """A window that was counted for longer says nothing about the present: it is given out once, and then forgotten."""

@@ -32,7 +32,8 @@ class Nearness(NamedTuple):
 
     Attributes:
         consumer_group: The consumer group that is furthest behind.
-        ratio: 1 when the message is dropped: its age as a part of the limit, or the bytes behind it, whichever is more.
+        ratio: The message's age as a part of its limit, or the bytes behind it as a part of theirs, whichever is more.
+            At 1 the message is dropped.
         left_s: Seconds until its age drops it; infinite without such a limit, below 0 when it is due.
     """
 
@@ -91,7 +92,7 @@ async def nearness(
     chain = led.chain
     reader = min(readers, key=lambda one: one.acked)
     if reader.segment_no > chain.open_segment.no:
-        return None  # cursors are read after the chain: it was switched, and all consumer groups have gone on
+        return None  # cursors are read after the chain: all consumer groups are already in a newer segment
     place = _first_unread(chain, max(Place(*split_offset(reader.acked)), first_kept(chain)))
     segment = chain.segment(place.segment_no)
     assert segment is not None
