@@ -77,7 +77,7 @@ class Admin(GroupOperations, WriterAdmin):
 
         Args:
             name: The topic's name.
-            partition_count: The number of partitions, 1 to 100,000.
+            partition_count: The number of partitions, at least 1. Brokers of this version take at most 20,000.
             settings: None: the defaults. Messages are flushed before they are acknowledged, and kept for three days.
 
         Raises:
@@ -126,8 +126,8 @@ class Admin(GroupOperations, WriterAdmin):
         Args:
             name: The topic's name.
             partition_count: The new number of partitions, at least the present one; None: no change.
-            message_size_bytes_max: As all settings below: see `TopicSettings` for its meaning and its unit. None: no
-                change. 0: the cluster's default, or no limit.
+            message_size_bytes_max: See `TopicSettings`, also for all settings below. None: no change. 0: the cluster's
+                default, or no limit.
             batch_size_bytes_max: See `TopicSettings`.
             retention_ms: See `TopicSettings`.
             chain_width: See `TopicSettings`.
@@ -250,7 +250,8 @@ class Admin(GroupOperations, WriterAdmin):
     async def balance(self, *, run: bool = False) -> Balance:
         """The load of each master, and the open segments that should move. With `run`, the cluster begins to move them.
 
-        The controller also does this by itself, when the difference is twice as large as what is shown here.
+        This plan begins if the highest load is more than half of `balance_threshold` above the mean. By itself the
+        controller begins only above the whole threshold.
         """
         request = operations_pb2.BalanceRequest(run=run)
         answer = await self._caller.balancing("Balance", request, DEADLINE_S)

@@ -77,6 +77,6 @@ class Alarms(Generic[Sleeper]):
         now = time.monotonic()
         while self._heap and self._heap[0][0] <= now:
             at, _, sleeper = heapq.heappop(self._heap)
-            if self._wishes.get(sleeper) == at:  # else an earlier time took its place
+            if self._wishes.get(sleeper) == at:  # otherwise an earlier time took its place
                 del self._wishes[sleeper]
                 self._wake(sleeper)

@@ -278,7 +278,7 @@ def _lengths(column: Any) -> Any:
 
 
 def _totals(column: Any) -> Any:
-    """The bytes before each item of the whole child array. The parent's offsets are indexes into this array."""
+    """For each item of the whole child array, the bytes before it. The parent's offsets are indexes into the result."""
     return _offsets(column) if len(column) else np.zeros(1, np.int64)
 
 

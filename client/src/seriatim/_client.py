@@ -1,7 +1,7 @@
 """The client: it makes producers, consumers and the administration, shares connections among them, and ends them.
 
-The modules of producers and consumers are imported when the first one is made. To load Arrow alone takes longer than
-most administration.
+The modules of producers and consumers are imported when the first one is made. Arrow alone takes longer to load than
+most calls of `Admin` take.
 """
 
 from __future__ import annotations
@@ -258,7 +258,8 @@ class Client:
 
         Raises:
             UnsupportedModeError: The mode is not `exclusive`. The call itself raises this.
-            IllegalNameError: A topic or a consumer group cannot have this name. For the group, the call raises it.
+            IllegalNameError: A topic or a consumer group cannot have this name. For the group's name, the call itself
+                raises it.
             BadRequestError: An option is over its limit (the call raises it), or `start` is an offset for more than one
                 partition.
             UnknownTopicError: The cluster has no such topic. This error and the next three are raised when the consumer
@@ -358,8 +359,8 @@ class Client:
     ) -> RangePlan:
         """Divide [start, end) of a partition into pieces that can be read separately, and find the gone messages.
 
-        Below the end of a partition only retention changes anything. So the same range always has the same pieces,
-        unless retention drops some of its messages.
+        The same range always has the same pieces, unless retention drops some of its messages. Nothing else changes
+        below the end of a partition.
 
         Args:
             topic: The topic's name.

@@ -113,7 +113,7 @@ class Consumer:
         self._inbox.fail(_deleted(self.topic, made_again=made_again))
 
     def _end(self, error: SeriatimError) -> None:
-        """A partition cannot be read any more: the application's next call raises it, and no broker is asked again."""
+        """A partition cannot be read any more: the next call raises `error`, and no broker is asked again."""
         self._servers.stop()
         self._inbox.fail(_deleted(self.topic) if isinstance(error, UnknownTopicError) else error)
 

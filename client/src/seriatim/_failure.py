@@ -53,7 +53,7 @@ class Failure:
         return self.error
 
     def raise_for(self, cause: BaseException) -> NoReturn:
-        """Note a failure in a call of the application, and raise the error to it.
+        """Note a failure in a call of the application, and raise an error for the application.
 
         Raises:
             ClientFailureError: `cause` is an `Exception`. Anything else, such as an interrupt, is raised unchanged.

@@ -33,7 +33,8 @@ class Growth:
         topic: The topic as it is known now.
         grown: Called when the topic has more partitions.
         failed: Called with an unexpected exception, which ends the watch.
-        gone: Called once when the topic was deleted: with True if a new topic has its name. None: the watch goes on.
+        gone: Called once when the topic was deleted. The argument is True if a new topic has its name. If `gone` is
+            None, the watch goes on.
     """
 
     def __init__(

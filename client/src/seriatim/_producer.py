@@ -381,7 +381,7 @@ class Producer:
     def _pieces(
         self, table: Any, groups: Sequence[tuple[PartitionSender, Sequence[int]]]
     ) -> Iterator[tuple[PartitionSender, Any, int, Sequence[int]]]:
-        """One item for each batch to be: its partition, its rows, their size, and their positions in the table."""
+        """One item for each batch to make: its partition, its rows, their size, and their positions in the table."""
         for target, positions in groups:
             part = table if len(groups) == 1 else table.take(_batch.row_numbers(positions))
             base = 0

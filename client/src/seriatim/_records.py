@@ -33,9 +33,10 @@ class Receipt(NamedTuple):
     Attributes:
         partition: The partition's number in the topic.
         offset: The message's offset: 63 bits, ordered like an integer. If `is_final`, readers find the message at this
-            offset. If not, they may find it at an earlier one, and nothing at this one. That happens if an earlier send
-            attempt, whose end was unknown, is in a segment that was opened over while all its members were away. When
-            one of the members is back, readers get that send attempt. Order and the number of deliveries stay the same.
+            offset. If not, they may find it at an earlier one, and nothing at this one. That happens in one case: an
+            earlier send attempt got no answer, and all members of its segment were away when the next segment was
+            opened. When one of the members is back, readers get that send attempt. Order and the number of deliveries
+            stay the same.
         timestamp_ms: The broker's append time, in ms since 1970; 0 if the broker answered a repeat.
         is_final: Whether it is certain that readers find the message at `offset`. Always False with an ack level below
             `REPLICATED`. Brokers of 0.2.0 and older do not say it; then it is True only for messages that were sent
@@ -154,8 +155,8 @@ class Gap:
         offset: The offset of the first missing message.
         reason: Why they are missing, as a text for people.
         end_offset: The first offset behind the gap.
-        messages: The most messages that can be missing; None if it is not known. Repeats count too, although they are
-            not delivered in any case.
+        messages: At most so many messages are missing; None: not known. Repeats count too, although readers would skip
+            them.
     """
 
     topic: str
@@ -384,10 +385,10 @@ class GroupPartition:
     """The place of a consumer group in a partition. `lag` is in messages; None: not known.
 
     `error` (with its number in the error catalogue) means that no broker could tell the consumer group's place. Then
-    `segment`, `acked_index` and `position` are the least values that they can have, and `end_position` means nothing.
+    `segment`, `acked_index` and `position` are lower bounds, and `end_position` means nothing.
 
-    The server of an older segment may not know how long the open segment is. Then the end and the lag are the least
-    values that they can have (`end_is_at_least`).
+    The server of an older segment may not know how long the open segment is. Then the end and the lag are lower bounds
+    (`end_is_at_least`).
 
     An `external` group has no consumers and no server. Its program reads ranges, and reported this place at
     `reported_at_ms` (ms since 1970).

@@ -1,6 +1,6 @@
 """How producers send and consumers read: every setting with its default and its limits.
 
-Each name is here twice: in a checked value, which users can read, and among the keyword arguments of
+Each name is here twice: in a dataclass that checks the values, and in a `TypedDict` with the keyword arguments of
 `Client.producer` and `Client.consumer`, for type checkers.
 """
 

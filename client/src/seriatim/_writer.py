@@ -45,7 +45,7 @@ class Writer:
     for all rows of some chunks: before it none of them is in any partition, and after it the brokers append all of
     them. In a partition the rows have the order of the chunks, and in each chunk the order of its rows.
 
-    Sequences grow: 1, 2, 3 and so on, and may have gaps. To publish the last sequence again is harmless. If the rows
+    Sequences grow, and may have gaps: 1, 2, 5 and so on. To publish the last sequence again is harmless. If the rows
     are the same, the call answers as before; else it raises. So a program that was killed may simply run again.
 
     Attributes:
@@ -171,8 +171,8 @@ class Writer:
         that may not be published.
 
         Args:
-            sequence: A number above the last publication's. Or the last publication's again, to learn whether it is
-                done.
+            sequence: A number above that of the last publication. Or the same number again, to learn whether that
+                publication is done.
             chunks: The chunks, in the order that their rows will have.
             ephemeral: The cluster forgets the writer a day after this publication is done. For jobs that never use the
                 writer's name again.

@@ -772,7 +772,7 @@ class Client(_Held[asynchronous.Client]):
 
 
 async def _leave(context: Any, error: BaseException | None) -> None:
-    """Leave the asynchronous block as the program left the synchronous one. The caller raises `error` on."""
+    """Leave the asynchronous block as the program left the synchronous one. The caller raises `error` again."""
     try:
         await context.__aexit__(type(error) if error is not None else None, error, None)
     except BaseException as exc:
