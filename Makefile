@@ -27,10 +27,10 @@ test: $(SYNCED) ## all tests that need nothing but Python, package by package
 	$(BIN)/python -m tools.run_tests
 
 test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
-	$(BIN)/python -m tools.run_tests --kind slow
+	$(BIN)/python -m tools.run_tests --kind slow $(TESTS)
 
 test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
-	$(BIN)/python -m tools.run_tests --kind faults --package e2e
+	$(BIN)/python -m tools.run_tests --kind faults --package e2e $(TESTS)
 
 ifneq ($(KAFKA),)
 SPARK ?= 4.2# the Spark for which there is a source of Kafka
@@ -47,7 +47,7 @@ $(SPARK_SYNCED): pyproject.toml uv.lock spark-on-k8s/pyproject.toml | $(SYNCED)
 
 test-spark: $(SPARK_SYNCED) ## the tests that need Spark; they make an environment of their own (needs Java 17; SPARK=4.2: on the newest 4.2; QUICK=1: without the slow ones)
 	@$(BIN)/python -m tools.check_java
-	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark$(if $(QUICK),-quick) --package spark-on-k8s
+	$(SPARK_VENV)/bin/python -m tools.run_tests --kind spark$(if $(QUICK),-quick) --package spark-on-k8s $(TESTS)
 
 .PHONY: demo-spark
 demo-spark: $(SPARK_SYNCED) ## the flights through Spark into Parquet, a table and a second topic, while drivers, tasks and brokers are killed (QUICK=1; SEED=n; needs Java 17)

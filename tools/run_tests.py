@@ -16,9 +16,14 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 PACKAGES = ("api", "broker", "client", "local", "operator", "spark-on-k8s", "tools", "sim", "e2e")
-_BESIDE = ("broker", "client", "local", "operator", "sim", "e2e")
-PARALLEL = {package: ["-n", "2", "--dist", "loadfile"] for package in _BESIDE}
-"""Packages whose test files may run at the same time. The tests of e2e and local start processes of their own."""
+_FILES = ["-n", "2", "--dist", "loadfile"]
+_TESTS = ["-n", "2", "--dist", "worksteal"]
+PARALLEL = {
+    "quick": dict.fromkeys(("broker", "client", "local", "operator", "sim", "e2e"), _FILES),
+    "slow": dict.fromkeys(("client", "sim"), _TESTS),
+}
+"""Packages whose tests may run at the same time, file by file or test by test. The slow tests of the others start
+processes that need both processors."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,20 +49,31 @@ MARKERS = {
 }
 
 
-def run(package: str, kind: str, extra: list[str]) -> dict[str, int]:
-    """Run one package's tests, and return their counts."""
+def run(package: str, kind: str, extra: list[str], *, second_try: bool = False) -> dict[str, int]:
+    """Run one package's tests, and return their counts. `second_try`: run those that failed once more, alone."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        marker = MARKERS[kind]
-        command = [sys.executable, "-m", "pytest", package, "-q", "-rs", "-m", marker, f"--junit-xml={report}"]
-        command += [*([] if kind != "quick" or extra else PARALLEL.get(package, [])), *extra]
+        pytest = [sys.executable, "-m", "pytest", package, "-q", "-rs", "-m", MARKERS[kind], *extra]
+        pytest += [f"--junit-xml={report}", "-o", f"cache_dir={scratch}/cache"]
         started = time.monotonic()
-        status = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ}).returncode
-        result = counts(report)
-        if status not in (0, 5) and not result["failed"]:
-            result["failed"] = 1  # an internal error or an interruption counts as a failure
+        result = _counted([*pytest, *([] if extra else PARALLEL.get(kind, {}).get(package, []))], report)
+        if second_try and result["failed"]:
+            print(f"needed a second try: {result['failed']} of {package}", flush=True)
+            again = _counted([*pytest, "--last-failed", "--last-failed-no-failures=none"], report)
+            failed = max(again["failed"], result["failed"] - again["passed"])  # what the second try left out has failed
+            result = {**result, "passed": result["passed"] + again["passed"], "failed": failed}
         print(f"{package}: {result['passed']} passed in {time.monotonic() - started:.0f} s\n", flush=True)
         return result
+
+
+def _counted(command: list[str], report: Path) -> dict[str, int]:
+    """Run pytest, and count what it reports."""
+    report.unlink(missing_ok=True)
+    status = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ}).returncode
+    result = counts(report)
+    if status not in (0, 5) and not result["failed"]:
+        result["failed"] = 1  # an internal error or an interruption counts as a failure
+    return result
 
 
 def main() -> int:
@@ -65,10 +81,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=MARKERS, default="quick", help="which tests, by their marks")
     parser.add_argument("--package", action="append", choices=PACKAGES, help="only this package (may be repeated)")
+    parser.add_argument("--second-try", action="store_true", help="run the tests that failed once more, and say so")
     arguments, extra = parser.parse_known_args()
     total = {"passed": 0, "failed": 0, "skipped": 0}
     for package in arguments.package or PACKAGES:
-        for name, count in run(package, arguments.kind, extra).items():
+        for name, count in run(package, arguments.kind, extra, second_try=arguments.second_try).items():
             total[name] += count
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total["passed"] else 0

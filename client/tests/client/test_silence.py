@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from seriatim import Client, _admin
 from seriatim._consuming import streams
-from seriatim._transport import silence, unary
+from seriatim._transport import certificates, silence, unary
 from seriatim_api import errors
 from seriatim_api.v1 import broker_pb2
 
@@ -66,6 +66,17 @@ async def test_a_failure_of_tls_stays_the_cause_when_time_ends_during_the_next_h
     found.ends("h1:1")
     found.note_late("h1:1")
     assert found.error(["h1:1"]).message == "no broker answers at h1:1: no answer in time"
+
+
+async def test_the_question_about_tls_stays_when_time_ends_during_the_next_handshake() -> None:
+    found = silence.Silence()
+    reason, is_tls = certificates.explain(
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:h1:1: Socket closed", None
+    )
+    found.goes_on("h1:1", reason, is_tls=is_tls)
+    assert "does the broker ask for TLS?" in found.note_late("h1:1")
+    found.ends("h1:1")
+    assert found.note_late("h1:1") == "no answer in time"
 
 
 async def test_nobody_there_is_the_error(caplog: pytest.LogCaptureFixture) -> None:

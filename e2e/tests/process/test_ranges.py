@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from seriatim import Client, LostRange, Producer, TopicSettings, sync
+from seriatim import Client, LostRange, Producer, sync
 from seriatim_api import errors
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_local import LocalCluster
@@ -242,8 +242,7 @@ async def test_what_retention_drops_is_told_also_in_the_middle_of_a_range(tmp_pa
     options = ("--set", "retention_look_s=0.2")
     async with LocalCluster(tmp_path, groups=2, members=2, name="trimmed", broker_options=options) as cluster:
         async with Client.connect(cluster.bootstrap) as client:
-            settings = TopicSettings(retention_ms=1_000)
-            await client.admin().create_topic("trimmed", settings=settings)
+            await client.admin().create_topic("trimmed")
             topic = Filled(cluster, client, "trimmed")
             losses: list[LostRange] = []
             found: list[tuple[int, bytes]] = []
@@ -251,6 +250,7 @@ async def test_what_retention_drops_is_told_also_in_the_middle_of_a_range(tmp_pa
                 await topic.fill(producer, 8_000)
                 reader = await client.read_range("trimmed", 0, 0, on_loss=losses.append, credit_bytes=1 << 16)
                 found += [(message.offset, message.value) for message in await reader.fetch()]
+                await client.admin().update_topic("trimmed", retention_ms=1_000)  # not before: it would drop the start
                 async with asyncio.timeout(PROGRESS_DEADLINE_S):
                     while (await client.offsets("trimmed", "earliest"))[0].offset < make_offset(1, 5_000):
                         await topic.fill(producer, 500)

@@ -19,6 +19,9 @@ _PREAMBLE: Final = re.compile(
 _CLOSED: Final = "Socket closed"
 """gRPC's only detail if a client with plain text connects to a broker with TLS."""
 
+MAY_ASK_FOR_TLS: Final = "does the broker ask for TLS?"
+"""The end of the reason if a client with plain text was cut off in the middle of the handshake."""
+
 _log = logging.getLogger("seriatim")
 
 
@@ -59,6 +62,6 @@ def explain(details: str | None, certificates: Certificates | None) -> tuple[str
     reason = _PREAMBLE.sub("", text)
     if certificates is None:
         is_cut = reason != text and _CLOSED in reason
-        return (f"{reason}; does the broker ask for TLS?" if is_cut else reason), False
+        return (f"{reason}; {MAY_ASK_FOR_TLS}" if is_cut else reason), False
     cause = tls.explain(text, shows_certificate=certificates.shows_certificate)
     return cause or reason, cause is not None

@@ -14,6 +14,8 @@ from typing import Final
 
 from seriatim_api.errors import TlsHandshakeError, UnavailableError
 
+from seriatim._transport.certificates import MAY_ASK_FOR_TLS
+
 NOTICE_S: Final = 1.5
 """Seconds without any answer before the warning. It is longer than the time to pass over a frozen broker, and than the
 gap at the loss of a master."""
@@ -55,9 +57,10 @@ class Silence:
     def note_late(self, address: str) -> str:
         """A broker did not answer in time. Returns the known reason.
 
-        If TLS failed before, the reason stays TLS. A call whose time ends during the next handshake learns no reason.
+        If TLS failed before, or a client without TLS was cut off, the reason stays. A call whose time ends during the
+        next handshake learns no reason.
         """
-        if address not in self._tls_failures:
+        if address not in self._tls_failures and not self._reasons.get(address, "").endswith(MAY_ASK_FOR_TLS):
             self._reasons[address] = _NOT_YET
         return self._reasons[address]
 
