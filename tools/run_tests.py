@@ -25,6 +25,9 @@ PARALLEL = {
 """Packages whose tests may run at the same time, file by file or test by test. The slow tests of the others start
 processes that need both processors."""
 
+SHOWN_S = 10
+"""Tests that take longer are named: the longest ten of a package."""
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -55,6 +58,7 @@ def run(package: str, kind: str, extra: list[str], *, second_try: bool = False) 
         report = Path(scratch) / "report.xml"
         pytest = [sys.executable, "-m", "pytest", package, "-q", "-rs", "-m", MARKERS[kind], *extra]
         pytest += [f"--junit-xml={report}", "-o", f"cache_dir={scratch}/cache"]
+        pytest += ["--durations=10", f"--durations-min={SHOWN_S}"]
         started = time.monotonic()
         result = _counted([*pytest, *([] if extra else PARALLEL.get(kind, {}).get(package, []))], report)
         if second_try and result["failed"]:
