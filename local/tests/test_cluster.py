@@ -19,7 +19,7 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.troubles import COORDINATOR_BEHIND
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
-from seriatim_local import Hosts, LocalCluster
+from seriatim_local import Hosts, LocalCluster, ports
 from seriatim_local.certificates import certificate_key
 from seriatim_local.commands import render_status
 from seriatim_local.ports import PortRange
@@ -30,6 +30,12 @@ from .fakes import FakePrograms, incarnation_of
 
 DEADLINE_S = 20.0
 QUIET_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def ports_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take ports that clusters of other tests do not take: they begin at the lowest, at the same time."""
+    monkeypatch.setattr(ports, "BASE_PORT_FIRST", 20_000)
 
 
 @pytest.fixture
@@ -266,8 +272,7 @@ async def test_a_second_cluster_in_a_directory_is_refused(cluster: LocalCluster)
 
 
 async def test_a_port_taken_by_others_is_refused_or_avoided(tmp_path: Path) -> None:
-    with PortRange.reserve() as mine:
-        base = mine.base
+    base = ports.BASE_PORT_FIRST
     blocker = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.2", base)
     async with blocker:
         with pytest.raises(PreconditionError, match=f"another program uses 127.0.0.2:{base}"):
