@@ -39,7 +39,7 @@ def _all_acknowledged() -> list[Patch]:
 
     def cross(broker: Any, of: Any, consumer_group: Any) -> None:
         """Delivered is as good as acknowledged."""
-        consumer_group.safe_acked = max(consumer_group.safe_acked, consumer_group.delivered)
+        consumer_group.ledger.safe_acked = max(consumer_group.ledger.safe_acked, consumer_group.dispatcher.delivered)
         real(broker, of, consumer_group)
 
     return [(crossing, "cross_if_done", cross)]
@@ -56,7 +56,7 @@ def _acks_on_every_eligible_member() -> list[Patch]:
             *broker.out.effects[:effects],
             *(e for e in broker.out.effects[effects:] if not _replicates_cursors(e)),
         ]
-        for waiting in consumer_group.replications.values():
+        for waiting in consumer_group.ledger.replications.values():
             for member in [member for member in waiting.waiting if member != broker.member]:
                 del waiting.waiting[member]
 
@@ -72,7 +72,7 @@ def _reservations() -> list[Patch]:
 
     def deliver(broker: Any, of: Any, consumer_group: Any) -> None:
         """Delivers without having said so durably."""
-        consumer_group.safe_reserved = 1 << 40
+        consumer_group.ledger.safe_reserved = 1 << 40
         real(broker, of, consumer_group)
 
     return [(delivery, "deliver_held_back", deliver)]

@@ -11,6 +11,7 @@ from seriatim_broker.core.consumers.consumer_group import consumer_group_of
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.copies import copying
 from seriatim_broker.core.dispatch import learning
+from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.state.segment_log import SegmentLog
 from seriatim_broker.core.values.events import CursorRecord, PassConsumerGroup, StartPosition, Trim
 from seriatim_broker.core.values.segment import AT_ZERO
@@ -57,7 +58,7 @@ def _tables_leave() -> list[Patch]:
 def _drops_in_silence() -> list[Patch]:
     def tell(_broker: Any, _of: Any, consumer_group: Any, to_index: int) -> None:
         """The group goes on behind what was dropped, and says nothing."""
-        consumer_group.delivered = to_index
+        consumer_group.dispatcher.delivered = to_index
 
     return [(delivery, "tell_dropped", tell)]
 
@@ -67,7 +68,7 @@ def _untold_is_forgotten() -> list[Patch]:
 
 
 def _untold_is_not_taken_up() -> list[Patch]:
-    return [(serving, "_take_up_dropped", nothing)]
+    return [(Ledger, "take_up_dropped", nothing)]
 
 
 def _anybody_passes() -> list[Patch]:

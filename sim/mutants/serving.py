@@ -39,7 +39,10 @@ def _own_disk_is_common() -> list[Patch]:
     def begin(broker: Any, of: Any, consumer_group: Any, segment: Any, record: Any) -> None:
         """What a new server finds on its own disk, every eligible member has."""
         real(broker, of, consumer_group, segment, record)
-        consumer_group.safe_acked, consumer_group.safe_reserved = consumer_group.acked, consumer_group.reserved
+        consumer_group.ledger.safe_acked, consumer_group.ledger.safe_reserved = (
+            consumer_group.ledger.acked,
+            consumer_group.ledger.reserved,
+        )
 
     return [(serving, "_begin", begin)]
 

@@ -9,7 +9,8 @@ from typing import Any
 from seriatim_broker.core.consumers import subscribing
 from seriatim_broker.core.dispatch import dropping
 from seriatim_broker.core.state.broker import BrokerState
-from seriatim_broker.core.state.consumers import Consumer, ConsumerGroupPhase
+from seriatim_broker.core.state.consumers import ConsumerGroupPhase
+from seriatim_broker.core.state.dispatcher import Consumer
 from seriatim_broker.core.state.outbox import Outbox
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values.deleted import DeletedPartitions

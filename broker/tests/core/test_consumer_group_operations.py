@@ -219,7 +219,10 @@ def test_a_place_that_is_not_there_is_refused(operation: ev.ConsumerGroupOperati
 def test_a_refused_operation_leaves_the_consumer_its_grant() -> None:
     bench = reading()
     bench.operate(SKIP, 6)
-    bench.ack(4, token=None if bench.delivered(fx.Joined) else bench.core.partitions[P].consumer_groups[GROUP].token)
+    bench.ack(
+        4,
+        token=None if bench.delivered(fx.Joined) else bench.core.partitions[P].consumer_groups[GROUP].dispatcher.token,
+    )
     bench.wait(bench.config.ack_replication_us + MS, (M01,))
     bench.persist()
     bench.confirm_replications()

@@ -130,7 +130,7 @@ def test_a_stale_token_changes_nothing() -> None:
     bench.deliver()
     bench.ack(4, stale, subscription=2)
     bench.wait(SECOND, (M01,))
-    assert bench.part.consumer_groups[GROUP].acked == 0
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
     assert all(write.cursor.acked == 0 for write in bench.writes(PutCursor))
 
 
@@ -138,21 +138,21 @@ def test_a_standbys_ack_changes_nothing() -> None:
     bench = served()
     bench.join(2)
     bench.ack(4, subscription=2)
-    assert bench.part.consumer_groups[GROUP].acked == 0
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
 
 
 def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
     bench = Serving()
     bench.begin()
     bench.ack(0)
-    assert bench.part.consumer_groups[GROUP].acked == 0
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
 
 
 def test_an_ack_moves_forward_only() -> None:
     bench = served()
     bench.ack(3)
     bench.ack(1)
-    assert bench.part.consumer_groups[GROUP].acked == 4
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 4
 
 
 def test_an_ack_is_confirmed_when_every_eligible_member_has_it() -> None:
@@ -169,7 +169,7 @@ def test_acks_of_a_moment_are_one_control_record() -> None:
     bench = served()
     bench.clear()
     for index in range(4):
-        bench.ack(index, bench.part.consumer_groups[GROUP].token)
+        bench.ack(index, bench.part.consumer_groups[GROUP].dispatcher.token)
     assert not bench.writes(PutCursor)
     bench.wait(bench.config.ack_replication_us, (M01,))
     assert [write.cursor.acked for write in bench.writes(PutCursor)] == [4]

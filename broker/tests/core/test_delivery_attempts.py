@@ -74,7 +74,7 @@ def test_the_number_of_ends_is_bounded_and_errs_downwards() -> None:
     bench = Serving()
     consumer_group = ConsumerGroup(GROUP, ev.StartPosition.EARLIEST)
     delivery_attempts.take_up(bench.part, consumer_group)
-    given = consumer_group.given
+    given = consumer_group.dispatcher.given
     assert given is not None
     for end in range(1, delivery_attempts.ENDS_MAX + 11):
         given.below = end

@@ -53,6 +53,6 @@ def test_subscriptions_that_have_ended_are_not_kept() -> None:
     bench.begin()
     consumer_group = bench.part.consumer_groups[GROUP]
     consumer_group.consumers = []
-    consumer_group.active = None
+    consumer_group.dispatcher.active = None
     assert pong(bench, 1).unserved == ()
     assert bench.core.state.streams.subscriptions[STREAM] == {}

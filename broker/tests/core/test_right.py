@@ -38,7 +38,7 @@ def ready() -> Serving:
     """All is there but the deliveries: the disk has not answered yet."""
     bench = Serving()
     bench.begin()
-    bench.part.consumer_groups["readers"].safe_reserved = 100
+    bench.part.consumer_groups["readers"].ledger.safe_reserved = 100
     bench.clear()
     return bench
 
@@ -51,7 +51,7 @@ def beat(bench: Bench, member: object = M01, refused: tuple[object, ...] = ()) -
 def read(bench: Serving) -> None:
     """The disk answers at last."""
     consumer_group = bench.part.consumer_groups["readers"]
-    bench.do(ev.LogRead(consumer_group.reading, bench.batches))
+    bench.do(ev.LogRead(consumer_group.dispatcher.reading, bench.batches))
 
 
 def test_a_server_whose_heartbeats_are_answered_delivers() -> None:

@@ -24,7 +24,7 @@ def broker_group_of(*standbys: int) -> Serving:
 
 
 def active_stream(bench: Serving) -> int:
-    active = bench.part.consumer_groups[GROUP].active
+    active = bench.part.consumer_groups[GROUP].dispatcher.active
     assert active is not None
     return active.stream
 

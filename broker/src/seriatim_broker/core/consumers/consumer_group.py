@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..state.broker import BrokerState
-from ..state.consumers import Consumer, ConsumerGroup, ConsumerGroupPhase
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.effects import Deliver, DeliveryEvent, ReadCursor
 from ..values.events import StartPosition
@@ -36,12 +37,12 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
     is_used = (
         consumer_group.consumers
         or consumer_group.questions
-        or consumer_group.replications
+        or consumer_group.ledger.replications
         or consumer_group.operations
         or consumer_group.passes_alone
     )
     if not is_used and consumer_group.phase is not ConsumerGroupPhase.CROSSING:
         partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
-        given = consumer_group.given
-        if given is not None and max((given.below, *(end for end, _ in given.ends))) <= consumer_group.acked:
+        given = consumer_group.dispatcher.given
+        if given is not None and max((given.below, *(end for end, _ in given.ends))) <= consumer_group.ledger.acked:
             partition.given = drop(partition.given, consumer_group.name)  # all that was given is acknowledged

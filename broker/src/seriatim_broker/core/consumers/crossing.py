@@ -30,25 +30,25 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
       2. The consumer dies before it has worked on the other half.
       3. The next consumer begins in segment 2, and no consumer ever works on the other half.
     """
+    dispatcher = consumer_group.dispatcher
     log = partition.logs.get(consumer_group.segment_no)
     if (
         consumer_group.phase is not ConsumerGroupPhase.SERVING
         or log is None
         or not log.is_whole
-        or consumer_group.replications
+        or consumer_group.ledger.replications
         or consumer_group.writing is not None
     ):
         return
     assert log.record.sealed_len is not None
     # `safe_acked` may be above the length, if the consumer group acknowledged messages that suspects lost later.
     # Messages that retention dropped need no acknowledgement.
-    if max(consumer_group.safe_acked, log.start) < log.record.sealed_len:
+    if max(consumer_group.ledger.safe_acked, log.start) < log.record.sealed_len:
         return
     if (
-        consumer_group.active is not None and consumer_group.delivered < log.start
+        dispatcher.active is not None and dispatcher.delivered < log.start
     ):  # retention dropped messages while they were read
-        consumer_group.held_back = ()
-        consumer_group.reading = 0
+        dispatcher.drop_read()
         delivery.tell_dropped(broker, partition, consumer_group, log.start)
     wait_us = partition.write_wait_us(broker)
     if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
@@ -97,14 +97,15 @@ def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, i
       2. Its consumer was told of the drop, but dies before it has acknowledged anything.
       3. The next consumer begins in segment 2, and no broker tells it that messages are missing.
     """
-    if consumer_group.dropped_from:
-        return consumer_group.dropped_from, consumer_group.dropped_position
+    ledger = consumer_group.ledger
+    if ledger.dropped_from:
+        return ledger.dropped_from, ledger.dropped_position
     segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     if segment is None or segment.base is None or segment.state is SegmentState.LOST:
         return 0, 0
-    if consumer_group.safe_acked >= segment.start:
+    if ledger.safe_acked >= segment.start:
         return 0, 0
-    return make_offset(segment.no, consumer_group.safe_acked), segment.base + consumer_group.safe_acked
+    return make_offset(segment.no, ledger.safe_acked), segment.base + ledger.safe_acked
 
 
 def write_cursor(
@@ -164,8 +165,8 @@ def _end_segment(broker: BrokerState, partition: Partition, consumer_group: Cons
         tell(broker, consumer, event)
     delivery_attempts.forget(partition, consumer_group.name)
     consumer_group.consumers = []
-    consumer_group.active = None
-    consumer_group.replications = {}
+    consumer_group.dispatcher.active = None
+    consumer_group.ledger.replications = {}
     consumer_group.phase = ConsumerGroupPhase.LOADING
     if consumer_group.questions or consumer_group.operations:
         read_cursor(broker, partition, consumer_group)

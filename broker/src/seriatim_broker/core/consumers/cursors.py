@@ -12,7 +12,7 @@ from seriatim_api.ids import MemberId, PartitionId, split_offset
 
 from ..peers import updates
 from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, CursorReplication
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import CursorsListed
 from ..values.events import ConsumerAck, ForgetConsumerGroup, ListCursors
@@ -58,19 +58,17 @@ def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> Non
                 continue
             no, index = split_offset(event.offset)
             current = (
-                consumer is consumer_group.active
-                and event.token == consumer_group.token
+                consumer is consumer_group.dispatcher.active
+                and event.token == consumer_group.dispatcher.token
                 and no == consumer_group.segment_no
             )
             if (
                 not current
-                or index >= consumer_group.delivered
+                or index >= consumer_group.dispatcher.delivered
                 or consumer_group.phase is not ConsumerGroupPhase.SERVING
             ):
                 return  # a stale token changes nothing
-            if index + 1 > consumer_group.acked:
-                consumer_group.acked = index + 1
-                consumer_group.dropped_from = 0  # the consumer was told of the drop before it got this message
+            if consumer_group.ledger.acknowledge(index + 1):
                 _replicate_soon(broker, partition, consumer_group)
             return
 
@@ -80,11 +78,12 @@ def _replicate_soon(broker: BrokerState, partition: Partition, consumer_group: C
 
     If all of a sealed segment is acknowledged, write it at once.
     """
+    ledger = consumer_group.ledger
     log = partition.logs.get(consumer_group.segment_no)
-    if log is not None and log.record.sealed_len is not None and consumer_group.acked == log.record.sealed_len:
+    if log is not None and log.record.sealed_len is not None and ledger.acked == log.record.sealed_len:
         replicate(broker, partition, consumer_group)
-    elif not consumer_group.dirty:
-        consumer_group.dirty = True
+    elif not ledger.dirty:
+        ledger.dirty = True
         broker.wake(
             broker.now.mono_us + broker.config.ack_replication_us,
             TimerKind.REPLICATION,
@@ -96,7 +95,11 @@ def _replicate_soon(broker: BrokerState, partition: Partition, consumer_group: C
 def on_replication_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """`ack_replication_us` is over: write the control record."""
     consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is not None and consumer_group.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
+    if (
+        consumer_group is not None
+        and consumer_group.ledger.dirty
+        and consumer_group.phase is ConsumerGroupPhase.SERVING
+    ):
         replicate(broker, partition, consumer_group)
 
 
@@ -108,13 +111,11 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
       2. The server dies, and another eligible member takes the right.
       3. The new server does not have the ack, and the cursor of the consumer group falls back.
     """
-    consumer_group.dirty = False
+    ledger = consumer_group.ledger
     no = consumer_group.segment_no
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
-    cursor = CursorState(
-        no, consumer_group.name, consumer_group.group_epoch, consumer_group.acked, consumer_group.reserved
-    )
+    cursor = CursorState(no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved)
     _keep(broker, partition, cursor)
     serial = broker.new_serial()
     broker.out.when_stored(partition.id, StoredFor.CURSOR, no, serial)
@@ -123,10 +124,8 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
         held.joining = dict.fromkeys(held.joining, serial)
     joining = held.joining if held is not None else ()
     others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != broker.member]
-    consumer_group.replications[serial] = CursorReplication(
-        consumer_group.acked, consumer_group.reserved, dict.fromkeys((broker.member, *others))
-    )
-    consumer_group.eligible = segment.eligible
+    ledger.begin_replication(serial, (broker.member, *others))
+    ledger.eligible = segment.eligible
     message = ReplicateCursors(partition.id, no, segment.server_epoch, serial, (cursor,))
     for member in others:
         broker.send(member, message)
@@ -145,7 +144,7 @@ def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> N
     """A member is linked that may have missed control records: send the newest one of each consumer group."""
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.phase is ConsumerGroupPhase.SERVING and any(
-            member in waited.waiting for waited in consumer_group.replications.values()
+            member in waited.waiting for waited in consumer_group.ledger.replications.values()
         ):
             replicate(broker, partition, consumer_group)
 

@@ -15,7 +15,8 @@ from seriatim_api.ids import make_offset
 from ..copies import producer_tables
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import Consumer, ConsumerGroup, ConsumerGroupPhase
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.effects import Batches, Dropped, ReadLog, Skip
 from ..values.kinds import ReadKind, TimerKind
@@ -40,21 +41,22 @@ def pump_all(broker: BrokerState, partition: Partition) -> None:
 
 def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Read the next batches for the active consumer, if it has credit and this member has the serving right."""
+    dispatcher = consumer_group.dispatcher
     log = partition.logs.get(consumer_group.segment_no)
-    consumer = consumer_group.active
+    consumer = dispatcher.active
     if (
         consumer_group.phase is not ConsumerGroupPhase.SERVING
         or log is None
         or consumer is None
-        or consumer_group.reading
+        or dispatcher.reading
         or consumer_group.is_held
     ):
         return
-    if consumer_group.held_back:
+    if dispatcher.held_back:
         return
-    if consumer_group.delivered < log.start and log.readable_below:
+    if dispatcher.delivered < log.start and log.readable_below:
         tell_dropped(broker, partition, consumer_group, log.start)
-    if consumer_group.delivered >= log.readable_below:
+    if dispatcher.delivered >= log.readable_below:
         return
     room = broker.streams.credits.get(consumer.stream, 0)
     if room <= 0:
@@ -62,20 +64,20 @@ def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_grou
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
         return
-    consumer_group.reading = broker.new_serial()
-    broker.reads[consumer_group.reading] = (
+    dispatcher.reading = broker.new_serial()
+    broker.reads[dispatcher.reading] = (
         ReadKind.GROUP,
         partition.id,
         consumer_group.segment_no,
         consumer_group.name,
-        consumer_group.delivered,
+        dispatcher.delivered,
     )
     broker.out.emit(
         ReadLog(
-            consumer_group.reading,
+            dispatcher.reading,
             partition.id,
             consumer_group.segment_no,
-            consumer_group.delivered,
+            dispatcher.delivered,
             log.readable_below,
             min(room, broker.config.deliver_bytes),
         )
@@ -91,20 +93,19 @@ def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: Cons
       1. A consumer group has read up to 1:10. Retention drops the messages up to 1:100.
       2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
     """
+    dispatcher = consumer_group.dispatcher
     segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     assert segment is not None
     assert segment.base is not None, "retention drops nothing behind an UNSETTLED segment"
-    assert consumer_group.active is not None
-    from_offset, position = consumer_group.dropped_from, consumer_group.dropped_position
+    assert dispatcher.active is not None
+    from_offset, position = consumer_group.ledger.dropped_from, consumer_group.ledger.dropped_position
     if not from_offset:
         from_offset, position = (
-            make_offset(segment.no, consumer_group.delivered),
-            segment.base + consumer_group.delivered,
+            make_offset(segment.no, dispatcher.delivered),
+            segment.base + dispatcher.delivered,
         )
-    tell(broker, consumer_group.active, Dropped(from_offset, segment.no, to_index, segment.base + to_index - position))
-    consumer_group.delivered = to_index
-    if consumer_group.given is not None:
-        consumer_group.given.below = max(consumer_group.given.below, to_index)
+    tell(broker, dispatcher.active, Dropped(from_offset, segment.no, to_index, segment.base + to_index - position))
+    dispatcher.pass_to(to_index)
 
 
 def on_log_read(
@@ -112,14 +113,16 @@ def on_log_read(
 ) -> None:
     """The batches were read. Check again whether they may be delivered."""
     consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is None or consumer_group.reading != serial:
+    if consumer_group is None or consumer_group.dispatcher.reading != serial:
         return
-    consumer_group.reading = 0
+    consumer_group.dispatcher.reading = 0
     if not batches:
         broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
         return
     log = partition.logs[consumer_group.segment_no]
-    consumer_group.held_back = tuple(batch for batch in batches if batch.header.end_index <= log.readable_below)
+    consumer_group.dispatcher.held_back = tuple(
+        batch for batch in batches if batch.header.end_index <= log.readable_below
+    )
     deliver_held_back(broker, partition, consumer_group)
 
 
@@ -140,8 +143,9 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
       2. c1 is replaced by c2, which remembers nothing.
       3. c2 is given 2:0 as a first delivery.
     """
-    batches = consumer_group.held_back
-    consumer = consumer_group.active
+    dispatcher, ledger = consumer_group.dispatcher, consumer_group.ledger
+    batches = dispatcher.held_back
+    consumer = dispatcher.active
     if (
         not batches
         or consumer is None
@@ -150,9 +154,9 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
     ):
         return
     end = batches[-1].header.end_index
-    if end > consumer_group.safe_reserved:
-        if end > consumer_group.reserved:
-            consumer_group.reserved = end + broker.config.reservation_messages
+    if end > ledger.safe_reserved:
+        if end > ledger.reserved:
+            ledger.reserved = end + broker.config.reservation_messages
             cursors.replicate(broker, partition, consumer_group)
         return
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
@@ -164,7 +168,7 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
     if before is None:
         broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
         return
-    consumer_group.held_back = ()
+    dispatcher.held_back = ()
     run: list[Batch] = []
     for batch in batches:
         if before.covers(batch.header):
@@ -183,28 +187,28 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
 
 def _skip(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, batch: Batch) -> None:
     """The batch is earlier in the order already: tell the consumer of the skip, so that it can check for holes."""
-    start = max(batch.header.base_index, consumer_group.delivered)
+    start = max(batch.header.base_index, consumer_group.dispatcher.delivered)
     tell(broker, consumer, Skip(consumer_group.segment_no, start, batch.header.end_index))
-    consumer_group.delivered = batch.header.end_index
+    consumer_group.dispatcher.delivered = batch.header.end_index
 
 
 def _deliver_run(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, run: list[Batch]) -> None:
+    dispatcher = consumer_group.dispatcher
     if not run:
         return
     end = run[-1].header.end_index
     attempt = delivery_attempts.delivery_attempt_of(consumer_group, end)
-    start = max(consumer_group.delivered, run[0].header.base_index)
+    start = max(dispatcher.delivered, run[0].header.base_index)
     batches = Batches(
         consumer_group.segment_no,
         tuple(run),
         start,
-        consumer_group.repeated_below,
+        consumer_group.ledger.repeated_below,
         attempt,
         consumer_group.server_epoch,
     )
     tell(broker, consumer, batches)
-    assert consumer_group.given is not None
-    consumer_group.delivered = consumer_group.given.below = end
+    dispatcher.pass_to(end)
     # Only sent bytes take credit, because the consumer never gives back credit for skipped batches.
     broker.streams.credits[consumer.stream] = broker.streams.credits.get(consumer.stream, 0) - sum(
         batch.size_bytes for batch in run

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..state.consumers import ConsumerGroup, Given
+from ..state.consumers import ConsumerGroup
+from ..state.dispatcher import Given
 from ..state.partition import Partition
 from ..values.states import drop, put
 
@@ -30,17 +31,17 @@ def take_up(partition: Partition, consumer_group: ConsumerGroup) -> None:
     ):
         known = Given(consumer_group.segment_no, consumer_group.group_epoch)
         partition.given = put(partition.given, consumer_group.name, known)
-    consumer_group.given = known
+    consumer_group.dispatcher.given = known
 
 
 def begin_grant(consumer_group: ConsumerGroup) -> None:
     """A new grant begins: keep the end of the grant before, if messages below it are not acknowledged."""
-    given = consumer_group.given
+    given = consumer_group.dispatcher.given
     assert given is not None
     ends = dict(given.ends)
     if given.below:
         ends[given.below] = ends.get(given.below, 0) + 1
-    kept = sorted((end, count) for end, count in ends.items() if end > consumer_group.acked)
+    kept = sorted((end, count) for end, count in ends.items() if end > consumer_group.ledger.acked)
     while len(kept) > ENDS_MAX:
         (lower, count), (_, more) = kept[-2:]
         kept[-2:] = [(lower, count + more)]
@@ -50,8 +51,8 @@ def begin_grant(consumer_group: ConsumerGroup) -> None:
 
 def delivery_attempt_of(consumer_group: ConsumerGroup, end_index: int) -> int:
     """The delivery attempt of a batch whose messages are below `end_index`, if it is delivered now."""
-    assert consumer_group.given is not None
-    return 1 + sum(count for end, count in consumer_group.given.ends if end >= end_index)
+    assert consumer_group.dispatcher.given is not None
+    return 1 + sum(count for end, count in consumer_group.dispatcher.given.ends if end >= end_index)
 
 
 def forget(partition: Partition, group: str) -> None:

@@ -265,7 +265,7 @@ def _here(partition: Partition, consumer_group: ConsumerGroup) -> Place:
     cursor = consumer_group.cursor
     assert cursor is not None
     if consumer_group.phase is ConsumerGroupPhase.SERVING:
-        return Place(consumer_group.segment_no, consumer_group.acked)
+        return Place(consumer_group.segment_no, consumer_group.ledger.acked)
     known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
     return Place(cursor.segment_no, max(known.acked if known is not None else 0, cursor.start_index))
 
@@ -333,7 +333,7 @@ def _stop(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
       2. Before the answer comes, the server delivers messages and confirms acknowledgements in the old group epoch.
       3. That group epoch has ended: these acknowledgements count for nothing.
     """
-    if consumer_group.dirty:  # if the transaction fails, these acknowledgements still count
+    if consumer_group.ledger.dirty:  # if the transaction fails, these acknowledgements still count
         cursors.replicate(broker, partition, consumer_group)
     consumer_group.look_again()
 

@@ -36,10 +36,10 @@ def _chase_replications(broker: BrokerState, partition: Partition, consumer_grou
 
     If the disk of this member hangs, ask the other eligible members to take the serving right.
     """
-    if not consumer_group.replications:
+    if not consumer_group.ledger.replications:
         return
     no = consumer_group.segment_no
-    waited_for = {member for replication in consumer_group.replications.values() for member in replication.waiting}
+    waited_for = consumer_group.ledger.waited_for
     if waited_for.intersection(right.unfit_members(broker, partition, no)):
         right.seek(broker, partition, no)
     if broker.member in waited_for and disks.is_hung(broker, broker.member):
@@ -59,13 +59,13 @@ def on_replicated(
     """A member has a control record. It replaces all older ones of the consumer group, so these are confirmed too."""
     for consumer_group in list(partition.consumer_groups.values()):
         if (
-            serial not in consumer_group.replications
+            serial not in consumer_group.ledger.replications
             or consumer_group.segment_no != no
             or server_epoch not in (None, consumer_group.server_epoch)
         ):
             continue
-        for known in [known for known in consumer_group.replications if known <= serial]:
-            consumer_group.replications[known].waiting.pop(member, None)
+        for known in [known for known in consumer_group.ledger.replications if known <= serial]:
+            consumer_group.ledger.replications[known].waiting.pop(member, None)
             finish_replication(broker, partition, consumer_group, known)
 
 
@@ -75,22 +75,19 @@ def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: M
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.segment_no != no or (segment is not None and member in segment.eligible):
             continue
-        for serial in list(consumer_group.replications):
-            if serial in consumer_group.replications:
-                consumer_group.replications[serial].waiting.pop(member, None)
+        for serial in list(consumer_group.ledger.replications):
+            if serial in consumer_group.ledger.replications:
+                consumer_group.ledger.replications[serial].waiting.pop(member, None)
                 finish_replication(broker, partition, consumer_group, serial)
 
 
 def finish_replication(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, serial: int) -> None:
     """If all members have the control record, it counts from now on: tell the consumer, and continue."""
-    replication = consumer_group.replications[serial]
-    if replication.waiting:
+    ledger, active = consumer_group.ledger, consumer_group.dispatcher.active
+    is_safer = ledger.finish_replication(serial)
+    if is_safer is None:
         return
-    del consumer_group.replications[serial]
-    consumer_group.safe_reserved = max(consumer_group.safe_reserved, replication.reserved)
-    if replication.acked > consumer_group.safe_acked:
-        consumer_group.safe_acked = replication.acked
-        if consumer_group.active is not None:
-            tell(broker, consumer_group.active, AckConfirmed(consumer_group.segment_no, consumer_group.safe_acked))
+    if is_safer and active is not None:
+        tell(broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
     _go_on(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)

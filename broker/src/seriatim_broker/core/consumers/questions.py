@@ -155,6 +155,7 @@ def _description(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, question: Question, segment: Segment
 ) -> ConsumerGroupDescribed:
     """How far the consumer group is. Only the server knows. In one group epoch no later answer falls back."""
+    dispatcher = consumer_group.dispatcher
     assert partition.chain is not None
     if segment.server != broker.member:
         error = errors.NotServingError(
@@ -166,8 +167,8 @@ def _description(
     last = partition.chain.open_segment
     log = partition.logs.get(last.no)
     end = last.base + log.commit if log is not None and last.base is not None else None
-    active = consumer_group.active.name if consumer_group.active is not None else ""
-    standbys = tuple(consumer.name for consumer in consumer_group.consumers if consumer is not consumer_group.active)
+    active = dispatcher.active.name if dispatcher.active is not None else ""
+    standbys = tuple(consumer.name for consumer in consumer_group.consumers if consumer is not dispatcher.active)
     return ConsumerGroupDescribed(
         question.request, segment.no, acked or 0, position, end, consumer_group.group_epoch, active, standbys, None
     )
@@ -179,10 +180,11 @@ def _confirmed(partition: Partition, consumer_group: ConsumerGroup, segment: Seg
     An acknowledgement that only this server has does not count: the next server may not have it, and then the position
     would fall back.
     """
+    ledger = consumer_group.ledger
     if consumer_group.phase is ConsumerGroupPhase.LOADING:
         known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, consumer_group.group_epoch)
         return known.acked if known is not None else 0
-    return consumer_group.safe_acked if consumer_group.safe_acked >= consumer_group.found_acked else None
+    return ledger.safe_acked if ledger.safe_acked >= ledger.found_acked else None
 
 
 def complain(broker: BrokerState, partition: Partition, segment: Segment) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_api.ids import INDEX_MAX, make_offset
+from seriatim_api.ids import make_offset
 from seriatim_api.publications import STAGE_TOPIC
 
 from ..peers import right
@@ -235,7 +235,7 @@ def _refuse_all(broker: BrokerState, partition: Partition, consumer_group: Consu
     for consumer in consumer_group.consumers:
         tell(broker, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     consumer_group.consumers = []
-    consumer_group.active = None
+    consumer_group.dispatcher.active = None
     consumer_group.passes_alone = False
     if broker.directory.is_replaced(segment.server):
         questions.complain(broker, partition, segment)  # no client does, because the broker is there, with another disk
@@ -263,26 +263,13 @@ def _begin(
 ) -> None:
     """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
     known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
-    if known is not None:
-        consumer_group.acked, consumer_group.reserved = known.acked, known.reserved
-    else:
-        consumer_group.acked = consumer_group.reserved = record.start_index
-    # Rule `reserved-by-one` (I9): a reservation counts only when every eligible member has confirmed it to this server.
-    # At first only the coordinator's cursor counts. Without it:
-    #   1. The server before wrote a reservation. It reached this member but not a third one. The server died.
-    #   2. This member counts the reservation, delivers below it without a flag, and dies before its own control record
-    #      reaches the third one.
-    #   3. The third one delivers the same messages without a flag.
-    consumer_group.safe_acked = consumer_group.safe_reserved = record.start_index
-    consumer_group.found_acked = consumer_group.acked
-    _take_up_dropped(consumer_group, record)
+    ledger = consumer_group.ledger
+    ledger.begin(known, record)
     consumer_group.passes_alone = False
-    consumer_group.repeated_below = consumer_group.reserved if known is not None else 0
     if partition.rights[segment.no].blind or cursors.was_further(
         partition, consumer_group.name, segment.no, record.group_epoch
     ):
-        consumer_group.repeated_below = INDEX_MAX
-        consumer_group.reserved = max(consumer_group.reserved, partition.logs[segment.no].tail)
+        ledger.distrust(partition.logs[segment.no].tail)
     delivery_attempts.take_up(partition, consumer_group)
     consumer_group.server_epoch = segment.server_epoch
     consumer_group.phase = ConsumerGroupPhase.SERVING
@@ -297,20 +284,6 @@ def _begin(
     # send what this disk has of the server before to every eligible member
     cursors.replicate(broker, partition, consumer_group)
     crossing.cross_if_done(broker, partition, consumer_group)
-
-
-def _take_up_dropped(consumer_group: ConsumerGroup, record: CursorRecord) -> None:
-    """Take up what the cursor record says was dropped, unless a consumer has acknowledged a later message since.
-
-    Rule `untold-not-taken-up` (I1, I13): a new server tells consumers what the cursor says was dropped. Without it:
-      1. Retention drops all of segment 1. The consumer group crosses, and its cursor says what was dropped.
-      2. The server of segment 2 delivers the first message there without telling the consumer of the drop.
-      3. The consumer finds a hole of which it was not told. It treats that as a violation of the order, and stops.
-    """
-    is_open = bool(record.dropped_from) and consumer_group.acked <= record.start_index
-    consumer_group.dropped_from, consumer_group.dropped_position = (
-        (record.dropped_from, record.dropped_position) if is_open else (0, 0)
-    )
 
 
 def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassConsumerGroup) -> None:
@@ -355,20 +328,19 @@ def _pass_alone(
 
     Otherwise a consumer group that has no consumers any more would keep every later segment in the record.
     """
+    ledger = consumer_group.ledger
     if not right.may_deliver(broker, partition, segment.no):
         right.seek(broker, partition, segment.no)
         broker.poll(broker.config.heartbeat_us, TimerKind.CURSOR, partition.id, consumer_group.name)
         return
     cursor = partition.cursor_in(segment.no, consumer_group.name)
     known = cursor is not None and cursor.group_epoch == record.group_epoch
-    consumer_group.acked = consumer_group.safe_acked = (
-        cursor.acked if cursor is not None and known else record.start_index
-    )
-    _take_up_dropped(consumer_group, record)
+    ledger.acked = ledger.safe_acked = cursor.acked if cursor is not None and known else record.start_index
+    ledger.take_up_dropped(record)
     lost = subscribing.lost_before(chain, consumer_group)
     oldest = chain.segment(lost[0]) if lost else None
-    if oldest is not None and oldest.base is not None and not consumer_group.dropped_from:
-        consumer_group.dropped_from, consumer_group.dropped_position = make_offset(oldest.no, 0), oldest.base
+    if oldest is not None and oldest.base is not None and not ledger.dropped_from:
+        ledger.dropped_from, ledger.dropped_position = make_offset(oldest.no, 0), oldest.base
     crossing.move_on(broker, partition, consumer_group, crossing.next_no(partition, segment.no))
 
 
@@ -388,7 +360,9 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
             continue
         subscribing.tell_new_gaps(broker, partition, consumer_group, known)
         _expect_only_eligible(broker, partition, consumer_group, segment)
-        if consumer_group.phase is ConsumerGroupPhase.SERVING and set(segment.eligible) - set(consumer_group.eligible):
+        if consumer_group.phase is ConsumerGroupPhase.SERVING and set(segment.eligible) - set(
+            consumer_group.ledger.eligible
+        ):
             cursors.replicate(
                 broker, partition, consumer_group
             )  # a new eligible member must have the newest control record
@@ -400,8 +374,8 @@ def _expect_only_eligible(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment
 ) -> None:
     """Control records wait no longer for members that are neither eligible nor joining."""
-    for serial in list(consumer_group.replications):
-        replication = consumer_group.replications.get(serial)
+    for serial in list(consumer_group.ledger.replications):
+        replication = consumer_group.ledger.replications.get(serial)
         if replication is None:
             continue
         joining = partition.rights[segment.no].joining if segment.no in partition.rights else ()

@@ -32,24 +32,24 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     if (
         consumer_group is None
         or consumer_group.phase is not ConsumerGroupPhase.SERVING
-        or consumer_group.active is None
+        or consumer_group.dispatcher.active is None
         or len(consumer_group.consumers) < 2
     ):
         return
     broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, group)
-    others = [consumer for consumer in consumer_group.consumers if consumer is not consumer_group.active]
-    if not broker.streams.is_silent(consumer_group.active.stream, broker.now.mono_us) or all(
+    others = [consumer for consumer in consumer_group.consumers if consumer is not consumer_group.dispatcher.active]
+    if not broker.streams.is_silent(consumer_group.dispatcher.active.stream, broker.now.mono_us) or all(
         broker.streams.is_silent(consumer.stream, broker.now.mono_us) for consumer in others
     ):
-        consumer_group.silent_rounds = 0
+        consumer_group.dispatcher.silent_rounds = 0
         return
-    consumer_group.silent_rounds += 1
-    if consumer_group.silent_rounds >= ROUNDS:
+    consumer_group.dispatcher.silent_rounds += 1
+    if consumer_group.dispatcher.silent_rounds >= ROUNDS:
         _give_way(broker, partition, consumer_group)
 
 
 def _give_way(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    silent = consumer_group.active
+    silent = consumer_group.dispatcher.active
     assert silent is not None
     broker.out.note("silent consumer", partition.id, group=consumer_group.name, consumer=silent.name)
     tell(

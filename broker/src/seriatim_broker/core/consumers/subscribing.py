@@ -6,7 +6,8 @@ from seriatim_api import errors
 
 from ..peers import right
 from ..state.broker import BrokerState
-from ..state.consumers import Consumer, ConsumerGroup, ConsumerGroupPhase
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.effects import Gap, Joined, Revoked
@@ -47,7 +48,7 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         consumer_group.look_again()
         read_cursor(broker, partition, consumer_group)
         return
-    if consumer_group.active is None:
+    if consumer_group.dispatcher.active is None:
         activate(broker, partition, consumer_group, consumer)
     else:
         stand_by(broker, consumer_group, consumer)
@@ -72,23 +73,18 @@ def is_served(broker: BrokerState, partition: Partition, consumer_group: Consume
 
 def activate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
     """Give a consumer the exclusive grant, from the first message that is not acknowledged."""
-    consumer_group.active = consumer
-    consumer_group.silent_rounds = 0
+    dispatcher = consumer_group.dispatcher
     if len(consumer_group.consumers) > 1:
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
     broker.streams.tokens += 1  # `tokens` counts over the member run: no token comes twice in one server epoch
-    consumer_group.token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.tokens % (
-        1 << TOKEN_COUNTER_BITS
-    )
-    consumer_group.delivered = consumer_group.acked
-    consumer_group.held_back = ()
-    consumer_group.reading = 0
+    token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.tokens % (1 << TOKEN_COUNTER_BITS)
+    dispatcher.grant(consumer, token, consumer_group.ledger.acked)
     delivery_attempts.begin_grant(consumer_group)
     tell(broker, consumer, _joined(consumer_group, active=True))
     for no in lost_before(partition.chain, consumer_group):
         tell(broker, consumer, Gap(no, 0, "declared lost"))
-    if consumer_group.dropped_from and partition.logs[consumer_group.segment_no].start <= consumer_group.delivered:
-        delivery.tell_dropped(broker, partition, consumer_group, consumer_group.delivered)
+    if consumer_group.ledger.dropped_from and partition.logs[consumer_group.segment_no].start <= dispatcher.delivered:
+        delivery.tell_dropped(broker, partition, consumer_group, dispatcher.delivered)
     delivery.pump_consumer_group(broker, partition, consumer_group)
 
 
@@ -96,12 +92,12 @@ def tell_new_gaps(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, known: Chain | None
 ) -> None:
     """A new chain record says that segments before the cursor are lost: tell the active consumer of each new gap."""
-    if consumer_group.active is None:
+    if consumer_group.dispatcher.active is None:
         return
     told = lost_before(known, consumer_group)
     for no in lost_before(partition.chain, consumer_group):
         if no not in told:
-            tell(broker, consumer_group.active, Gap(no, 0, "declared lost"))
+            tell(broker, consumer_group.dispatcher.active, Gap(no, 0, "declared lost"))
 
 
 def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
@@ -113,7 +109,7 @@ def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]
       3. The next server finds an empty segment before its own. So no server tells the consumer group of the gap.
     """
     lost: list[int] = []
-    if chain is None or consumer_group.acked:
+    if chain is None or consumer_group.ledger.acked:
         return lost
     no = consumer_group.segment_no
     for _ in range(LOOKED_BACK_MAX):
@@ -132,12 +128,12 @@ def stand_by(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consu
 
 
 def _joined(consumer_group: ConsumerGroup, active: bool) -> Joined:
-    token = consumer_group.token if active else 0
+    token = consumer_group.dispatcher.token if active else 0
     assert consumer_group.cursor is not None
     return Joined(
         active,
         consumer_group.segment_no,
-        consumer_group.acked,
+        consumer_group.ledger.acked,
         token,
         consumer_group.group_epoch,
         consumer_group.server_epoch,
@@ -160,10 +156,10 @@ def leave(broker: BrokerState, partition: Partition, stream: int, subscription: 
         if not gone:
             continue
         consumer_group.consumers = [consumer for consumer in consumer_group.consumers if consumer not in gone]
-        if consumer_group.active in gone:
-            if consumer_group.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
+        if consumer_group.dispatcher.active in gone:
+            if consumer_group.ledger.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
                 cursors.replicate(broker, partition, consumer_group)
-            consumer_group.active = None
+            consumer_group.dispatcher.active = None
             if consumer_group.consumers and consumer_group.phase is ConsumerGroupPhase.SERVING:
                 heard = (
                     row

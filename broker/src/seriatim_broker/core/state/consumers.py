@@ -12,15 +12,15 @@ from seriatim_api.ids import MemberId
 from ..values.effects import RangeEvent
 from ..values.events import (
     ConsumerGroupOperation,
-    ConsumerJoin,
     CursorRecord,
     OperateConsumerGroup,
     ReadRange,
     StartPosition,
 )
-from ..values.log import Batch
 from ..values.positions import Place
 from ..values.states import State, nothing
+from .dispatcher import Consumer, Dispatcher
+from .ledger import Ledger
 
 
 class ConsumerGroupPhase(enum.Enum):
@@ -29,18 +29,6 @@ class ConsumerGroupPhase(enum.Enum):
     LOADING = "loading"
     SERVING = "serving"
     CROSSING = "crossing"
-
-
-class Consumer(State):
-    """A subscription of a consumer of this consumer group."""
-
-    __slots__ = ("name", "stream", "subscription", "was_active")
-
-    def __init__(self, join: ConsumerJoin) -> None:
-        self.name = join.consumer
-        self.stream = join.stream
-        self.subscription = join.subscription
-        self.was_active = join.was_active
 
 
 @dataclass(slots=True, eq=False)
@@ -63,64 +51,30 @@ class Operation(State):
     tries: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class CursorReplication(State):
-    """A control record on its way to the other eligible members."""
+class ConsumerGroup(State):
+    """What this broker knows of one consumer group on one partition.
 
-    acked: int
-    reserved: int
-    waiting: dict[MemberId, None]  # members that have not confirmed, among them this one
-
-
-@dataclass(slots=True, eq=False)
-class Given(State):
-    """The grants that gave messages that are not acknowledged yet: the index at which each one ended.
-
-    `consumers.delivery_attempts` has the rules.
+    This is its seat: where its cursor is, whether this broker serves it, and who waits for it. The ledger and the
+    dispatcher count only while it is served here.
     """
 
-    segment_no: int
-    group_epoch: int
-    ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of grants that are over
-    below: int = 0  # the present grant has given all below; 0: nothing yet
-
-
-class ConsumerGroup(State):
-    """What this broker knows of one consumer group on one partition."""
-
     __slots__ = (
-        "acked",
-        "active",
         "consumers",
         "crossing_serial",
         "cursor",
         "cursor_revision",
-        "delivered",
-        "dirty",
-        "dropped_from",
-        "dropped_position",
-        "eligible",
-        "found_acked",
-        "given",
+        "dispatcher",
         "group_epoch",
-        "held_back",
+        "ledger",
         "name",
         "operations",
         "passes_alone",
         "phase",
         "questions",
-        "reading",
         "reads_chain_first",
-        "repeated_below",
-        "replications",
-        "reserved",
-        "safe_acked",
-        "safe_reserved",
         "segment_no",
         "server_epoch",
-        "silent_rounds",
         "start",
-        "token",
     )
 
     def __init__(self, group: str, start: StartPosition) -> None:
@@ -129,30 +83,14 @@ class ConsumerGroup(State):
         self.phase = ConsumerGroupPhase.LOADING
         self.consumers: list[Consumer] = []
         self.questions: list[Question] = []
-        self.active: Consumer | None = None
         self.segment_no = 0
         self.group_epoch = 0
         self.server_epoch = 0
         self.cursor: CursorRecord | None = None  # as this broker read or wrote it last
         self.cursor_revision = 0
-        self.acked = 0  # acknowledged here
-        self.safe_acked = 0  # acknowledged, and durable on every eligible member
-        self.found_acked = 0  # acknowledged on this member's disk when it began to serve; others may lack a part
-        self.reserved = 0
-        self.safe_reserved = 0
-        self.delivered = 0  # to the active consumer
-        self.given: Given | None = None  # set when this broker serves
-        self.repeated_below = 0  # another server may have delivered messages below
-        self.dropped_from = 0  # as in the cursor's record, until a message behind it is acknowledged
-        self.dropped_position = 0
+        self.ledger = Ledger()
+        self.dispatcher = Dispatcher()
         self.passes_alone = False  # the consumer group leaves a segment without messages, even without consumers
-        self.token = 0
-        self.silent_rounds = 0  # how often in a row the active consumer was found silent
-        self.reading = 0  # serial of the read under way
-        self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
-        self.dirty = False
-        self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
-        self.replications: dict[int, CursorReplication] = {}
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
         self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
         self.operations: list[Operation] = []  # oldest first; the first one may be under way
@@ -173,16 +111,14 @@ class ConsumerGroup(State):
     def look_again(self) -> None:
         """Stop serving until the cursor is read again, because its place is not known. The consumers stay."""
         for consumer in self.consumers:
-            consumer.was_active = consumer is self.active
+            consumer.was_active = consumer is self.dispatcher.active
         self.drop_deliveries()
         self.phase = ConsumerGroupPhase.LOADING
 
     def drop_deliveries(self) -> None:
         """Stop delivering: drop the batches that were read, and ignore confirmations of earlier control records."""
-        self.active = None
-        self.replications = {}
-        self.held_back = ()
-        self.reading = 0
+        self.dispatcher.stop()
+        self.ledger.replications = {}
 
 
 class RangeWait(NamedTuple):

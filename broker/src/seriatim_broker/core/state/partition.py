@@ -21,8 +21,9 @@ from ..values.producers import NO_TABLE, IdleBlock
 from ..values.segment import Segment
 from ..values.states import NOTHING, State, drop, put
 from .broker import BrokerState
-from .consumers import ConsumerGroup, Given, RangeWait, Right
+from .consumers import ConsumerGroup, RangeWait, Right
 from .copies import Copying, KnownTables, Repair, Settlement, TableWait
+from .dispatcher import Given
 from .segment_log import SegmentLog
 from .switching import Asked, Awaiting, FenceTurn, Offer, Switch, Waiter
 from .writing import Carrying, Quiescence

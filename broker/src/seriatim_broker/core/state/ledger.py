@@ -1,0 +1,123 @@
+"""The ledger of a consumer group: what it has done with the messages of its cursor segment, and who has that on disk.
+
+The server keeps the ledger. Its durable part is the control record, which every eligible or joining member keeps too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from seriatim_api.ids import INDEX_MAX, MemberId
+
+from ..values.events import CursorRecord
+from ..values.log import CursorState
+from ..values.states import State
+
+
+@dataclass(slots=True, eq=False)
+class CursorReplication(State):
+    """A control record on its way to the other eligible members."""
+
+    acked: int
+    reserved: int
+    waiting: dict[MemberId, None]  # members that have not confirmed, among them this one
+
+
+class Ledger(State):
+    """What a consumer group has acknowledged and may have been given, here and on every eligible member.
+
+    All are indexes in the cursor segment, if nothing else is said. Those below `acked` are acknowledged. Those below
+    `reserved` may have been delivered.
+    """
+
+    __slots__ = (
+        "acked",
+        "dirty",
+        "dropped_from",
+        "dropped_position",
+        "eligible",
+        "found_acked",
+        "repeated_below",
+        "replications",
+        "reserved",
+        "safe_acked",
+        "safe_reserved",
+    )
+
+    def __init__(self) -> None:
+        self.acked = 0  # acknowledged here
+        self.safe_acked = 0  # acknowledged, and durable on every eligible member
+        self.found_acked = 0  # acknowledged on this member's disk when it began to serve; others may lack a part
+        self.reserved = 0
+        self.safe_reserved = 0
+        self.repeated_below = 0  # another server may have delivered messages below
+        self.dropped_from = 0  # an offset, as in the cursor's record, until a message behind it is acknowledged
+        self.dropped_position = 0
+        self.dirty = False  # a change is not in any control record yet
+        self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
+        self.replications: dict[int, CursorReplication] = {}  # by serial
+
+    def begin(self, known: CursorState | None, record: CursorRecord) -> None:
+        """Begin at the control record of this disk, or without one where the cursor's record says.
+
+        Rule `reserved-by-one` (I9): a reservation counts only when every eligible member has confirmed it to this
+        server. At first only the coordinator's cursor counts. Without it:
+          1. The server before wrote a reservation. It reached this member but not a third one. The server died.
+          2. This member counts the reservation, delivers below it without a flag, and dies before its own control
+             record reaches the third one.
+          3. The third one delivers the same messages without a flag.
+        """
+        self.acked, self.reserved = (known.acked, known.reserved) if known else (record.start_index,) * 2
+        self.safe_acked = self.safe_reserved = record.start_index
+        self.found_acked = self.acked
+        self.repeated_below = known.reserved if known else 0
+        self.take_up_dropped(record)
+
+    def take_up_dropped(self, record: CursorRecord) -> None:
+        """Take up what the cursor record says was dropped, unless a consumer has acknowledged a later message since.
+
+        Rule `untold-not-taken-up` (I1, I13): a new server tells consumers what the cursor says was dropped. Without it:
+          1. Retention drops all of segment 1. The consumer group crosses, and its cursor says what was dropped.
+          2. The server of segment 2 delivers the first message there without telling the consumer of the drop.
+          3. The consumer finds a hole of which it was not told. It treats that as a violation of the order, and stops.
+        """
+        is_open = bool(record.dropped_from) and self.acked <= record.start_index
+        self.dropped_from, self.dropped_position = (record.dropped_from, record.dropped_position) if is_open else (0, 0)
+
+    def distrust(self, tail: int) -> None:
+        """The control record may lack what another server delivered: each message up to `tail` may be a repeat."""
+        self.repeated_below = INDEX_MAX
+        self.reserved = max(self.reserved, tail)
+
+    def acknowledge(self, end_index: int) -> bool:
+        """Acknowledge all below `end_index`. Return whether that is new."""
+        if end_index <= self.acked:
+            return False
+        self.acked = end_index
+        self.dropped_from = 0  # the consumer was told of the drop before it got this message
+        return True
+
+    def begin_replication(self, serial: int, members: Iterable[MemberId]) -> None:
+        """A control record is on its way to these members. It has everything until now."""
+        self.dirty = False
+        self.replications[serial] = CursorReplication(self.acked, self.reserved, dict.fromkeys(members))
+
+    @property
+    def waited_for(self) -> set[MemberId]:
+        """The members that have not confirmed a control record."""
+        return {member for replication in self.replications.values() for member in replication.waiting}
+
+    def finish_replication(self, serial: int) -> bool | None:
+        """End the replication if all members have the control record. Return whether acknowledgements became safe.
+
+        None: a member is missing.
+        """
+        replication = self.replications[serial]
+        if replication.waiting:
+            return None
+        del self.replications[serial]
+        self.safe_reserved = max(self.safe_reserved, replication.reserved)
+        is_new = replication.acked > self.safe_acked
+        self.safe_acked = max(self.safe_acked, replication.acked)
+        return is_new
