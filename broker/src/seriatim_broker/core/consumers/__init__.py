@@ -10,6 +10,9 @@ Only then does the server tell the consumers that this segment has ended.
     LOADING ──cursor read──▶ SERVING ──all acknowledged──▶ CROSSING ──cursor written──▶ (gone: END_OF_SEGMENT)
        └── cursor elsewhere ──▶ (gone: refused with the address of the server)
 
+What a broker knows of a consumer group is in three parts (`state.consumers`). The seat says where its cursor is and who
+waits for it. The ledger says what is acknowledged, and who has that on disk. The dispatcher says who is given what.
+
     consumer_group  find the state of a consumer group, tell its consumers something, forget it
     subscribing  consumers come and go; which of them is active
     sessions     an active consumer that sends no heartbeats gives way to a standby

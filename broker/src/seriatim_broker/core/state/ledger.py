@@ -68,10 +68,10 @@ class Ledger(State):
              record reaches the third one.
           3. The third one delivers the same messages without a flag.
         """
-        self.acked, self.reserved = (known.acked, known.reserved) if known else (record.start_index,) * 2
+        self.acked, self.reserved = (record.start_index,) * 2 if known is None else (known.acked, known.reserved)
         self.safe_acked = self.safe_reserved = record.start_index
         self.found_acked = self.acked
-        self.repeated_below = known.reserved if known else 0
+        self.repeated_below = 0 if known is None else known.reserved
         self.take_up_dropped(record)
 
     def take_up_dropped(self, record: CursorRecord) -> None:

@@ -1,0 +1,66 @@
+"""The ledger alone: where it begins, and when an acknowledgement or a reservation is safe."""
+
+from __future__ import annotations
+
+from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
+from seriatim_broker.core.state.ledger import Ledger
+from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.log import CursorState
+
+A, B = MemberId("a", "d1"), MemberId("b", "d2")
+RECORD = CursorRecord(2, 1, 10, "orders")
+
+
+def begun(acked: int | None = None, reserved: int = 100, record: CursorRecord = RECORD) -> Ledger:
+    ledger = Ledger()
+    ledger.begin(None if acked is None else CursorState(2, "readers", 1, acked, reserved), record)
+    return ledger
+
+
+def test_without_a_control_record_it_begins_at_the_cursor() -> None:
+    ledger = begun()
+    assert (ledger.acked, ledger.safe_acked, ledger.reserved, ledger.repeated_below) == (10, 10, 10, 0)
+
+
+def test_what_only_this_disk_has_is_not_safe_and_may_be_a_repeat() -> None:
+    ledger = begun(acked=40)
+    assert (ledger.acked, ledger.safe_acked) == (40, 10)
+    assert (ledger.reserved, ledger.safe_reserved, ledger.repeated_below) == (100, 10, 100)
+
+
+def test_a_distrusted_control_record_flags_everything() -> None:
+    ledger = begun(acked=40)
+    ledger.distrust(tail=500)
+    assert (ledger.repeated_below, ledger.reserved, ledger.acked) == (INDEX_MAX, 500, 40)
+
+
+def test_an_acknowledgement_is_safe_when_every_member_has_it() -> None:
+    ledger = begun()
+    assert ledger.acknowledge(20)
+    assert not ledger.acknowledge(20)
+    assert not ledger.acknowledge(15)
+    ledger.begin_replication(1, (A, B))
+    ledger.acknowledge(30)  # not in the control record that is on its way
+    assert ledger.waited_for == {A, B}
+    del ledger.replications[1].waiting[A]
+    assert ledger.finish_replication(1) is None
+    del ledger.replications[1].waiting[B]
+    assert ledger.finish_replication(1)
+    assert (ledger.safe_acked, ledger.acked, ledger.replications) == (20, 30, {})
+
+
+def test_a_reservation_alone_makes_no_acknowledgement_safe() -> None:
+    ledger = begun()
+    ledger.reserved = 200
+    ledger.begin_replication(1, ())
+    assert ledger.finish_replication(1) is False
+    assert (ledger.safe_reserved, ledger.safe_acked) == (200, 10)
+
+
+def test_a_drop_is_told_until_a_later_message_is_acknowledged() -> None:
+    record = CursorRecord(2, 1, 10, "orders", dropped_from=make_offset(1, 0), dropped_position=7)
+    assert begun(acked=11, record=record).dropped_from == 0
+    ledger = begun(record=record)
+    assert (ledger.dropped_from, ledger.dropped_position) == (make_offset(1, 0), 7)
+    ledger.acknowledge(11)
+    assert ledger.dropped_from == 0
