@@ -334,6 +334,8 @@ class Join(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     SUBSCRIPTION_FIELD_NUMBER: _builtins.int
     WAS_ACTIVE_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_MAX_FIELD_NUMBER: _builtins.int
+    RUN_MAX_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     group: _builtins.str
     consumer: _builtins.str
@@ -345,6 +347,10 @@ class Join(_message.Message):
     """chosen by the client; in everything that follows for this partition"""
     was_active: _builtins.bool
     """this consumer was the active one in the segment before"""
+    in_flight_max: _builtins.int
+    """Not in exclusive mode: at most so many messages are granted to the subscription and not ended. 0: 1,000."""
+    run_max: _builtins.int
+    """at most so many messages of a key in one grant; 0: as many as the broker likes"""
     def __init__(
         self,
         *,
@@ -355,10 +361,12 @@ class Join(_message.Message):
         start: Global___StartPosition.ValueType = ...,
         subscription: _builtins.int = ...,
         was_active: _builtins.bool = ...,
+        in_flight_max: _builtins.int = ...,
+        run_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "group", b"group", "mode", b"mode", "partition_id", b"partition_id", "start", b"start", "subscription", b"subscription", "was_active", b"was_active"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "group", b"group", "in_flight_max", b"in_flight_max", "mode", b"mode", "partition_id", b"partition_id", "run_max", b"run_max", "start", b"start", "subscription", b"subscription", "was_active", b"was_active"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -385,8 +393,8 @@ Global___Leave: _TypeAlias = Leave  # noqa: Y015
 
 @_typing.final
 class Ack(_message.Message):
-    """Exclusive mode acknowledges all below and including `offset` under the grant's token. Other modes name tokens of
-    single grants, as columns.
+    """Exclusive mode acknowledges all below and including `offset` under the token of its grant. Other modes acknowledge
+    single messages: one row of `tokens` and `offsets` for each. The messages of a grant are acknowledged in their order.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -395,11 +403,22 @@ class Ack(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
     token: _builtins.int
     offset: _builtins.int
+    number: _builtins.int
+    """of this request in the subscription, growing: AcksConfirmed repeats it"""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def started(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """tokens of grants on which the application has begun to work"""
+
     def __init__(
         self,
         *,
@@ -407,10 +426,13 @@ class Ack(_message.Message):
         token: _builtins.int = ...,
         offset: _builtins.int = ...,
         tokens: _abc.Iterable[_builtins.int] | None = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        number: _builtins.int = ...,
+        started: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "subscription", b"subscription", "token", b"token", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "offset", b"offset", "offsets", b"offsets", "started", b"started", "subscription", b"subscription", "token", b"token", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -418,48 +440,58 @@ Global___Ack: _TypeAlias = Ack  # noqa: Y015
 
 @_typing.final
 class Nack(_message.Message):
+    """The application failed on a message of a grant. The grant ends, and the message comes again before all later ones of
+    its key.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SUBSCRIPTION_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
-    TOKENS_FIELD_NUMBER: _builtins.int
     DELAY_MS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
     token: _builtins.int
     offset: _builtins.int
     delay_ms: _builtins.int
+    """until it comes again; not set: as the group's retry policy says"""
     reason: _builtins.str
-    @_builtins.property
-    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    """the last error, for people: at most 200 bytes of it are kept"""
+    is_last: _builtins.bool
+    """no more attempts: do what the policy says of exhausted messages"""
     def __init__(
         self,
         *,
         subscription: _builtins.int = ...,
         token: _builtins.int = ...,
         offset: _builtins.int = ...,
-        tokens: _abc.Iterable[_builtins.int] | None = ...,
-        delay_ms: _builtins.int = ...,
+        delay_ms: _builtins.int | None = ...,
         reason: _builtins.str = ...,
+        is_last: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms", "delay_ms", b"delay_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay_ms", b"delay_ms", "offset", b"offset", "reason", b"reason", "subscription", b"subscription", "token", b"token", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms", "delay_ms", b"delay_ms", "is_last", b"is_last", "offset", b"offset", "reason", b"reason", "subscription", b"subscription", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__delay_ms: _TypeAlias = _typing.Literal["delay_ms"]  # noqa: Y015
+    _WhichOneofArgType__delay_ms: _TypeAlias = _typing.Literal["_delay_ms", b"_delay_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delay_ms) -> _WhichOneofReturnType__delay_ms | None: ...
 
 Global___Nack: _TypeAlias = Nack  # noqa: Y015
 
 @_typing.final
 class Extend(_message.Message):
+    """Moves the deadlines of grants to `grant_ms` from now."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SUBSCRIPTION_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
-    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    GRANT_MS_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
-    deadline_ms: _builtins.int
+    grant_ms: _builtins.int
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -467,11 +499,11 @@ class Extend(_message.Message):
         *,
         subscription: _builtins.int = ...,
         tokens: _abc.Iterable[_builtins.int] | None = ...,
-        deadline_ms: _builtins.int = ...,
+        grant_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "subscription", b"subscription", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grant_ms", b"grant_ms", "subscription", b"subscription", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -567,6 +599,9 @@ class DeliveryEvent(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    GRANTED_FIELD_NUMBER: _builtins.int
+    ACKS_CONFIRMED_FIELD_NUMBER: _builtins.int
+    TOKENS_VOID_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
     @_builtins.property
     def joined(self) -> Global___Joined: ...
@@ -592,6 +627,12 @@ class DeliveryEvent(_message.Message):
 
     @_builtins.property
     def paused(self) -> Global___GroupPaused: ...
+    @_builtins.property
+    def granted(self) -> Global___Granted: ...
+    @_builtins.property
+    def acks_confirmed(self) -> Global___AcksConfirmed: ...
+    @_builtins.property
+    def tokens_void(self) -> Global___TokensVoid: ...
     def __init__(
         self,
         *,
@@ -607,12 +648,15 @@ class DeliveryEvent(_message.Message):
         dropped: Global___Dropped | None = ...,
         pong: Global___Pong | None = ...,
         paused: Global___GroupPaused | None = ...,
+        granted: Global___Granted | None = ...,
+        acks_confirmed: Global___AcksConfirmed | None = ...,
+        tokens_void: Global___TokensVoid | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "acks_confirmed", b"acks_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "granted", b"granted", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "tokens_void", b"tokens_void"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_confirmed", b"ack_confirmed", "acks_confirmed", b"acks_confirmed", "batches", b"batches", "dropped", b"dropped", "end_of_segment", b"end_of_segment", "event", b"event", "gap", b"gap", "granted", b"granted", "joined", b"joined", "paused", b"paused", "pong", b"pong", "refused", b"refused", "revoked", b"revoked", "skip", b"skip", "subscription", b"subscription", "tokens_void", b"tokens_void"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "dropped", "pong", "paused"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["joined", "batches", "skip", "end_of_segment", "refused", "ack_confirmed", "revoked", "gap", "dropped", "pong", "paused", "granted", "acks_confirmed", "tokens_void"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -657,6 +701,8 @@ class Joined(_message.Message):
     ANSWERS_PINGS_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     BEGUN_BY_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    GRANT_MS_FIELD_NUMBER: _builtins.int
     active: _builtins.bool
     """false: standing by; a second Joined with true follows when it takes over"""
     segment: _builtins.int
@@ -671,6 +717,10 @@ class Joined(_message.Message):
     """nothing is delivered until the group is resumed"""
     begun_by: _records_pb2.GroupOperation.ValueType
     """what began this epoch of the group, if it was a rewind or a skip"""
+    mode: _records_pb2.ConsumerMode.ValueType
+    """of the group; unspecified: exclusive"""
+    grant_ms: _builtins.int
+    """not in exclusive mode: a grant ends after this time if it is not extended"""
     def __init__(
         self,
         *,
@@ -683,10 +733,12 @@ class Joined(_message.Message):
         answers_pings: _builtins.bool = ...,
         paused: _builtins.bool = ...,
         begun_by: _records_pb2.GroupOperation.ValueType = ...,
+        mode: _records_pb2.ConsumerMode.ValueType = ...,
+        grant_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "begun_by", b"begun_by", "group_epoch", b"group_epoch", "index", b"index", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -723,7 +775,6 @@ class Batches(_message.Message):
     MAYBE_REPEATED_BELOW_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     SERVER_EPOCH_FIELD_NUMBER: _builtins.int
-    GRANTS_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     batch_count: _builtins.int
     """how many headers and bodies of the frame are this event's"""
@@ -734,10 +785,6 @@ class Batches(_message.Message):
     attempt: _builtins.int
     """1: first delivery by this server"""
     server_epoch: _builtins.int
-    @_builtins.property
-    def grants(self) -> Global___GrantColumns:
-        """modes other than exclusive"""
-
     def __init__(
         self,
         *,
@@ -747,57 +794,114 @@ class Batches(_message.Message):
         maybe_repeated_below: _builtins.int = ...,
         attempt: _builtins.int = ...,
         server_epoch: _builtins.int = ...,
-        grants: Global___GrantColumns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch_count", b"batch_count", "from_index", b"from_index", "grants", b"grants", "maybe_repeated_below", b"maybe_repeated_below", "segment", b"segment", "server_epoch", b"server_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch_count", b"batch_count", "from_index", b"from_index", "maybe_repeated_below", b"maybe_repeated_below", "segment", b"segment", "server_epoch", b"server_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Batches: _TypeAlias = Batches  # noqa: Y015
 
 @_typing.final
-class GrantColumns(_message.Message):
-    """One row a grant: the message rows [row, row + count) of the frame's batches, under a token, until the deadline."""
+class Granted(_message.Message):
+    """Messages for one subscription in a mode other than exclusive. They are the rows of the next batch of the frame, grant
+    after grant. That batch is made for this event, so only the count, the length and the CRC of its header count.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ROW_FIELD_NUMBER: _builtins.int
-    COUNT_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
-    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
+    MAYBE_REPEATED_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    server_epoch: _builtins.int
     @_builtins.property
-    def row(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """one for each grant"""
+
     @_builtins.property
-    def count(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def count(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """messages of the grant"""
+
     @_builtins.property
-    def token(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def attempt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of its first message; those of the others are 1"""
+
     @_builtins.property
-    def deadline_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def maybe_repeated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """messages of the grant may have been delivered before by another server"""
+
     @_builtins.property
-    def attempt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def offset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """one for each message"""
+
     def __init__(
         self,
         *,
-        row: _abc.Iterable[_builtins.int] | None = ...,
-        count: _abc.Iterable[_builtins.int] | None = ...,
+        server_epoch: _builtins.int = ...,
         token: _abc.Iterable[_builtins.int] | None = ...,
-        deadline_ms: _abc.Iterable[_builtins.int] | None = ...,
+        count: _abc.Iterable[_builtins.int] | None = ...,
         attempt: _abc.Iterable[_builtins.int] | None = ...,
-        key: _abc.Iterable[_builtins.bytes] | None = ...,
+        maybe_repeated: _abc.Iterable[_builtins.bool] | None = ...,
+        offset: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "count", b"count", "deadline_ms", b"deadline_ms", "key", b"key", "row", b"row", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "count", b"count", "maybe_repeated", b"maybe_repeated", "offset", b"offset", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GrantColumns: _TypeAlias = GrantColumns  # noqa: Y015
+Global___Granted: _TypeAlias = Granted  # noqa: Y015
+
+@_typing.final
+class AcksConfirmed(_message.Message):
+    """All requests of the subscription with acknowledgements up to this number are durable on every eligible copy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcksConfirmed: _TypeAlias = AcksConfirmed  # noqa: Y015
+
+@_typing.final
+class TokensVoid(_message.Message):
+    """These tokens do not count any more: the grants have ended, or were never those of this subscription."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def error(self) -> _common_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[_builtins.int] | None = ...,
+        error: _common_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokensVoid: _TypeAlias = TokensVoid  # noqa: Y015
 
 @_typing.final
 class Skip(_message.Message):

@@ -217,6 +217,8 @@ class PeerMessage(_message.Message):
     PASS_REQUEST_FIELD_NUMBER: _builtins.int
     KEEP_PRODUCER_FIELD_NUMBER: _builtins.int
     REPLICATE_STAGED_FIELD_NUMBER: _builtins.int
+    REPLICATE_LEDGER_FIELD_NUMBER: _builtins.int
+    LEDGER_WANTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -293,6 +295,10 @@ class PeerMessage(_message.Message):
     def keep_producer(self) -> Global___KeepProducer: ...
     @_builtins.property
     def replicate_staged(self) -> Global___ReplicateStaged: ...
+    @_builtins.property
+    def replicate_ledger(self) -> Global___ReplicateLedger: ...
+    @_builtins.property
+    def ledger_wanted(self) -> Global___LedgerWanted: ...
     def __init__(
         self,
         *,
@@ -334,12 +340,14 @@ class PeerMessage(_message.Message):
         pass_request: Global___PassRequest | None = ...,
         keep_producer: Global___KeepProducer | None = ...,
         replicate_staged: Global___ReplicateStaged | None = ...,
+        replicate_ledger: Global___ReplicateLedger | None = ...,
+        ledger_wanted: Global___LedgerWanted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress", "pass_request", "keep_producer", "replicate_staged"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress", "pass_request", "keep_producer", "replicate_staged", "replicate_ledger", "ledger_wanted"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1406,11 +1414,13 @@ class CursorState(_message.Message):
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     ACKED_FIELD_NUMBER: _builtins.int
     RESERVED_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group: _builtins.str
     group_epoch: _builtins.int
     acked: _builtins.int
     reserved: _builtins.int
+    oldest: _builtins.int
     def __init__(
         self,
         *,
@@ -1419,10 +1429,11 @@ class CursorState(_message.Message):
         group_epoch: _builtins.int = ...,
         acked: _builtins.int = ...,
         reserved: _builtins.int = ...,
+        oldest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "reserved", b"reserved", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1459,6 +1470,90 @@ class CursorSync(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CursorSync: _TypeAlias = CursorSync  # noqa: Y015
+
+@_typing.final
+class ReplicateLedger(_message.Message):
+    """What changed in the ledger of one consumer group, or all of it. Rows are opaque here; `cursor` is the head."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    IS_FULL_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    PUT_NAMES_FIELD_NUMBER: _builtins.int
+    PUT_VALUES_FIELD_NUMBER: _builtins.int
+    DELETED_NAMES_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    server_epoch: _builtins.int
+    serial: _builtins.int
+    previous: _builtins.int
+    """the changes follow this serial; not counted if `is_full`"""
+    is_full: _builtins.bool
+    """the rows are all of the ledger, and replace what the receiver has"""
+    @_builtins.property
+    def cursor(self) -> Global___CursorState: ...
+    @_builtins.property
+    def put_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def put_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def deleted_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        server_epoch: _builtins.int = ...,
+        serial: _builtins.int = ...,
+        previous: _builtins.int = ...,
+        is_full: _builtins.bool = ...,
+        cursor: Global___CursorState | None = ...,
+        put_names: _abc.Iterable[_builtins.bytes] | None = ...,
+        put_values: _abc.Iterable[_builtins.bytes] | None = ...,
+        deleted_names: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "deleted_names", b"deleted_names", "is_full", b"is_full", "partition_id", b"partition_id", "previous", b"previous", "put_names", b"put_names", "put_values", b"put_values", "segment", b"segment", "serial", b"serial", "server_epoch", b"server_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicateLedger: _TypeAlias = ReplicateLedger  # noqa: Y015
+
+@_typing.final
+class LedgerWanted(_message.Message):
+    """A member lacks changes of the ledger, and asks for all of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    server_epoch: _builtins.int
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        server_epoch: _builtins.int = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "partition_id", b"partition_id", "segment", b"segment", "server_epoch", b"server_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedgerWanted: _TypeAlias = LedgerWanted  # noqa: Y015
 
 @_typing.final
 class CursorSynced(_message.Message):

@@ -60,6 +60,54 @@ SEGMENT_STATE_UNSETTLED: SegmentState.ValueType  # 3
 SEGMENT_STATE_LOST: SegmentState.ValueType  # 4
 Global___SegmentState: _TypeAlias = SegmentState  # noqa: Y015
 
+class _BackOff:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BackOffEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BackOff.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BACK_OFF_UNSPECIFIED: _BackOff.ValueType  # 0
+    """exponential"""
+    BACK_OFF_FIXED: _BackOff.ValueType  # 1
+    BACK_OFF_EXPONENTIAL: _BackOff.ValueType  # 2
+    BACK_OFF_LIST: _BackOff.ValueType  # 3
+
+class BackOff(_BackOff, metaclass=_BackOffEnumTypeWrapper): ...
+
+BACK_OFF_UNSPECIFIED: BackOff.ValueType  # 0
+"""exponential"""
+BACK_OFF_FIXED: BackOff.ValueType  # 1
+BACK_OFF_EXPONENTIAL: BackOff.ValueType  # 2
+BACK_OFF_LIST: BackOff.ValueType  # 3
+Global___BackOff: _TypeAlias = BackOff  # noqa: Y015
+
+class _Exhausted:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ExhaustedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Exhausted.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EXHAUSTED_UNSPECIFIED: _Exhausted.ValueType  # 0
+    """park the key"""
+    EXHAUSTED_BLOCK: _Exhausted.ValueType  # 1
+    """try again for ever, with the last delay"""
+    EXHAUSTED_PARK_KEY: _Exhausted.ValueType  # 2
+    """the messages of the key wait for a person, and others go on"""
+    EXHAUSTED_DEAD_LETTER: _Exhausted.ValueType  # 3
+    """the message goes to the dead-letter topic, and the key goes on"""
+
+class Exhausted(_Exhausted, metaclass=_ExhaustedEnumTypeWrapper): ...
+
+EXHAUSTED_UNSPECIFIED: Exhausted.ValueType  # 0
+"""park the key"""
+EXHAUSTED_BLOCK: Exhausted.ValueType  # 1
+"""try again for ever, with the last delay"""
+EXHAUSTED_PARK_KEY: Exhausted.ValueType  # 2
+"""the messages of the key wait for a person, and others go on"""
+EXHAUSTED_DEAD_LETTER: Exhausted.ValueType  # 3
+"""the message goes to the dead-letter topic, and the key goes on"""
+Global___Exhausted: _TypeAlias = Exhausted  # noqa: Y015
+
 class _GroupOperation:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -704,6 +752,9 @@ class CursorRecord(_message.Message):
     DROPPED_POSITION_FIELD_NUMBER: _builtins.int
     EXTERNAL_FIELD_NUMBER: _builtins.int
     REPORTED_AT_MS_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
+    TERM_BASE_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -728,9 +779,17 @@ class CursorRecord(_message.Message):
     """The group has no consumers: it reads ranges, and reports how far it is. No broker serves it."""
     reported_at_ms: _builtins.int
     """when it last did; a group that reports no more is removed after a while"""
+    term_base: _builtins.int
+    """tokens are made of this plus the epoch of the server, so those of a key always grow"""
+    oldest: _builtins.int
+    """the oldest offset that the group set aside, of this segment or earlier; 0: none"""
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
+
+    @_builtins.property
+    def retry(self) -> Global___RetryPolicy:
+        """not in exclusive mode"""
 
     def __init__(
         self,
@@ -749,14 +808,63 @@ class CursorRecord(_message.Message):
         dropped_position: _builtins.int = ...,
         external: _builtins.bool = ...,
         reported_at_ms: _builtins.int = ...,
+        retry: Global___RetryPolicy | None = ...,
+        term_base: _builtins.int = ...,
+        oldest: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "mode", b"mode", "paused", b"paused", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "segment", b"segment", "start_index", b"start_index", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CursorRecord: _TypeAlias = CursorRecord  # noqa: Y015
+
+@_typing.final
+class RetryPolicy(_message.Message):
+    """What happens to a message on which the application fails."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPTS_MAX_FIELD_NUMBER: _builtins.int
+    BACK_OFF_FIELD_NUMBER: _builtins.int
+    DELAYS_MS_FIELD_NUMBER: _builtins.int
+    JITTER_PERCENT_FIELD_NUMBER: _builtins.int
+    EXHAUSTED_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_TOPIC_FIELD_NUMBER: _builtins.int
+    GRANT_MS_FIELD_NUMBER: _builtins.int
+    attempts_max: _builtins.int
+    """0: no limit"""
+    back_off: Global___BackOff.ValueType
+    jitter_percent: _builtins.int
+    """a delay is longer or shorter by up to this part of it"""
+    exhausted: Global___Exhausted.ValueType
+    """what is done after the last attempt"""
+    dead_letter_topic: _builtins.str
+    grant_ms: _builtins.int
+    """how long a consumer has for the messages of a grant; 0: 30,000"""
+    @_builtins.property
+    def delays_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """fixed: the delay; exponential: the first one and the longest one; list: one after another"""
+
+    def __init__(
+        self,
+        *,
+        attempts_max: _builtins.int = ...,
+        back_off: Global___BackOff.ValueType = ...,
+        delays_ms: _abc.Iterable[_builtins.int] | None = ...,
+        jitter_percent: _builtins.int = ...,
+        exhausted: Global___Exhausted.ValueType = ...,
+        dead_letter_topic: _builtins.str = ...,
+        grant_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "back_off", b"back_off", "dead_letter_topic", b"dead_letter_topic", "delays_ms", b"delays_ms", "exhausted", b"exhausted", "grant_ms", b"grant_ms", "jitter_percent", b"jitter_percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 
 @_typing.final
 class GroupEpochRecord(_message.Message):

@@ -265,19 +265,27 @@ class StoredCursor(_message.Message):
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     ACKED_FIELD_NUMBER: _builtins.int
     RESERVED_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
     group_epoch: _builtins.int
     acked: _builtins.int
     reserved: _builtins.int
+    server_epoch: _builtins.int
+    """of the server that wrote it: one of an older server is refused"""
+    oldest: _builtins.int
+    """the oldest offset that the group set aside; 0: none"""
     def __init__(
         self,
         *,
         group_epoch: _builtins.int = ...,
         acked: _builtins.int = ...,
         reserved: _builtins.int = ...,
+        server_epoch: _builtins.int = ...,
+        oldest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group_epoch", b"group_epoch", "reserved", b"reserved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "server_epoch", b"server_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .events import ConsumerGroupOperation, CursorRecord
+from .keyed import ConsumerMode, GrantedRun
 from .log import Batch, Write
 from .messages import CopyReport, Message
 from .positions import Place
@@ -62,6 +63,27 @@ class ReadLog:
     from_index: int
     until_index: int
     max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKeys:
+    """Read the keys of the batches that hold indexes of [from_index, until_index); answered by `KeysRead(serial)`."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    from_index: int
+    until_index: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """Read single messages by their offsets, and make one body of them in this order; `RowsRead(serial)` answers."""
+
+    serial: int
+    partition: PartitionId
+    offsets: tuple[int, ...]
 
 
 # ---- the coordinator ------------------------------------------------------------------------------------
@@ -230,6 +252,33 @@ class Joined:
     server_epoch: int
     paused: bool = False
     begun_by: ConsumerGroupOperation | None = None
+    mode: ConsumerMode = ConsumerMode.EXCLUSIVE
+    grant_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Grants for one subscription, with one body that has their messages, grant after grant."""
+
+    runs: tuple[GrantedRun, ...]
+    body: bytes
+    message_count: int
+    server_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcksConfirmed:
+    """All requests of the subscription with acknowledgements up to `number` are durable on every eligible member."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokensVoid:
+    """These tokens do not count: the grants have ended, or were never those of this subscription."""
+
+    tokens: tuple[int, ...]
+    error: SeriatimError
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +383,9 @@ DeliveryEvent = (
     | AckConfirmed
     | Pong
     | Paused
+    | Granted
+    | AcksConfirmed
+    | TokensVoid
 )
 
 
@@ -545,6 +597,8 @@ Effect = (
     | Connect
     | Disconnect
     | ReadLog
+    | ReadKeys
+    | ReadRows
     | ReadChain
     | WriteChain
     | ReadCertificate

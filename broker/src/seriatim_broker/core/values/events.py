@@ -13,6 +13,7 @@ from seriatim_api.publications import StagedBatches
 
 from .chain import Chain
 from .deleted import DeletedPartitions
+from .keyed import RETRY_DEFAULT, ConsumerMode, KeyColumn, RetryPolicy
 from .log import Batch
 from .messages import FORMS, Message
 from .placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec
@@ -104,6 +105,10 @@ class CursorRecord:
         dropped_position: The position of that offset.
         external: The consumer group has no consumers and no server. It reads ranges, and reported this place at
             `reported_at_ms`.
+        mode: How its consumers share the messages.
+        retry: Not in exclusive mode: what happens to a message on which a consumer fails.
+        term_base: Tokens are made of this plus the server epoch, so that those of a key always grow.
+        oldest: The oldest offset that the consumer group has set aside; 0: none.
     """
 
     segment_no: int
@@ -119,6 +124,10 @@ class CursorRecord:
     dropped_position: int = 0
     external: bool = False
     reported_at_ms: int = 0
+    mode: ConsumerMode = ConsumerMode.EXCLUSIVE
+    retry: RetryPolicy = RETRY_DEFAULT
+    term_base: int = 0
+    oldest: int = 0
 
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
         """This record with another place, in the same group epoch or in the next one."""
@@ -196,6 +205,24 @@ class LogRead:
     serial: int
     batches: tuple[Batch, ...] | None
     is_damaged: bool = False  # a checksum did not match
+
+
+@dataclass(frozen=True, slots=True)
+class KeysRead:
+    """The answer to `ReadKeys`; `columns` is empty if the disk has none of the batches, None if the read failed."""
+
+    serial: int
+    columns: tuple[KeyColumn, ...] | None
+    is_damaged: bool = False  # a checksum did not match
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """The answer to `ReadRows`: a body with exactly these messages, in that order; None if the read failed."""
+
+    serial: int
+    body: bytes | None
+    is_damaged: bool = False
 
 
 # ---- the coordinator ------------------------------------------------------------------------------------
@@ -561,7 +588,11 @@ class AskCopies:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerJoin:
-    """A consumer of an exclusive consumer group asks for a partition. (stream, subscription) names it from now on."""
+    """A consumer asks for a partition. (stream, subscription) names it from now on.
+
+    `in_flight_max`: not in exclusive mode, at most so many messages are granted to it and not ended. `run_max`: at most
+    so many messages of a key are in one grant; 0: no limit of its own.
+    """
 
     stream: int
     subscription: int
@@ -570,6 +601,9 @@ class ConsumerJoin:
     consumer: str
     start: StartPosition
     was_active: bool
+    mode: ConsumerMode = ConsumerMode.EXCLUSIVE
+    in_flight_max: int = 1_000
+    run_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,6 +622,48 @@ class ConsumerAck:
     subscription: int
     token: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAcks:
+    """The consumer acknowledges single messages, each by the token of its grant and its offset.
+
+    `number` names this request in `AcksConfirmed`. `started`: tokens of grants on which the application has begun to
+    work.
+    """
+
+    stream: int
+    subscription: int
+    number: int
+    tokens: tuple[int, ...]
+    offsets: tuple[int, ...]
+    started: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerNack:
+    """The consumer failed on a message: its grant ends, and the message comes again before later ones of its key.
+
+    `delay_ms` None: as the policy says. `is_last`: do with it what the policy says of exhausted messages.
+    """
+
+    stream: int
+    subscription: int
+    token: int
+    offset: int
+    delay_ms: int | None = None
+    reason: str = ""
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerExtend:
+    """The consumer moves the deadlines of grants to `grant_ms` from now."""
+
+    stream: int
+    subscription: int
+    tokens: tuple[int, ...]
+    grant_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -743,6 +819,8 @@ Event = (
     | Persisted
     | DiskRoom
     | LogRead
+    | KeysRead
+    | RowsRead
     | ChainRead
     | ChainWritten
     | CertificateRead
@@ -777,6 +855,9 @@ Event = (
     | ConsumerJoin
     | ConsumerLeave
     | ConsumerAck
+    | ConsumerAcks
+    | ConsumerNack
+    | ConsumerExtend
     | ConsumerCredit
     | ConsumerPing
     | ConsumerGone

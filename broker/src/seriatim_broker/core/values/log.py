@@ -112,7 +112,17 @@ class Preparation:
 class CursorState:
     """A consumer group's control record in a segment.
 
-    All below `acked` is acknowledged. All below `reserved` may have been delivered; nothing above it was.
+    All below `acked` is acknowledged. All below `reserved` may have been delivered; nothing above it was. It is the head
+    of the consumer group's ledger. Modes other than exclusive have rows beside it (`ledger_rows`).
+
+    Attributes:
+        segment_no: The segment.
+        consumer_group: The name of the consumer group.
+        group_epoch: The group epoch.
+        acked: An index.
+        reserved: An index.
+        server_epoch: The server epoch of the server that wrote it; 0 from a broker of an older version.
+        oldest: The oldest offset that the consumer group set aside, of this segment or an earlier one; 0: none.
     """
 
     segment_no: int
@@ -120,6 +130,20 @@ class CursorState:
     group_epoch: int
     acked: int
     reserved: int
+    server_epoch: int = 0
+    oldest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerChange:
+    """What changes in the rows of a ledger: rows to write, by name, and names of rows to delete.
+
+    `is_full`: `puts` are all rows, and replace what was there.
+    """
+
+    puts: tuple[tuple[bytes, bytes], ...] = ()
+    deletes: tuple[bytes, ...] = ()
+    is_full: bool = False
 
 
 # ---- writes, all of one step in one write batch, in this order ------------------------------------------
@@ -236,8 +260,17 @@ class PutCursor:
 
 
 @dataclass(frozen=True, slots=True)
+class PutLedger:
+    """A control record with a change of its rows, in place of the record before in the same segment."""
+
+    partition: PartitionId
+    cursor: CursorState
+    change: LedgerChange
+
+
+@dataclass(frozen=True, slots=True)
 class DropCursor:
-    """Delete a control record that is not needed any more; not an error if there is none."""
+    """Delete a control record that is not needed any more, with its rows; not an error if there is none."""
 
     partition: PartitionId
     segment_no: int
@@ -285,6 +318,7 @@ Write = (
     | TrimLog
     | Rewrite
     | PutCursor
+    | PutLedger
     | DropCursor
     | PutChain
     | DropSegment
@@ -321,6 +355,15 @@ class RecoveredSegment:
     size_bytes: int = 0
 
 
+class LedgerRow(NamedTuple):
+    """A row of a consumer group's ledger."""
+
+    segment_no: int
+    consumer_group: str
+    name: bytes
+    value: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
     """Everything that a disk has of a partition."""
@@ -330,5 +373,6 @@ class RecoveredPartition:
     preparations: tuple[Preparation, ...] = ()
     tail_copies: tuple[TailCopy, ...] = ()
     cursors: tuple[CursorState, ...] = field(default=())
+    ledger_rows: tuple[LedgerRow, ...] = ()
     blocks: tuple[bytes, ...] = ()
     chain: Chain | None = None

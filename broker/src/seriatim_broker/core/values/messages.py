@@ -20,7 +20,7 @@ from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .kinds import PrepareRefusal, ReplicateRefusal
-from .log import Batch, CursorState, TailCopy
+from .log import Batch, CursorState, LedgerChange, TailCopy
 from .producers import Table
 
 FORM_PACKED_TABLES = 1
@@ -63,6 +63,9 @@ FORM_PUBLICATIONS = 1024
 FORM_ADOPTS = 2048
 """The broker reads `ReplicateStaged`."""
 
+FORM_KEY_ORDERED = 4096
+"""The broker serves consumer groups of the modes other than exclusive, and reads `ReplicateLedger`."""
+
 FORMS = (
     FORM_PACKED_TABLES
     | FORM_CHAIN_CHANGES
@@ -76,6 +79,7 @@ FORMS = (
     | FORM_GROUP_OPERATIONS
     | FORM_PUBLICATIONS
     | FORM_ADOPTS
+    | FORM_KEY_ORDERED
 )
 """All forms that this version reads in addition to those of 0.2.0."""
 
@@ -487,6 +491,33 @@ class CursorsReplicated:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicateLedger:
+    """A control record and a change of its rows, from the server to a member that is eligible or is about to become so.
+
+    The change follows the one with the serial `previous`, if it is not full. `CursorsReplicated` answers, or
+    `LedgerWanted` if the receiver lacks the one before.
+    """
+
+    partition: PartitionId
+    segment_no: int
+    server_epoch: int
+    serial: int
+    previous: int
+    cursor: CursorState
+    change: LedgerChange
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerWanted:
+    """A member lacks changes of a consumer group's ledger, and asks the server for all of it."""
+
+    partition: PartitionId
+    segment_no: int
+    server_epoch: int
+    consumer_group: str
+
+
+@dataclass(frozen=True, slots=True)
 class EligibleRequest:
     """The sender tells the server that it has the whole sealed segment, and asks to become eligible."""
 
@@ -602,6 +633,8 @@ Message = (
     | TableAnswer
     | ReplicateCursors
     | CursorsReplicated
+    | ReplicateLedger
+    | LedgerWanted
     | EligibleRequest
     | TakeOver
     | HealRequest

@@ -1,0 +1,128 @@
+"""Values of the modes in which order counts within a key: modes, retry policies, and what is granted.
+
+The *name* of a key, in the core, is a letter and the key; a key over 1,024 bytes is named by its SHA-256. A message
+without a key is a key of its own, named by its offset.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import zlib
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from seriatim_api.batch import BatchHeader
+
+KEY_BYTES_MAX: Final = 1_024
+"""A longer key is named by its SHA-256."""
+
+GRANT_MS_DEFAULT: Final = 30_000
+ERROR_BYTES_MAX: Final = 200
+
+
+class ConsumerMode(enum.IntEnum):
+    """How a consumer group shares the messages of a partition. The numbers are those of the wire."""
+
+    EXCLUSIVE = 1
+    KEY_ORDERED = 2
+    SHARED = 3
+    BROADCAST = 4
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether messages are granted key by key: a message of a shared consumer group is a key of its own."""
+        return self in (ConsumerMode.KEY_ORDERED, ConsumerMode.SHARED)
+
+
+class BackOff(enum.IntEnum):
+    """How the delay of a message grows with its attempts. The numbers are those of the wire."""
+
+    FIXED = 1
+    EXPONENTIAL = 2
+    LIST = 3
+
+
+class Exhausted(enum.IntEnum):
+    """What is done with a message after its last attempt. The numbers are those of the wire."""
+
+    BLOCK = 1
+    PARK_KEY = 2
+    DEAD_LETTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What happens to a message on which a consumer fails.
+
+    Attributes:
+        attempts_max: How many attempts a message has; 0: there is no limit.
+        back_off: How the delay grows.
+        delays_ms: Fixed: the delay. Exponential: the first delay and the longest one; each is twice the one before.
+            List: the delays, of which the last one is used again.
+        jitter_percent: A delay is longer or shorter by up to this part of it.
+        exhausted: What is done after the last attempt.
+        dead_letter_topic: The topic of the dead letters; empty: none.
+        grant_ms: How long a consumer has for the messages of a grant, if it does not extend it.
+    """
+
+    attempts_max: int = 5
+    back_off: BackOff = BackOff.EXPONENTIAL
+    delays_ms: tuple[int, ...] = (1_000, 300_000)
+    jitter_percent: int = 20
+    exhausted: Exhausted = Exhausted.PARK_KEY
+    dead_letter_topic: str = ""
+    grant_ms: int = GRANT_MS_DEFAULT
+
+    def delay_ms(self, attempts: int, name: bytes) -> int:
+        """The delay before the next attempt, when `attempts` (1 or more) have failed.
+
+        The jitter is a function of the key's name and the number of attempts, so each broker computes the same delay.
+        """
+        if not self.delays_ms:
+            return 0
+        if self.back_off is BackOff.EXPONENTIAL:
+            delay = min(self.delays_ms[0] << min(attempts - 1, 40), self.delays_ms[-1])
+        elif self.back_off is BackOff.LIST:
+            delay = self.delays_ms[min(attempts, len(self.delays_ms)) - 1]
+        else:
+            delay = self.delays_ms[0]
+        spread = zlib.crc32(name, attempts) % 2001 - 1000  # in thousandths, -1,000 to 1,000
+        return max(delay + delay * self.jitter_percent * spread // 100_000, 0)
+
+
+RETRY_DEFAULT: Final = RetryPolicy()
+
+
+class KeyPhase(enum.IntEnum):
+    """The state of a key that has a record. The numbers are those of the disk."""
+
+    RETRY = 1
+    PARKED = 2
+    FORWARDING = 3
+
+
+class KeyColumn(NamedTuple):
+    """The header of a batch, and the key of each of its messages; `keys` None: none of them has a key."""
+
+    header: BatchHeader
+    keys: tuple[bytes | None, ...] | None
+
+
+class GrantedRun(NamedTuple):
+    """A grant: messages of one key, under one token. `attempt` is that of the first message."""
+
+    token: int
+    attempt: int
+    maybe_repeated: bool
+    offsets: tuple[int, ...]
+
+
+def name_of_key(key: bytes) -> bytes:
+    """The name of a key."""
+    return b"k" + key if len(key) <= KEY_BYTES_MAX else b"h" + hashlib.sha256(key).digest()
+
+
+def name_of_offset(offset: int) -> bytes:
+    """The name of the key of a message that is a key of its own."""
+    return b"o" + offset.to_bytes(8, "big")
