@@ -52,13 +52,16 @@ def _old_epochs_count() -> list[Patch]:
 def _epochs_are_merged() -> list[Patch]:
     """On the other members what was acknowledged in the epoch before stays acknowledged."""
 
-    def merge(known: CursorState | None, new: CursorState) -> CursorState:
-        if known is None or known.group_epoch > new.group_epoch:
-            return known or new
-        acked, reserved = max(known.acked, new.acked), max(known.reserved, new.reserved)
-        return CursorState(new.segment_no, new.consumer_group, new.group_epoch, acked, reserved)
+    real = cursors._keep
 
-    return [(cursors, "_merge", merge)]
+    def keep(broker: BrokerState, partition: Partition, cursor: CursorState) -> None:
+        known = partition.cursor_in(cursor.segment_no, cursor.consumer_group)
+        if known is not None:
+            acked, reserved = max(known.acked, cursor.acked), max(known.reserved, cursor.reserved)
+            cursor = replace(cursor, acked=acked, reserved=reserved)
+        real(broker, partition, cursor)
+
+    return [(cursors, "_keep", keep)]
 
 
 def _unknown_thaws() -> list[Patch]:

@@ -47,14 +47,12 @@ def _own_disk_is_common() -> list[Patch]:
     return [(serving, "_begin", begin)]
 
 
-def _older_record_lowers() -> list[Patch]:
-    real = cursors._merge
+def _older_server_counts() -> list[Patch]:
+    def replaces(known: CursorState | None, new: CursorState) -> bool:
+        """A member takes the control records of each server that it has not refused since its start."""
+        return known is None or new.group_epoch >= known.group_epoch
 
-    def merge(known: CursorState | None, new: CursorState) -> CursorState:
-        merged = real(known, new)
-        return replace(merged, reserved=new.reserved) if merged is not known else merged
-
-    return [(cursors, "_merge", merge)]
+    return [(cursors, "replaces", replaces)]
 
 
 def _seal_keeps_eligible() -> list[Patch]:
@@ -196,7 +194,12 @@ MUTATIONS: dict[str, Mutation] = {
         ("I9", "I11"),
         "servers-fall",
     ),
-    "reserved-back": Mutation("an older control record lowers nothing", _older_record_lowers, ("I9",), "late-words"),
+    "older-server": Mutation(
+        "a control record of an older server is refused, also after a restart",
+        _older_server_counts,
+        ("I9", "I11"),
+        "late-words",
+    ),
     "eligible-stay": Mutation(
         "only members that hold a segment whole are eligible at its seal", _seal_keeps_eligible, ("I14",), "restarts"
     ),

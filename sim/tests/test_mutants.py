@@ -38,7 +38,7 @@ SLOW = {
     "out-of-date",
     "own-death",
     "record-if-unknown",
-    "reserved-back",
+    "older-server",
     "reserved-by-one",
     "rest-is-enough",
     "says-what-is-lost",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -354,16 +356,18 @@ def test_control_records_of_another_group_epoch_do_not_count() -> None:
     assert [event.index for event in bench.delivered(fx.Joined)] == [1]
 
 
-def test_a_cursor_never_moves_back_within_an_epoch() -> None:
-    bench = Serving(M01)
+def test_a_control_record_replaces_that_of_an_older_server_and_no_later_one() -> None:
+    epoch = 7
+    on_disk = CursorState(1, GROUP, 1, acked=3, reserved=9, server_epoch=epoch + 1)
+    bench = Serving(M01, cursors=(on_disk,))
     bench.link(M00)
-    epoch = bench.chain.segments[0].server_epoch
-    for serial, acked in ((1, 3), (2, 1)):
-        cursor = CursorState(1, GROUP, 1, acked, acked)
-        bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, serial, (cursor,)))
-    assert bench.part.cursors[GROUP].acked == 3
-    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 3, (CursorState(1, GROUP, 2, 1, 1),)))
-    assert bench.part.cursors[GROUP].acked == 1, "a new epoch is a rewind"
+    older, same, rewound = (CursorState(1, GROUP, group_epoch, 1, 1) for group_epoch in (1, 1, 2))
+    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 1, (older,)))
+    assert bench.part.cursors[GROUP] == on_disk, "a restarted member refuses a server that was replaced"
+    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch + 1, 2, (same,)))
+    assert bench.part.cursors[GROUP] == replace(same, server_epoch=epoch + 1), "nothing of the older record stays"
+    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch + 1, 3, (rewound,)))
+    assert bench.part.cursors[GROUP].group_epoch == 2
 
 
 def test_control_records_are_confirmed_when_they_are_durable() -> None:

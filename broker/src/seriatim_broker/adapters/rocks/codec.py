@@ -280,13 +280,23 @@ def read_tail(value: bytes) -> TailCopy:
 
 def write_cursor(cursor: CursorState) -> bytes:
     """The value of a cursor."""
-    return _dump(storage_pb2.StoredCursor(group_epoch=cursor.group_epoch, acked=cursor.acked, reserved=cursor.reserved))
+    return _dump(
+        storage_pb2.StoredCursor(
+            group_epoch=cursor.group_epoch,
+            acked=cursor.acked,
+            reserved=cursor.reserved,
+            server_epoch=cursor.server_epoch,
+            oldest=cursor.oldest,
+        )
+    )
 
 
 def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     """The cursor in a value."""
     stored = _load(storage_pb2.StoredCursor, value)
-    return CursorState(segment_no, group, stored.group_epoch, stored.acked, stored.reserved)
+    return CursorState(
+        segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest
+    )
 
 
 def write_bare_chain(chain: Chain) -> bytes:

@@ -45,6 +45,8 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
     # Messages that retention dropped need no acknowledgement.
     if max(consumer_group.ledger.safe_acked, log.start) < log.record.sealed_len:
         return
+    if consumer_group.keyed is not None and (consumer_group.keyed.keys or consumer_group.ledger.dirty):
+        return  # messages of keys with records are not done with
     if (
         dispatcher.active is not None and dispatcher.delivered < log.start
     ):  # retention dropped messages while they were read
@@ -166,6 +168,7 @@ def _end_segment(broker: BrokerState, partition: Partition, consumer_group: Cons
     delivery_attempts.forget(partition, consumer_group.name)
     consumer_group.consumers = []
     consumer_group.dispatcher.active = None
+    consumer_group.keyed = None
     consumer_group.ledger.replications = {}
     consumer_group.phase = ConsumerGroupPhase.LOADING
     if consumer_group.questions or consumer_group.operations:

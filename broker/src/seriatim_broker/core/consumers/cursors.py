@@ -6,20 +6,22 @@ counts which members have confirmed it. The other members keep it in case one of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from seriatim_api.ids import MemberId, PartitionId, split_offset
 
 from ..peers import updates
+from ..state import keyed_rows
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import CursorsListed
 from ..values.events import ConsumerAck, ForgetConsumerGroup, ListCursors
 from ..values.kinds import StoredFor, TimerKind
-from ..values.log import CursorState, DropCursor, PutCursor
-from ..values.messages import CursorsReplicated, ReplicateCursors
-from ..values.states import drop
+from ..values.log import CursorState, DropCursor, LedgerChange, PutCursor, PutLedger
+from ..values.messages import CursorsReplicated, LedgerWanted, ReplicateCursors, ReplicateLedger
+from ..values.states import drop, put
 
 
 def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoch: int) -> CursorState | None:
@@ -69,11 +71,11 @@ def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> Non
             ):
                 return  # a stale token changes nothing
             if consumer_group.ledger.acknowledge(index + 1):
-                _replicate_soon(broker, partition, consumer_group)
+                replicate_soon(broker, partition, consumer_group)
             return
 
 
-def _replicate_soon(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def replicate_soon(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Write the control record after `ack_replication_us` (20 ms), for all acknowledgements until then.
 
     If all of a sealed segment is acknowledged, write it at once.
@@ -115,8 +117,13 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
     no = consumer_group.segment_no
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
-    cursor = CursorState(no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved)
-    _keep(broker, partition, cursor)
+    keyed = consumer_group.keyed
+    oldest = keyed.oldest_aside if keyed is not None else 0
+    cursor = CursorState(
+        no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved, segment.server_epoch, oldest
+    )
+    change = keyed_rows.take_changes(keyed) if keyed is not None else None
+    _keep(broker, partition, cursor, change)
     serial = broker.new_serial()
     broker.out.when_stored(partition.id, StoredFor.CURSOR, no, serial)
     held = partition.rights.get(no)
@@ -124,18 +131,92 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
         held.joining = dict.fromkeys(held.joining, serial)
     joining = held.joining if held is not None else ()
     others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != broker.member]
-    ledger.begin_replication(serial, (broker.member, *others))
+    confirms = tuple((row.stream, row.subscription, row.ack_number) for row in consumer_group.consumers if keyed)
+    ledger.begin_replication(serial, (broker.member, *others), confirms)
     ledger.eligible = segment.eligible
-    message = ReplicateCursors(partition.id, no, segment.server_epoch, serial, (cursor,))
-    for member in others:
-        broker.send(member, message)
+    if change is None:
+        message = ReplicateCursors(partition.id, no, segment.server_epoch, serial, (cursor,))
+        for member in others:
+            broker.send(member, message)
+    else:
+        _send_change(broker, partition, consumer_group, serial, cursor, change, others)
     broker.poll(broker.config.silence_us, TimerKind.PUMP, partition.id, no)
 
 
-def _keep(broker: BrokerState, partition: Partition, cursor: CursorState) -> None:
+def _send_change(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    serial: int,
+    cursor: CursorState,
+    change: LedgerChange,
+    members: Sequence[MemberId],
+) -> None:
+    """Send a change of the rows to members that have all before it, and all rows to the others.
+
+    Rule `full-first` (J1, J2): a new server first sends all rows to each member, and they replace what was there.
+    Without it:
+      1. A takes an acknowledgement of k:5, which reaches its own disk only. B takes the right over.
+      2. On B, the consumer fails on k:5, and B parks the key: k:5 to k:9 are set aside.
+      3. A comes back, and gets only what changes from now on. It takes the right.
+      4. A believes that k:5 is acknowledged and that k is not parked. It delivers k:10.
+    """
+    ledger = consumer_group.ledger
+    previous, ledger.version = ledger.version, ledger.version + 1
+    for member in members:
+        link = broker.links.get(member.broker)
+        session = link.session if link is not None and broker.is_linked(member) else 0
+        sent = change
+        if ledger.synced.get(member) != session or not session:
+            sent = LedgerChange(tuple(partition.ledger_rows.get(consumer_group.name, {}).items()), is_full=True)
+            ledger.synced[member] = session
+        broker.send(
+            member,
+            ReplicateLedger(partition.id, cursor.segment_no, cursor.server_epoch, serial, previous, cursor, sent),
+        )
+
+
+def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: int, server_epoch: int) -> int:
+    """Send a joining member all control records of a segment. Returns the serial that it confirms when it has them."""
+    serial = broker.new_serial()
+    plain: list[CursorState] = []
+    for cursor in partition.cursors.values():
+        if cursor.segment_no != no:
+            continue
+        rows = partition.ledger_rows.get(cursor.consumer_group)
+        consumer_group = partition.consumer_groups.get(cursor.consumer_group)
+        is_keyed = consumer_group is not None and consumer_group.keyed is not None and consumer_group.segment_no == no
+        if not rows and not is_keyed:
+            plain.append(cursor)
+            continue
+        version = 0
+        if consumer_group is not None and is_keyed:
+            version = consumer_group.ledger.version
+            link = broker.links.get(member.broker)
+            consumer_group.ledger.synced[member] = link.session if link is not None else 0
+        full = LedgerChange(tuple((rows or {}).items()), is_full=True)
+        message = ReplicateLedger(partition.id, no, server_epoch, serial, version - 1, cursor, full)
+        broker.send(member, message)
+    broker.send(member, ReplicateCursors(partition.id, no, server_epoch, serial, tuple(plain)))
+    return serial
+
+
+def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change: LedgerChange | None = None) -> None:
     """Write a control record, and drop the one of the same consumer group in an earlier segment."""
+    known = partition.cursors.get(cursor.consumer_group)
+    had_rows = cursor.consumer_group in partition.ledger_rows
     left = partition.keep_cursor(cursor)
-    broker.out.write(PutCursor(partition.id, cursor))
+    if partition.cursors.get(cursor.consumer_group) is not cursor:
+        change = None  # this disk has a later one
+    elif had_rows and change is None:
+        change = LedgerChange(is_full=True)
+    if change is None:
+        broker.out.write(PutCursor(partition.id, cursor))
+    else:
+        is_other = known is None or (known.segment_no, known.group_epoch) != (cursor.segment_no, cursor.group_epoch)
+        change = replace(change, is_full=change.is_full or is_other)
+        partition.keep_rows(cursor.consumer_group, change)
+        broker.out.write(PutLedger(partition.id, cursor, change))
     if left is not None:
         broker.out.write(DropCursor(partition.id, left.segment_no, left.consumer_group))
 
@@ -160,10 +241,52 @@ def on_replicate_cursors(
     if segment is not None and partition.chain is not None and message.server_epoch < segment.server_epoch:
         updates.tell_member(broker, partition, sender)  # another member serves the segment now
         return
-    for cursor in message.cursors:
-        _keep(broker, partition, _merge(partition.cursor_in(cursor.segment_no, cursor.consumer_group), cursor))
+    for sent in message.cursors:
+        cursor = replace(sent, server_epoch=message.server_epoch)  # the sender may have it from the server before
+        if replaces(partition.cursor_in(cursor.segment_no, cursor.consumer_group), cursor):
+            _keep(broker, partition, cursor)
     answer = CursorsReplicated(partition.id, message.segment_no, message.server_epoch, message.serial)
     broker.out.when_durable_send(sender, answer)
+
+
+def on_replicate_ledger(
+    broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateLedger
+) -> None:
+    """The server sent a change of a consumer group's rows: keep it, or ask for all rows if a change is missing.
+
+    Rule `one-write` (J1): all of a step is one message, and one write at each member. Without it:
+      1. A person parks a key: the passed bit of k:5 and its entry in the list of k are written one after the other.
+      2. The server dies between the two. Another member takes the right.
+      3. k:5 is passed, and in no list: it is never delivered.
+    """
+    segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
+    if segment is not None and message.server_epoch < segment.server_epoch:
+        updates.tell_member(broker, partition, sender)  # another member serves the segment now
+        return
+    cursor = replace(message.cursor, server_epoch=message.server_epoch)
+    group = cursor.consumer_group
+    if replaces(partition.cursor_in(cursor.segment_no, group), cursor):
+        known = partition.ledger_versions.get(group)
+        if not message.change.is_full and known != (message.server_epoch, message.previous):
+            broker.send(sender, LedgerWanted(partition.id, message.segment_no, message.server_epoch, group))
+            return
+        _keep(broker, partition, cursor, message.change)
+        version = (message.server_epoch, message.previous + 1)
+        partition.ledger_versions = put(partition.ledger_versions, group, version)
+    answer = CursorsReplicated(partition.id, message.segment_no, message.server_epoch, message.serial)
+    broker.out.when_durable_send(sender, answer)
+
+
+def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: LedgerWanted) -> None:
+    """A member lacks a change of the rows: send it all rows."""
+    consumer_group = partition.consumer_groups.get(message.consumer_group)
+    if (
+        consumer_group is not None
+        and consumer_group.phase is ConsumerGroupPhase.SERVING
+        and consumer_group.server_epoch == message.server_epoch
+        and consumer_group.ledger.synced.pop(sender, None) is not None
+    ):
+        replicate(broker, partition, consumer_group)
 
 
 # ---- deleted consumer groups -------------------------------------------------------------------------------
@@ -195,25 +318,29 @@ def forget_consumer_group(broker: BrokerState, partition: Partition, event: Forg
     cursor = partition.cursors.get(event.consumer_group)
     if cursor is not None and cursor.group_epoch <= event.epoch_max:
         partition.cursors = drop(partition.cursors, event.consumer_group)
+        partition.ledger_rows = drop(partition.ledger_rows, event.consumer_group)
+        partition.ledger_versions = drop(partition.ledger_versions, event.consumer_group)
         broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
 
 
-def _merge(known: CursorState | None, new: CursorState) -> CursorState:
-    """The newer of two control records; within one group epoch the higher index of each kind.
+def replaces(known: CursorState | None, new: CursorState) -> bool:
+    """Whether a control record of a server takes the place of the one on this disk, in the same segment.
 
-    Rule `reserved-back` (I9): an older control record lowers nothing. Without it:
-      1. The server delivers below a reservation of 200. An earlier control record, with 100, arrives here after that.
-      2. The server dies, and this member takes the right with a reservation of 100.
-      3. It delivers messages between 100 and 200 a second time, without a flag.
+    A record replaces the other one whole: nothing of the older one stays.
 
-    Rule `epochs-apart` (I8): control records of two group epochs are not merged. Without it:
+    Rule `older-server` (I9, I11): a record of an older server is refused, also after a restart of this member. So the
+    server epoch is on the disk. Without it:
+      1. B is the server. It delivers below a reservation of 200, which is on the disk of this member too.
+      2. This member starts again, and has heard of no server. A, the server before B, reaches it with a reservation
+         of 100. This member replaces the record.
+      3. B dies. This member takes the right, and delivers messages between 100 and 200 a second time, without a flag.
+
+    Rule `epochs-apart` (I8): a record of a later group epoch replaces one of an earlier group epoch, and is not merged
+    with it. Without it:
       1. A consumer group has acknowledged all below 1:50 in group epoch 1, and is rewound to 1:0.
       2. In group epoch 2 it acknowledges 1:4. This member merges the two records, and keeps 1:50 in group epoch 2.
       3. It becomes the server, and the messages from 1:5 to 1:49 are not given again.
     """
-    if known is None or known.group_epoch < new.group_epoch:
-        return new
-    if known.group_epoch > new.group_epoch:
-        return known
-    acked, reserved = max(known.acked, new.acked), max(known.reserved, new.reserved)
-    return CursorState(new.segment_no, new.consumer_group, new.group_epoch, acked, reserved)
+    if known is None:
+        return True
+    return (new.group_epoch, new.server_epoch) >= (known.group_epoch, known.server_epoch)

@@ -26,19 +26,6 @@ from . import cursors, delivery_attempts
 from .consumer_group import tell
 
 
-def pump(broker: BrokerState, partition: Partition, segment_no: int) -> None:
-    """The commit, the right or something else changed in a segment: deliver more of it if possible."""
-    for consumer_group in partition.consumer_groups.values():
-        if consumer_group.segment_no == segment_no:
-            pump_consumer_group(broker, partition, consumer_group)
-
-
-def pump_all(broker: BrokerState, partition: Partition) -> None:
-    """A consumer gave credit: deliver more to each consumer group of the partition if possible."""
-    for consumer_group in list(partition.consumer_groups.values()):
-        pump_consumer_group(broker, partition, consumer_group)
-
-
 def pump_consumer_group(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Read the next batches for the active consumer, if it has credit and this member has the serving right."""
     dispatcher = consumer_group.dispatcher
@@ -94,18 +81,27 @@ def tell_dropped(broker: BrokerState, partition: Partition, consumer_group: Cons
       2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
     """
     dispatcher = consumer_group.dispatcher
+    assert dispatcher.active is not None
+    tell_dropped_to(broker, partition, consumer_group, dispatcher.active, dispatcher.delivered, to_index)
+    dispatcher.pass_to(to_index)
+
+
+def tell_dropped_to(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    consumer: Consumer,
+    from_index: int,
+    to_index: int,
+) -> None:
+    """Tell one consumer that messages below `to_index` were dropped: from `from_index` on, or earlier ones too."""
     segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     assert segment is not None
     assert segment.base is not None, "retention drops nothing behind an UNSETTLED segment"
-    assert dispatcher.active is not None
     from_offset, position = consumer_group.ledger.dropped_from, consumer_group.ledger.dropped_position
     if not from_offset:
-        from_offset, position = (
-            make_offset(segment.no, dispatcher.delivered),
-            segment.base + dispatcher.delivered,
-        )
-    tell(broker, dispatcher.active, Dropped(from_offset, segment.no, to_index, segment.base + to_index - position))
-    dispatcher.pass_to(to_index)
+        from_offset, position = make_offset(segment.no, from_index), segment.base + from_index
+    tell(broker, consumer, Dropped(from_offset, segment.no, to_index, segment.base + to_index - position))
 
 
 def on_log_read(

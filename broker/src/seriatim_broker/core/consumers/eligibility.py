@@ -15,10 +15,10 @@ from ..state.partition import Partition
 from ..values.chain import add_eligible
 from ..values.events import WriteOutcome
 from ..values.kinds import WriteOwner
-from ..values.messages import CursorsReplicated, EligibleRequest, ReplicateCursors
+from ..values.messages import CursorsReplicated, EligibleRequest
 from ..values.segment import SegmentState
 from ..values.states import drop, put
-from . import progress
+from . import cursors, progress
 
 
 def on_eligible_request(broker: BrokerState, partition: Partition, sender: MemberId, message: EligibleRequest) -> None:
@@ -41,10 +41,7 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
     if not held.confirmed:
         right.seek(broker, partition, no)
         return
-    serial = broker.new_serial()
-    held.joining = put(held.joining, sender, serial)
-    cursors = tuple(cursor for cursor in partition.cursors.values() if cursor.segment_no == no)
-    broker.send(sender, ReplicateCursors(partition.id, no, segment.server_epoch, serial, cursors))
+    held.joining = put(held.joining, sender, cursors.send_all(broker, partition, sender, no, segment.server_epoch))
 
 
 def on_cursors_replicated(

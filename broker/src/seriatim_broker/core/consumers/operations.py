@@ -61,7 +61,7 @@ from ..values.messages import FORM_GROUP_OPERATIONS
 from ..values.positions import Place
 from ..values.segment import SegmentState
 from ..values.targets import named, place_of
-from . import crossing, cursors, delivery, delivery_attempts
+from . import crossing, cursors, delivery_attempts, pumping
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 OPERATIONS_MAX = 8
@@ -161,8 +161,7 @@ def take_up(
         for consumer in consumer_group.consumers:
             tell(broker, consumer, Paused(record.paused))
     if was_paused and not record.paused:
-        delivery.deliver_held_back(broker, partition, consumer_group)
-        delivery.pump_consumer_group(broker, partition, consumer_group)
+        pumping.pump_consumer_group(broker, partition, consumer_group)
 
 
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:

@@ -11,9 +11,9 @@ from ..peers import disks, right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
-from ..values.effects import AckConfirmed
+from ..values.effects import AckConfirmed, AcksConfirmed
 from ..values.kinds import TimerKind
-from . import crossing, delivery
+from . import crossing, pumping
 from .consumer_group import forget_if_unused, tell
 
 
@@ -22,12 +22,12 @@ def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.segment_no == segment_no and consumer_group.phase is ConsumerGroupPhase.SERVING:
             _chase_replications(broker, partition, consumer_group)
-            _go_on(broker, partition, consumer_group)
+            go_on(broker, partition, consumer_group)
 
 
-def _go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    delivery.deliver_held_back(broker, partition, consumer_group)
-    delivery.pump_consumer_group(broker, partition, consumer_group)
+def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Deliver what was held back, read more, and cross, as far as each is possible now."""
+    pumping.pump_consumer_group(broker, partition, consumer_group)
     crossing.cross_if_done(broker, partition, consumer_group)
 
 
@@ -84,10 +84,26 @@ def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: M
 def finish_replication(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, serial: int) -> None:
     """If all members have the control record, it counts from now on: tell the consumer, and continue."""
     ledger, active = consumer_group.ledger, consumer_group.dispatcher.active
+    confirms = ledger.replications[serial].confirms
     is_safer = ledger.finish_replication(serial)
     if is_safer is None:
         return
     if is_safer and active is not None:
         tell(broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
-    _go_on(broker, partition, consumer_group)
+    _confirm_requests(broker, consumer_group, confirms)
+    go_on(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)
+
+
+def _confirm_requests(
+    broker: BrokerState, consumer_group: ConsumerGroup, confirms: tuple[tuple[int, int, int], ...]
+) -> None:
+    """Tell consumers which of their requests with acknowledgements are durable on every eligible member.
+
+    Rule `ack-copies` counts for single messages too.
+    """
+    for stream, subscription, number in confirms:
+        for consumer in consumer_group.consumers:
+            if (consumer.stream, consumer.subscription) == (stream, subscription) and number > consumer.ack_confirmed:
+                consumer.ack_confirmed = number
+                tell(broker, consumer, AcksConfirmed(number))

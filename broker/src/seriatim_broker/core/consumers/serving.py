@@ -12,15 +12,17 @@ from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.publications import STAGE_TOPIC
 
-from ..peers import right
+from ..peers import right, versions
+from ..state import keyed_rows
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.chain import Chain
 from ..values.effects import Revoked, SubscriptionRefused
 from ..values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition
+from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
-from ..values.messages import PassRequest
+from ..values.messages import FORM_KEY_ORDERED, PassRequest
 from ..values.positions import first_kept
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
@@ -71,6 +73,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         )
         _refuse(broker, partition, consumer_group, refusal)
         return
+    subscribing.refuse_other_modes(broker, partition, consumer_group, record.mode)
     if operations.is_unsettled(broker, partition, consumer_group, record, revision):
         questions.answer(broker, partition, consumer_group)
         return
@@ -165,7 +168,14 @@ def _create_cursor(
     # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it:
     #   1. The segment leaves the record after it was read here.
     #   2. The new cursor names a segment that does not exist.
-    begun = CursorRecord(segment.no, epoch, index, chain.topic)
+    mode = consumer_group.consumers[0].mode if consumer_group.consumers else ConsumerMode.EXCLUSIVE
+    if mode is not ConsumerMode.EXCLUSIVE and not versions.all_read(broker, FORM_KEY_ORDERED):
+        refusal = errors.PreconditionError(
+            "a broker of an older version serves exclusive consumer groups only: upgrade all brokers first"
+        )
+        _refuse(broker, partition, consumer_group, refusal)
+        return
+    begun = CursorRecord(segment.no, epoch, index, chain.topic, mode=mode)
     crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision)
 
 
@@ -270,20 +280,19 @@ def _begin(
         partition, consumer_group.name, segment.no, record.group_epoch
     ):
         ledger.distrust(partition.logs[segment.no].tail)
-    delivery_attempts.take_up(partition, consumer_group)
+    if not record.mode.is_keyed:
+        delivery_attempts.take_up(partition, consumer_group)
     consumer_group.server_epoch = segment.server_epoch
     consumer_group.phase = ConsumerGroupPhase.SERVING
     consumer_group.drop_deliveries()
-    first = next(
-        (consumer for consumer in consumer_group.consumers if consumer.was_active), consumer_group.consumers[0]
-    )
-    subscribing.activate(broker, partition, consumer_group, first)
-    for consumer in consumer_group.consumers:
-        if consumer is not first:
-            subscribing.stand_by(broker, consumer_group, consumer)
+    if record.mode.is_keyed:
+        rows = partition.ledger_rows.get(consumer_group.name, {}) if known is not None else {}
+        consumer_group.keyed = keyed_rows.dispatcher_of(segment.no, ledger.acked, tuple(rows.items()), broker.now)
+        ledger.acked = consumer_group.keyed.window.floor
+    subscribing.begin(broker, partition, consumer_group)
     # send what this disk has of the server before to every eligible member
     cursors.replicate(broker, partition, consumer_group)
-    crossing.cross_if_done(broker, partition, consumer_group)
+    progress.go_on(broker, partition, consumer_group)
 
 
 def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassConsumerGroup) -> None:

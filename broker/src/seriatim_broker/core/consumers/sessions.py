@@ -15,6 +15,7 @@ from seriatim_api import errors
 
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.effects import Revoked
 from ..values.kinds import TimerKind
@@ -27,37 +28,42 @@ heartbeats that came meanwhile."""
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
-    """Check whether the active consumer is silent, as long as a standby is there."""
+    """Check whether a consumer that is given messages is silent, as long as there is another one."""
     consumer_group = partition.consumer_groups.get(group)
     if (
         consumer_group is None
         or consumer_group.phase is not ConsumerGroupPhase.SERVING
-        or consumer_group.dispatcher.active is None
         or len(consumer_group.consumers) < 2
     ):
         return
-    broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, group)
-    others = [consumer for consumer in consumer_group.consumers if consumer is not consumer_group.dispatcher.active]
-    if not broker.streams.is_silent(consumer_group.dispatcher.active.stream, broker.now.mono_us) or all(
-        broker.streams.is_silent(consumer.stream, broker.now.mono_us) for consumer in others
-    ):
-        consumer_group.dispatcher.silent_rounds = 0
+    active = consumer_group.dispatcher.active
+    checked = list(consumer_group.consumers) if consumer_group.keyed is not None else [active] if active else []
+    if not checked:
         return
-    consumer_group.dispatcher.silent_rounds += 1
-    if consumer_group.dispatcher.silent_rounds >= ROUNDS:
-        _give_way(broker, partition, consumer_group)
+    broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, group)
+    silent = {
+        consumer
+        for consumer in consumer_group.consumers
+        if broker.streams.is_silent(consumer.stream, broker.now.mono_us)
+    }
+    is_any_heard = len(silent) < len(consumer_group.consumers)
+    for consumer in checked:
+        if consumer not in silent or not is_any_heard:
+            consumer.silent_rounds = 0
+            continue
+        consumer.silent_rounds += 1
+        if consumer.silent_rounds >= ROUNDS:
+            _give_way(broker, partition, consumer_group, consumer)
 
 
-def _give_way(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    silent = consumer_group.dispatcher.active
-    assert silent is not None
+def _give_way(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, silent: Consumer) -> None:
     broker.out.note("silent consumer", partition.id, group=consumer_group.name, consumer=silent.name)
     tell(
         broker,
         silent,
         Revoked(
             errors.NotServingError(
-                f"{silent.name} sent no heartbeat for twice its session, so another consumer of the group is active now"
+                f"{silent.name} sent no heartbeat for twice its session, so other consumers of the group go on"
             )
         ),
     )

@@ -5,8 +5,18 @@ from __future__ import annotations
 from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
 from ..values.effects import Deliver, Pong
-from ..values.events import ConsumerAck, ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, ConsumerPing
-from . import cursors, delivery, subscribing
+from ..values.events import (
+    ConsumerAck,
+    ConsumerAcks,
+    ConsumerCredit,
+    ConsumerExtend,
+    ConsumerGone,
+    ConsumerJoin,
+    ConsumerLeave,
+    ConsumerNack,
+    ConsumerPing,
+)
+from . import cursors, handling, pumping, subscribing
 
 
 def on_join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
@@ -35,6 +45,27 @@ def on_ack(broker: BrokerState, partitions: Partitions, event: ConsumerAck) -> N
         cursors.on_ack(broker, partition, event)
 
 
+def on_acks(broker: BrokerState, partitions: Partitions, event: ConsumerAcks) -> None:
+    """A consumer is done with single messages."""
+    partition = _subscribed(broker, partitions, event.stream, event.subscription)
+    if partition is not None:
+        handling.on_acks(broker, partition, event)
+
+
+def on_nack(broker: BrokerState, partitions: Partitions, event: ConsumerNack) -> None:
+    """A consumer failed on a message."""
+    partition = _subscribed(broker, partitions, event.stream, event.subscription)
+    if partition is not None:
+        handling.on_nack(broker, partition, event)
+
+
+def on_extend(broker: BrokerState, partitions: Partitions, event: ConsumerExtend) -> None:
+    """A consumer needs more time."""
+    partition = _subscribed(broker, partitions, event.stream, event.subscription)
+    if partition is not None:
+        handling.on_extend(broker, partition, event)
+
+
 def _subscribed(broker: BrokerState, partitions: Partitions, stream: int, subscription: int) -> Partition | None:
     """The partition of a subscription, if this broker knows it."""
     partition = broker.streams.subscriptions.get(stream, {}).get(subscription)
@@ -50,7 +81,7 @@ def on_credit(broker: BrokerState, partitions: Partitions, event: ConsumerCredit
         for partition in dict.fromkeys(streams.subscriptions.get(event.stream, {}).values()):
             known = partitions.get(partition)
             if known is not None:
-                delivery.pump_all(broker, known)
+                pumping.pump_all(broker, known)
 
 
 def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) -> None:

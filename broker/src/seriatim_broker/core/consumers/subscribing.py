@@ -10,11 +10,12 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.chain import Chain
-from ..values.effects import Gap, Joined, Revoked
+from ..values.effects import Gap, Joined, Revoked, SubscriptionRefused
 from ..values.events import ConsumerJoin
+from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
 from ..values.segment import SegmentState
-from . import cursors, delivery, delivery_attempts
+from . import cursors, delivery, delivery_attempts, granting, handling
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 LOOKED_BACK_MAX = 100
@@ -48,7 +49,14 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         consumer_group.look_again()
         read_cursor(broker, partition, consumer_group)
         return
-    if consumer_group.dispatcher.active is None:
+    if consumer_group.cursor is not None:
+        refuse_other_modes(broker, partition, consumer_group, consumer_group.cursor.mode)
+        if consumer not in consumer_group.consumers:
+            return
+    if consumer_group.keyed is not None:
+        _welcome(broker, partition, consumer_group, consumer)
+        granting.go_on(broker, partition, consumer_group)
+    elif consumer_group.dispatcher.active is None:
         activate(broker, partition, consumer_group, consumer)
     else:
         stand_by(broker, consumer_group, consumer)
@@ -71,6 +79,47 @@ def is_served(broker: BrokerState, partition: Partition, consumer_group: Consume
     )
 
 
+def refuse_other_modes(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, mode: ConsumerMode
+) -> None:
+    """Refuse consumers that ask for another mode than the one in which the consumer group was made."""
+    for consumer in [consumer for consumer in consumer_group.consumers if consumer.mode is not mode]:
+        error = errors.UnsupportedModeError(
+            f"group {consumer_group.name} is {mode.name.lower()}, and the consumer asks for "
+            f"{consumer.mode.name.lower()}: ask for the group's mode, or use another group"
+        )
+        tell(broker, consumer, SubscriptionRefused(error, 0, ""))
+        consumer_group.consumers.remove(consumer)
+
+
+def begin(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """This member has begun to serve: tell each consumer whether messages are given to it."""
+    if consumer_group.keyed is not None:
+        for consumer in consumer_group.consumers:
+            _welcome(broker, partition, consumer_group, consumer)
+        return
+    first = next(
+        (consumer for consumer in consumer_group.consumers if consumer.was_active), consumer_group.consumers[0]
+    )
+    activate(broker, partition, consumer_group, first)
+    for consumer in consumer_group.consumers:
+        if consumer is not first:
+            stand_by(broker, consumer_group, consumer)
+
+
+def _welcome(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
+    """A consumer joins others to which messages are granted key by key."""
+    handling.join(broker, consumer_group, consumer)
+    for no in lost_before(partition.chain, consumer_group):
+        tell(broker, consumer, Gap(no, 0, "declared lost"))
+    start = partition.logs[consumer_group.segment_no].start
+    if consumer_group.ledger.dropped_from and start <= consumer_group.ledger.acked:
+        acked = consumer_group.ledger.acked
+        delivery.tell_dropped_to(broker, partition, consumer_group, consumer, acked, acked)
+    if len(consumer_group.consumers) > 1:
+        broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
+
+
 def activate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
     """Give a consumer the exclusive grant, from the first message that is not acknowledged."""
     dispatcher = consumer_group.dispatcher
@@ -91,13 +140,13 @@ def activate(broker: BrokerState, partition: Partition, consumer_group: Consumer
 def tell_new_gaps(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, known: Chain | None
 ) -> None:
-    """A new chain record says that segments before the cursor are lost: tell the active consumer of each new gap."""
-    if consumer_group.dispatcher.active is None:
-        return
-    told = lost_before(known, consumer_group)
-    for no in lost_before(partition.chain, consumer_group):
-        if no not in told:
-            tell(broker, consumer_group.dispatcher.active, Gap(no, 0, "declared lost"))
+    """A new chain record says that segments before the cursor are lost: tell those who get messages of each new gap."""
+    active = consumer_group.dispatcher.active
+    consumers = consumer_group.consumers if consumer_group.keyed is not None else [active] if active else []
+    told = lost_before(known, consumer_group) if consumers else []
+    for no in lost_before(partition.chain, consumer_group) if consumers else ():
+        for consumer in consumers if no not in told else ():
+            tell(broker, consumer, Gap(no, 0, "declared lost"))
 
 
 def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
@@ -156,6 +205,7 @@ def leave(broker: BrokerState, partition: Partition, stream: int, subscription: 
         if not gone:
             continue
         consumer_group.consumers = [consumer for consumer in consumer_group.consumers if consumer not in gone]
+        handling.leave(broker, partition, consumer_group, gone)
         if consumer_group.dispatcher.active in gone:
             if consumer_group.ledger.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
                 cursors.replicate(broker, partition, consumer_group)

@@ -16,6 +16,8 @@ from ..consumers import (
     cursors,
     delivery,
     eligibility,
+    granting,
+    handling,
     operations,
     progress,
     questions,
@@ -41,10 +43,13 @@ from ..values.events import (
     ChainWritten,
     CompareChains,
     ConsumerAck,
+    ConsumerAcks,
     ConsumerCredit,
+    ConsumerExtend,
     ConsumerGone,
     ConsumerJoin,
     ConsumerLeave,
+    ConsumerNack,
     ConsumerPing,
     CoordinatorRebuilt,
     CreatePartition,
@@ -59,6 +64,7 @@ from ..values.events import (
     ForgetConsumerGroup,
     FoundDamage,
     Heal,
+    KeysRead,
     LinkDown,
     LinkUp,
     ListCursors,
@@ -74,6 +80,7 @@ from ..values.events import (
     Release,
     ResolveConsumer,
     ResolveProducer,
+    RowsRead,
     StagedFetched,
     SurveyPartition,
     SwitchAwayFrom,
@@ -96,6 +103,7 @@ from ..values.messages import (
     FenceRequest,
     HealRequest,
     KeepProducer,
+    LedgerWanted,
     MoveRequest,
     PassRequest,
     PrepareAnswer,
@@ -106,6 +114,7 @@ from ..values.messages import (
     Replicate,
     ReplicateAck,
     ReplicateCursors,
+    ReplicateLedger,
     ReplicateRefused,
     ReplicateStaged,
     StoreTail,
@@ -239,6 +248,30 @@ def _log_read(broker: BrokerState, known: Partitions, event: LogRead) -> None:
         copying.on_log_read(broker, partition, no, who, from_index, event.batches, kind)
 
 
+def _keys_read(broker: BrokerState, known: Partitions, event: KeysRead) -> None:
+    """Give the keys of messages to the consumer group that asked for them."""
+    _, partition_id, no, who, _ = broker.reads.pop(event.serial)
+    partition = known.get(partition_id)
+    if partition is None:
+        return
+    if event.is_damaged:
+        repair.begin(broker, partition, no)
+    assert isinstance(who, str)
+    granting.on_keys_read(broker, partition, who, event)
+
+
+def _rows_read(broker: BrokerState, known: Partitions, event: RowsRead) -> None:
+    """Give messages to the consumer group that granted them."""
+    _, partition_id, no, who, _ = broker.reads.pop(event.serial)
+    partition = known.get(partition_id)
+    if partition is None:
+        return
+    if event.is_damaged:
+        repair.begin(broker, partition, no)
+    assert isinstance(who, str)
+    granting.on_rows_read(broker, partition, who, event)
+
+
 def _list_logs(broker: BrokerState, known: Partitions, event: ListLogs) -> None:
     after = (event.after_partition, event.after_segment)
     logs = sorted(
@@ -255,6 +288,8 @@ EVENTS: dict[type, Handler] = {
     LinkUp: links.on_up,
     LinkDown: links.on_down,
     LogRead: _log_read,
+    KeysRead: _keys_read,
+    RowsRead: _rows_read,
     DiskRoom: _disk_room,
     # the coordinator
     ChainRead: _at(record.on_chain_read),
@@ -279,6 +314,9 @@ EVENTS: dict[type, Handler] = {
     ConsumerJoin: _at(streams.on_join),
     ConsumerLeave: _leave,
     ConsumerAck: streams.on_ack,
+    ConsumerAcks: streams.on_acks,
+    ConsumerNack: streams.on_nack,
+    ConsumerExtend: streams.on_extend,
     ConsumerCredit: streams.on_credit,
     ConsumerPing: streams.on_ping,
     ConsumerGone: _gone,
@@ -334,6 +372,8 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     TableAnswer: _table_answer,
     ReplicateCursors: cursors.on_replicate_cursors,
     CursorsReplicated: _cursors_replicated,
+    ReplicateLedger: cursors.on_replicate_ledger,
+    LedgerWanted: cursors.on_ledger_wanted,
     EligibleRequest: eligibility.on_eligible_request,
     TakeOver: _take_over,
     HealRequest: orders.on_heal_request,
@@ -369,6 +409,7 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.REPLICATION: cursors.on_replication_due,
     TimerKind.CURSOR: serving.on_cursor_timer,
     TimerKind.SESSION: sessions.on_due,
+    TimerKind.KEYS: handling.on_due,
     TimerKind.OPERATIONS: operations.on_due,
     TimerKind.QUESTIONS: lambda broker, partition, _: questions.on_due(broker, partition),
 }

@@ -20,6 +20,7 @@ from ..values.events import (
 from ..values.positions import Place
 from ..values.states import State, nothing
 from .dispatcher import Consumer, Dispatcher
+from .keyed import KeyedDispatcher
 from .ledger import Ledger
 
 
@@ -65,6 +66,7 @@ class ConsumerGroup(State):
         "cursor_revision",
         "dispatcher",
         "group_epoch",
+        "keyed",
         "ledger",
         "name",
         "operations",
@@ -90,6 +92,7 @@ class ConsumerGroup(State):
         self.cursor_revision = 0
         self.ledger = Ledger()
         self.dispatcher = Dispatcher()
+        self.keyed: KeyedDispatcher | None = None  # while it is served here, if order is by key
         self.passes_alone = False  # the consumer group leaves a segment without messages, even without consumers
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
         self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
@@ -119,6 +122,9 @@ class ConsumerGroup(State):
         """Stop delivering: drop the batches that were read, and ignore confirmations of earlier control records."""
         self.dispatcher.stop()
         self.ledger.replications = {}
+        self.keyed = None
+        for consumer in self.consumers:
+            consumer.in_flight = consumer.rows = 0
 
 
 class RangeWait(NamedTuple):

@@ -10,15 +10,51 @@ from ..values.states import State
 
 
 class Consumer(State):
-    """A subscription of a consumer of this consumer group."""
+    """A subscription of a consumer of this consumer group. `in_flight` and what is like it count only if order is by key.
 
-    __slots__ = ("name", "stream", "subscription", "was_active")
+    Attributes:
+        name: The consumer's name.
+        stream: Its stream.
+        subscription: Its number on the stream.
+        was_active: It was active before this server served the consumer group.
+        mode: The mode that it asks for.
+        in_flight_max: At most so many messages are granted to it and not acknowledged.
+        run_max: At most so many messages are in one of its grants; 0: no limit of its own.
+        in_flight: How many messages are granted to it and not acknowledged.
+        rows: The serial of the read of messages for it; 0: none is under way.
+        ack_number: The number of its last request with acknowledgements.
+        ack_confirmed: The highest number that was confirmed to it.
+        silent_rounds: How often in a row it was found silent.
+    """
+
+    __slots__ = (
+        "ack_confirmed",
+        "ack_number",
+        "in_flight",
+        "in_flight_max",
+        "mode",
+        "name",
+        "rows",
+        "run_max",
+        "silent_rounds",
+        "stream",
+        "subscription",
+        "was_active",
+    )
 
     def __init__(self, join: ConsumerJoin) -> None:
         self.name = join.consumer
         self.stream = join.stream
         self.subscription = join.subscription
         self.was_active = join.was_active
+        self.mode = join.mode
+        self.in_flight_max = join.in_flight_max
+        self.run_max = join.run_max
+        self.in_flight = 0
+        self.rows = 0
+        self.ack_number = 0
+        self.ack_confirmed = 0
+        self.silent_rounds = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +73,7 @@ class Given(State):
 class Dispatcher(State):
     """What the active consumer was given under its token, and what was read for it."""
 
-    __slots__ = ("active", "delivered", "given", "held_back", "reading", "silent_rounds", "token")
+    __slots__ = ("active", "delivered", "given", "held_back", "reading", "token")
 
     def __init__(self) -> None:
         self.active: Consumer | None = None
@@ -46,12 +82,11 @@ class Dispatcher(State):
         self.given: Given | None = None  # set when this broker serves
         self.reading = 0  # serial of the read under way
         self.held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
-        self.silent_rounds = 0  # how often in a row the active consumer was found silent
 
     def grant(self, consumer: Consumer, token: int, begin_index: int) -> None:
         """Give a consumer everything from `begin_index` on, under a new token."""
         self.active = consumer
-        self.silent_rounds = 0
+        consumer.silent_rounds = 0
         self.token = token
         self.delivered = begin_index
         self.drop_read()

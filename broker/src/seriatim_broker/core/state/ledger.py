@@ -22,6 +22,7 @@ class CursorReplication(State):
     acked: int
     reserved: int
     waiting: dict[MemberId, None]  # members that have not confirmed, among them this one
+    confirms: tuple[tuple[int, int, int], ...] = ()  # (stream, subscription, number) of requests that it has
 
 
 class Ledger(State):
@@ -43,6 +44,8 @@ class Ledger(State):
         "reserved",
         "safe_acked",
         "safe_reserved",
+        "synced",
+        "version",
     )
 
     def __init__(self) -> None:
@@ -57,6 +60,8 @@ class Ledger(State):
         self.dirty = False  # a change is not in any control record yet
         self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
         self.replications: dict[int, CursorReplication] = {}  # by serial
+        self.version = 0  # of the rows, counted by this server
+        self.synced: dict[MemberId, int] = {}  # members that were sent all rows, and the session in which they were
 
     def begin(self, known: CursorState | None, record: CursorRecord) -> None:
         """Begin at the control record of this disk, or without one where the cursor's record says.
@@ -72,6 +77,7 @@ class Ledger(State):
         self.safe_acked = self.safe_reserved = record.start_index
         self.found_acked = self.acked
         self.repeated_below = 0 if known is None else known.reserved
+        self.synced = {}
         self.take_up_dropped(record)
 
     def take_up_dropped(self, record: CursorRecord) -> None:
@@ -98,10 +104,12 @@ class Ledger(State):
         self.dropped_from = 0  # the consumer was told of the drop before it got this message
         return True
 
-    def begin_replication(self, serial: int, members: Iterable[MemberId]) -> None:
+    def begin_replication(
+        self, serial: int, members: Iterable[MemberId], confirms: tuple[tuple[int, int, int], ...] = ()
+    ) -> None:
         """A control record is on its way to these members. It has everything until now."""
         self.dirty = False
-        self.replications[serial] = CursorReplication(self.acked, self.reserved, dict.fromkeys(members))
+        self.replications[serial] = CursorReplication(self.acked, self.reserved, dict.fromkeys(members), confirms)
 
     @property
     def waited_for(self) -> set[MemberId]:

@@ -16,7 +16,7 @@ from ..values.chain import Chain
 from ..values.effects import ReadChain, RouteInfo, WriteChain
 from ..values.events import SurveyPartition, WriteOutcome
 from ..values.kinds import WriteOwner
-from ..values.log import CursorState, Preparation, RecoveredPartition, TailCopy
+from ..values.log import CursorState, LedgerChange, Preparation, RecoveredPartition, TailCopy
 from ..values.producers import NO_TABLE, IdleBlock
 from ..values.segment import Segment
 from ..values.states import NOTHING, State, drop, put
@@ -84,6 +84,8 @@ class Partition(State):
         "given",
         "id",
         "kept",
+        "ledger_rows",
+        "ledger_versions",
         "logs",
         "offer",
         "preparations",
@@ -124,6 +126,10 @@ class Partition(State):
         self.preparations: Mapping[tuple[int, bytes], Preparation] = NOTHING  # of undecided switch attempts
         self.tail_copies: Mapping[int, tuple[TailCopy, ...]] = NOTHING  # by segment; copies that touch are joined
         self.cursors: Mapping[str, CursorState] = NOTHING  # each consumer group's newest place in its newest epoch
+        # the rows beside each of these control records, by name; none of an exclusive consumer group
+        self.ledger_rows: Mapping[str, dict[bytes, bytes]] = NOTHING
+        # the server epoch and the version of the rows that a server sent last, by consumer group
+        self.ledger_versions: Mapping[str, tuple[int, int]] = NOTHING
         self.kept: Chain | None = None  # the record as it is on the disk
         self.read_floor: Floor | None = None  # while the chain is read: the newest record known or told at the begin
         self.read_epoch: int | None = None  # of the first record that this member run read in the coordinator
@@ -172,6 +178,9 @@ class Partition(State):
             self.tail_copies = put(self.tail_copies, tail.segment_no, (*row, tail))
         for cursor in found.cursors:
             self.keep_cursor(cursor)
+        for ledger_row in found.ledger_rows:
+            if self.cursor_in(ledger_row.segment_no, ledger_row.consumer_group) is not None:
+                self.keep_rows(ledger_row.consumer_group, LedgerChange(((ledger_row.name, ledger_row.value),)))
         self.kept = found.chain
 
     # ---- what can be said of it ----
@@ -239,8 +248,18 @@ class Partition(State):
         left = known if known is not None and known.segment_no != cursor.segment_no else None
         if left is not None and (left.group_epoch, left.segment_no) > (cursor.group_epoch, cursor.segment_no):
             return None
+        if known is None or (known.segment_no, known.group_epoch) != (cursor.segment_no, cursor.group_epoch):
+            self.ledger_rows = drop(self.ledger_rows, cursor.consumer_group)  # they were beside the record before
         self.cursors = put(self.cursors, cursor.consumer_group, cursor)
         return left
+
+    def keep_rows(self, group: str, change: LedgerChange) -> None:
+        """Take up a change of the rows beside a consumer group's control record."""
+        rows = {} if change.is_full else self.ledger_rows.get(group, {})
+        rows.update(change.puts)
+        for name in change.deletes:
+            rows.pop(name, None)
+        self.ledger_rows = put(self.ledger_rows, group, rows) if rows else drop(self.ledger_rows, group)
 
     def cursor_in(self, segment_no: int, group: str) -> CursorState | None:
         """The consumer group's control record in that segment, if this disk has one."""

@@ -102,6 +102,12 @@ class BrokerConfig:
         min_copies: The fewest members on which a segment is opened.
         reservation_messages: How many messages one reservation of a consumer group covers.
         deliver_bytes: Bytes that are read for one delivery.
+        grant_poll_us: How often grants are checked for deadlines that have passed.
+        live_messages_max: How many messages of a consumer group, in which order is by key, wait in memory on one
+            partition.
+        window_indexes_max: How far such a consumer group reads ahead of the first message that is not passed.
+        aside_messages_max: How many offsets the lists of its keys have together.
+        aside_keys_max: How many of its keys have lists.
         copy_bytes: Bytes of one answer to a member that copies.
         ack_replication_us: The longest delay before acknowledgements are made durable on the other eligible members.
         append_time_ahead_ms_max: How far the append time of a partition may be ahead of the wall clock of the member
@@ -173,6 +179,11 @@ class BrokerConfig:
     min_copies: int = 2
     reservation_messages: int = 10_000
     deliver_bytes: int = 2048 * 1024
+    grant_poll_us: int = 250_000
+    live_messages_max: int = 100_000
+    window_indexes_max: int = 1_000_000
+    aside_messages_max: int = 1_000_000
+    aside_keys_max: int = 100_000
     copy_bytes: int = 1024 * 1024
     ack_replication_us: int = 20_000
     append_time_ahead_ms_max: int = 7_200_000

@@ -21,6 +21,7 @@ class TimerKind(enum.StrEnum):
     FENCED = "fenced"
     FOLLOW = "follow"
     HEARTBEAT = "heartbeat"
+    KEYS = "keys"
     OPERATIONS = "operations"
     PREPARED = "prepared"
     PROBE = "probe"
@@ -55,6 +56,7 @@ class ReadKind(enum.StrEnum):
     """What a read of the disk is for."""
 
     GROUP = "group"
+    KEYS = "keys"
     RANGE = "range"
     REPAIR = "repair"
     COPY = "copy"

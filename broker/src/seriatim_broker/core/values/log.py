@@ -373,6 +373,6 @@ class RecoveredPartition:
     preparations: tuple[Preparation, ...] = ()
     tail_copies: tuple[TailCopy, ...] = ()
     cursors: tuple[CursorState, ...] = field(default=())
-    ledger_rows: tuple[LedgerRow, ...] = ()
     blocks: tuple[bytes, ...] = ()
     chain: Chain | None = None
+    ledger_rows: tuple[LedgerRow, ...] = ()

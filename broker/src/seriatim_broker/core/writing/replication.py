@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from ..consumers import delivery
+from ..consumers import pumping
 from ..peers import updates
 from ..state.broker import BrokerState
 from ..state.outbox import LogDurable
@@ -58,7 +58,7 @@ def _move_commit(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
     if partition.carryings and (moved or log.flushed > was_flushed):
         carrying.on_commit(broker, partition)
     if moved:
-        delivery.pump(broker, partition, log.no)
+        pumping.pump(broker, partition, log.no)
         if partition.quiescence is not None:
             quiescence.report_quiet(broker, partition, log)
     if log.told_flushed < log.flushed:

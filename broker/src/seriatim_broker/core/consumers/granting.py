@@ -1,0 +1,328 @@
+"""Granting: messages of a consumer group in which order is by key go to its consumers, key by key.
+
+The server reads the keys of the cursor segment ahead, without the values. It grants the first messages of a ready key,
+a *run*, to a consumer that has room, and then reads the values of what it granted. Like all deliveries, this happens
+only below the commit, only below a durable reservation, and only while the server has the serving right.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seriatim_api.ids import INDEX_MAX, make_offset, split_offset
+
+from ..copies import producer_tables
+from ..peers import right
+from ..state.broker import BrokerState
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.dispatcher import Consumer
+from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Key, KeyedDispatcher, Run
+from ..state.partition import Partition
+from ..values.effects import Granted, Note, ReadKeys, ReadRows
+from ..values.events import KeysRead, RowsRead
+from ..values.keyed import ConsumerMode, GrantedRun, KeyColumn, name_of_key, name_of_offset
+from ..values.kinds import ReadKind, TimerKind
+from ..values.producers import ProducerTable
+from . import cursors, delivery
+from .consumer_group import tell
+
+TOKEN_COUNTER_BITS: Final = 40
+"""The low bits of a token are a counter of the member run, and the bits above are the term. At 100,000 grants a second,
+the counter lasts for 127 days of one member run. The term has 24 bits."""
+
+FRAME_MESSAGES_MAX: Final = 1_024
+"""At most so many messages are read for one consumer at once."""
+
+
+def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Something has changed: read more keys, and grant what is ready to consumers that have room."""
+    keyed = consumer_group.keyed
+    log = partition.logs.get(consumer_group.segment_no)
+    if keyed is None or log is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+        return
+    if keyed.window.floor < log.start and log.readable_below:
+        _drop_below(broker, partition, consumer_group, keyed, log.start)
+    keyed.wake_delayed(broker.now.mono_us)
+    _grant(broker, partition, consumer_group, keyed)
+    _read(broker, partition, consumer_group, keyed)
+    _wake_later(broker, partition, consumer_group, keyed)
+
+
+def _wake_later(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> None:
+    if keyed.delayed:
+        after_us = max(keyed.delayed[0][0] - broker.now.mono_us, 0)
+        broker.poll(after_us, TimerKind.KEYS, partition.id, consumer_group.name)
+    elif keyed.doing:
+        broker.poll(broker.config.grant_poll_us, TimerKind.KEYS, partition.id, consumer_group.name)
+
+
+def _drop_below(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, start: int
+) -> None:
+    """Retention dropped messages that are not passed: tell each consumer, and forget them."""
+    floor = keyed.window.floor
+    for consumer in consumer_group.consumers:
+        delivery.tell_dropped_to(broker, partition, consumer_group, consumer, floor, start)
+    keyed.drop_below(start)
+    keyed.read_index = max(keyed.read_index, start)
+    consumer_group.ledger.acknowledge(keyed.window.floor)
+    cursors.replicate_soon(broker, partition, consumer_group)
+
+
+# ---- reading keys ---------------------------------------------------------------------------------------
+
+
+def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+    """Read more keys, if there is room for them and few are ready."""
+    log = partition.logs[consumer_group.segment_no]
+    config = broker.config
+    if keyed.reading or keyed.read_index >= log.readable_below or not consumer_group.consumers:
+        return
+    if len(keyed.ready) > FRAME_MESSAGES_MAX * len(consumer_group.consumers):
+        return  # enough is ready for each of them
+    if not _has_room(broker, partition, consumer_group, keyed):
+        return
+    if not right.may_deliver(broker, partition, consumer_group.segment_no):
+        right.seek(broker, partition, consumer_group.segment_no)
+        return
+    keyed.reading = broker.new_serial()
+    broker.reads[keyed.reading] = (
+        ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, keyed.read_index,
+    )  # fmt: skip
+    broker.out.emit(
+        ReadKeys(
+            keyed.reading,
+            partition.id,
+            consumer_group.segment_no,
+            keyed.read_index,
+            log.readable_below,
+            config.deliver_bytes,
+        )
+    )
+
+
+def _has_room(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> bool:
+    """Whether more messages may wait. If only delayed keys are in the way, their messages are set aside.
+
+    Rule `holds-the-window` (I13): a delayed key does not stop the others. Without it:
+      1. A consumer fails on the first message of key k. The policy tries again for ever.
+      2. The window and the memory for live messages are full: all others wait for k.
+    """
+    config = broker.config
+    is_room = keyed.live_count < config.live_messages_max
+    if is_room and keyed.read_index - keyed.window.floor < config.window_indexes_max:
+        return True
+    is_room = keyed.make_room(config.live_messages_max, config.aside_messages_max, config.aside_keys_max)
+    if keyed.window.floor > consumer_group.ledger.acked:
+        consumer_group.ledger.acknowledge(keyed.window.floor)
+    if keyed.changed:
+        cursors.replicate_soon(broker, partition, consumer_group)
+    if keyed.is_full and not keyed.is_full_noted:
+        keyed.is_full_noted = True
+        offset = keyed.oldest_aside
+        broker.out.emit(
+            Note("lists_full", partition.id, (("group", consumer_group.name), ("oldest", offset)))
+        )
+    return is_room and keyed.read_index - keyed.window.floor < config.window_indexes_max
+
+
+def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: KeysRead) -> None:
+    """The keys were read: the messages wait behind those of the same key."""
+    consumer_group = partition.consumer_groups.get(group)
+    keyed = consumer_group.keyed if consumer_group is not None else None
+    if consumer_group is None or keyed is None or keyed.reading != event.serial:
+        return
+    keyed.reading = 0
+    if not event.columns:
+        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        return
+    segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
+    assert segment is not None
+    before = producer_tables.want_before(broker, partition, segment.no) if segment.incomplete_table else ProducerTable()
+    if before is None:
+        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        return
+    is_shared = consumer_group.cursor is not None and consumer_group.cursor.mode is ConsumerMode.SHARED
+    log = partition.logs[consumer_group.segment_no]
+    for column in event.columns:
+        header = column.header
+        if header.end_index > log.readable_below:
+            break
+        if header.base_index > keyed.read_index:
+            break  # a hole: read again from there
+        if before.covers(header):
+            _pass_batch(keyed, max(keyed.read_index, header.base_index), header.end_index)
+        else:
+            _take_in(keyed, column, is_shared=is_shared)
+            keyed.average_bytes = max(header.body_length // header.message_count, 1)
+        keyed.read_index = max(keyed.read_index, header.end_index)
+    _after_passing(broker, partition, consumer_group, keyed)
+    _reserve(broker, partition, consumer_group, keyed)
+    go_on(broker, partition, consumer_group)
+
+
+def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
+    """A batch that is earlier in the order already."""
+    for index in range(begin, end):
+        keyed.window.pass_over(index)
+
+
+def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> None:
+    base, keys = column.header.base_index, None if is_shared else column.keys
+    window, segment_no = keyed.window, keyed.segment_no
+    names: dict[bytes, bytes] = {}
+    for index in range(max(keyed.read_index, base), column.header.end_index):
+        if window.is_passed(index):
+            continue
+        offset = make_offset(segment_no, index)
+        key = keys[index - base] if keys is not None else None
+        if key is None:
+            keyed.take_in(name_of_offset(offset), index, offset)
+            continue
+        name = names.get(key)
+        if name is None:
+            name = names[key] = name_of_key(key)
+        keyed.take_in(name, index, offset)
+
+
+def _after_passing(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> None:
+    """Indexes may have been passed: move the floor, and have the change written soon."""
+    keyed.window.rise()
+    consumer_group.ledger.acknowledge(keyed.window.floor)
+    if keyed.window.changed or keyed.window.gone or keyed.changed:
+        cursors.replicate_soon(broker, partition, consumer_group)
+
+
+def _reserve(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+    """Reserve all that was read, so that it can be granted; see rule `reservations` in `delivery`."""
+    ledger = consumer_group.ledger
+    if keyed.read_index > ledger.reserved:
+        ledger.reserved = keyed.read_index + broker.config.reservation_messages
+        cursors.replicate(broker, partition, consumer_group)
+
+
+# ---- granting -------------------------------------------------------------------------------------------
+
+
+def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+    """Grant ready keys to the consumers that have room, in turns."""
+    if consumer_group.is_held or not keyed.ready:
+        return
+    waiting = [consumer for consumer in consumer_group.consumers if _room_of(broker, consumer) > 0]
+    if not waiting:
+        return
+    if not right.may_deliver(broker, partition, consumer_group.segment_no):
+        right.seek(broker, partition, consumer_group.segment_no)
+        return
+    turn = keyed.turn % len(waiting)
+    keyed.turn += 1
+    for consumer in waiting[turn:] + waiting[:turn]:
+        runs = _runs_for(broker, consumer_group, keyed, consumer)
+        if not runs:
+            break  # no key is ready, or only such that wait for a reservation
+        consumer.rows = broker.new_serial()
+        keyed.rows[consumer.rows] = (consumer, runs)
+        broker.reads[consumer.rows] = (
+            ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
+        )  # fmt: skip
+        offsets = tuple(offset for run in runs for offset in run.offsets)
+        broker.out.emit(ReadRows(consumer.rows, partition.id, offsets))
+
+
+def _room_of(broker: BrokerState, consumer: Consumer) -> int:
+    """How many messages may be granted to the consumer now; 0 while messages are read for it."""
+    if consumer.rows or broker.streams.credits.get(consumer.stream, 0) <= 0:
+        return 0
+    return consumer.in_flight_max - consumer.in_flight
+
+
+def _runs_for(
+    broker: BrokerState, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, consumer: Consumer
+) -> list[Run]:
+    assert consumer_group.cursor is not None
+    credit = min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
+    room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, max(credit // keyed.average_bytes, 1))
+    longest = min(RUN_MESSAGES_MAX, max(RUN_BYTES_MAX // keyed.average_bytes, 1), consumer.run_max or RUN_MESSAGES_MAX)
+    deadline_us = broker.now.mono_us + 1_000 * consumer_group.cursor.retry.grant_ms
+    below = consumer_group.ledger.safe_reserved
+    term = consumer_group.cursor.term_base + consumer_group.server_epoch
+    runs: list[Run] = []
+    while room > 0 and (key := keyed.next_ready()) is not None:
+        offsets = _first_messages(keyed, key, min(longest, room), below)
+        if not offsets:
+            break
+        keyed.take_ready()
+        broker.streams.tokens += 1
+        token = term << TOKEN_COUNTER_BITS | broker.streams.tokens
+        run = Run(token, key, consumer, offsets, is_aside=bool(key.aside), deadline_us=deadline_us)
+        keyed.begin_run(run)
+        runs.append(run)
+        room -= len(offsets)
+    return runs
+
+
+def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:
+    """The offsets of the first messages of a key: of its list, or live ones that are reserved.
+
+    Rule `list-first` (I2): what was set aside is older than what is live. Without it:
+      1. k:5 was set aside. k:10 was read before that, and is live.
+      2. The delay of k is over, and k:10 is granted before k:5.
+    """
+    if key.aside:
+        return tuple(offset for offset, _ in zip(key.aside, range(count), strict=False))
+    found = key.live[:count]
+    if found and found[-1] >= below:
+        found = [index for index in found if index < below]
+    return tuple(make_offset(keyed.segment_no, index) for index in found)
+
+
+def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: RowsRead) -> None:
+    """The values of granted messages were read: deliver them, if the grants still stand."""
+    consumer_group = partition.consumer_groups.get(group)
+    keyed = consumer_group.keyed if consumer_group is not None else None
+    if consumer_group is None or keyed is None or event.serial not in keyed.rows:
+        return
+    consumer, runs = keyed.rows.pop(event.serial)
+    if consumer.rows == event.serial:
+        consumer.rows = 0
+    is_whole = all(keyed.doing.get(run.token) is run for run in runs)
+    if event.body is None or not is_whole or not right.may_deliver(broker, partition, consumer_group.segment_no):
+        # The body has the messages of all these runs, so it counts only if all of them do.
+        for run in runs:
+            if keyed.doing.get(run.token) is run:
+                keyed.end_run(run)
+                keyed.requeue(run.key)
+        if event.body is None or is_whole:
+            right.seek(broker, partition, consumer_group.segment_no)
+            broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+            return
+    else:
+        _deliver(broker, consumer_group, consumer, runs, event.body)
+    go_on(broker, partition, consumer_group)
+
+
+def _deliver(
+    broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, runs: list[Run], body: bytes
+) -> None:
+    repeated_below = consumer_group.ledger.repeated_below
+    granted: list[GrantedRun] = []
+    count = 0
+    for run in runs:
+        run.is_given = True
+        count += len(run.offsets)
+        first_no, first = split_offset(run.offsets[0])
+        is_repeated = first_no < consumer_group.segment_no or first < repeated_below
+        granted.append(GrantedRun(run.token, run.key.attempts + 1, is_repeated, run.offsets))
+    tell(broker, consumer, Granted(tuple(granted), body, count, consumer_group.server_epoch))
+    streams = broker.streams
+    streams.credits[consumer.stream] = streams.credits.get(consumer.stream, 0) - len(body) - _HEADER_BYTES
+
+
+_HEADER_BYTES: Final = 192  # of the batch that the deliveries of a frame are
+assert INDEX_MAX < 1 << TOKEN_COUNTER_BITS + 1

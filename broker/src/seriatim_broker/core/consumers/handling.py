@@ -1,0 +1,235 @@
+"""What consumers do with messages that were granted to them key by key: acknowledge, fail, extend, leave, be silent.
+
+Everything names a token and an offset, and counts only if exactly that is granted to that consumer at this moment.
+
+Rule `token-and-offset` (I4, J3): an acknowledgement counts under the token of the grant that gave the message, and for
+that message only. Without it:
+  1. k:5 is granted to c1, under token 7. Its deadline passes, and it is granted to c2 under token 8.
+  2. c2 fails on it. c1, which was slow, acknowledges k:5 under token 7.
+  3. k:5 is passed, although its only valid grant has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from seriatim_api import errors
+
+from ..state.broker import BrokerState
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.dispatcher import Consumer
+from ..state.keyed import Key, KeyedDispatcher, Run
+from ..state.partition import Partition
+from ..values.effects import Joined, Note, TokensVoid
+from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
+from ..values.keyed import Exhausted
+from . import crossing, cursors, granting
+from .consumer_group import tell
+
+GRANT_MS_MAX = 86_400_000
+"""A grant cannot be extended to more than a day from now."""
+
+
+def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
+    """Tell a consumer that it is one of those to which messages are granted."""
+    cursor = consumer_group.cursor
+    assert cursor is not None
+    joined = Joined(
+        True, consumer_group.segment_no, consumer_group.ledger.acked, 0, consumer_group.group_epoch,
+        consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
+    )  # fmt: skip
+    tell(broker, consumer, joined)
+
+
+def _served(partition: Partition, stream: int, subscription: int) -> tuple[ConsumerGroup, Consumer] | None:
+    for consumer_group in partition.consumer_groups.values():
+        if consumer_group.keyed is None:
+            continue
+        for consumer in consumer_group.consumers:
+            if (consumer.stream, consumer.subscription) == (stream, subscription):
+                return consumer_group, consumer
+    return None
+
+
+def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Run | None:
+    run = keyed.doing.get(token)
+    return run if run is not None and run.consumer is consumer and run.is_given else None
+
+
+def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> None:
+    """A consumer acknowledges messages. Those of one grant come in their order; a later one does not count."""
+    served = _served(partition, event.stream, event.subscription)
+    if served is None:
+        return
+    consumer_group, consumer = served
+    keyed = consumer_group.keyed
+    assert keyed is not None
+    consumer.ack_number = max(consumer.ack_number, event.number)
+    for token in event.started:
+        run = _run_of(keyed, consumer, token)
+        if run is not None:
+            run.is_started = True
+    void: dict[int, None] = {}
+    for token, offset in zip(event.tokens, event.offsets, strict=True):
+        run = _run_of(keyed, consumer, token)
+        if run is None or run.offsets[run.done] != offset:
+            void[token] = None
+            continue
+        keyed.acknowledge(run)
+        if run.left == 0:
+            keyed.end_run(run)
+            keyed.requeue(run.key)
+    _tell_void(broker, consumer, void)
+    _note_passed(broker, partition, consumer_group, keyed)
+    if event.tokens and not consumer_group.ledger.dirty and not consumer_group.ledger.replications:
+        cursors.replicate_soon(broker, partition, consumer_group)  # so that the request is confirmed
+    granting.go_on(broker, partition, consumer_group)
+
+
+def _tell_void(broker: BrokerState, consumer: Consumer, tokens: Iterable[int]) -> None:
+    void = tuple(tokens)
+    if void:
+        text = "the grant has ended, or gave other messages: the messages come again, here or elsewhere"
+        tell(broker, consumer, TokensVoid(void, errors.NotActiveError(text)))
+
+
+def _note_passed(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> None:
+    """Indexes were passed or records changed: the change is written within `ack_replication_us`."""
+    keyed.window.rise()
+    consumer_group.ledger.acknowledge(keyed.window.floor)
+    if keyed.window.changed or keyed.window.gone or keyed.changed:
+        cursors.replicate_soon(broker, partition, consumer_group)
+
+
+# ---- failures -------------------------------------------------------------------------------------------
+
+
+def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> None:
+    """A consumer failed on a message: its grant ends, and the message comes again when its delay is over.
+
+    Rule `head-stays` (I2): the message stays the first one of its key. Without it:
+      1. A consumer fails on k:5, and k:6 is granted while the delay of k:5 runs.
+      2. k:6 is worked on before k:5.
+    """
+    served = _served(partition, event.stream, event.subscription)
+    if served is None:
+        return
+    consumer_group, consumer = served
+    keyed = consumer_group.keyed
+    assert keyed is not None
+    run = _run_of(keyed, consumer, event.token)
+    if run is None or run.offsets[run.done] != event.offset:
+        _tell_void(broker, consumer, (event.token,))
+        return
+    keyed.end_run(run)
+    _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
+    _note_passed(broker, partition, consumer_group, keyed)
+    granting.go_on(broker, partition, consumer_group)
+
+
+def _fail(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    key: Key,
+    reason: str,
+    delay_ms: int | None = None,
+    *,
+    is_last: bool = False,
+) -> None:
+    """An attempt on the first message of a key has failed: try again later, or do what the policy says."""
+    keyed, cursor = consumer_group.keyed, consumer_group.cursor
+    assert keyed is not None
+    assert cursor is not None
+    policy = cursor.retry
+    attempts = key.attempts + 1
+    is_last = is_last or 0 < policy.attempts_max <= attempts
+    if delay_ms is None:
+        delay_ms = policy.delay_ms(attempts, key.name)
+    now = broker.now
+    keyed.note_failure(key, reason, now.mono_us + 1_000 * delay_ms, now.wall_ms + delay_ms)
+    if is_last and policy.exhausted is Exhausted.PARK_KEY and _may_park(broker, keyed):
+        keyed.park(key, reason)
+        fields = (("group", consumer_group.name), ("key", key.name), ("attempts", attempts), ("error", reason))
+        broker.out.emit(Note("key_parked", partition.id, fields))
+    else:
+        keyed.requeue(key)
+
+
+def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:
+    """Whether there is room for one more list. If not, the key is tried again, so that nothing is lost."""
+    lists = sum(1 for key in keyed.keys.values() if key.aside)
+    return lists < broker.config.aside_keys_max and keyed.aside_count < broker.config.aside_messages_max
+
+
+def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:
+    """A consumer moves the deadlines of grants."""
+    served = _served(partition, event.stream, event.subscription)
+    if served is None:
+        return
+    consumer_group, consumer = served
+    keyed = consumer_group.keyed
+    assert keyed is not None
+    deadline_us = broker.now.mono_us + 1_000 * min(max(event.grant_ms, 1), GRANT_MS_MAX)
+    void: dict[int, None] = {}
+    for token in event.tokens:
+        run = _run_of(keyed, consumer, token)
+        if run is None:
+            void[token] = None
+        else:
+            keyed.set_deadline(run, deadline_us)
+    _tell_void(broker, consumer, void)
+
+
+def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
+    """Time has passed: end the grants whose deadline has passed, and go on with keys whose delay is over."""
+    consumer_group = partition.consumer_groups.get(group)
+    keyed = consumer_group.keyed if consumer_group is not None else None
+    if consumer_group is None or keyed is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+        return
+    late: dict[Consumer, list[int]] = {}
+    for run in keyed.due_runs(broker.now.mono_us):
+        if not run.is_given:
+            keyed.set_deadline(run, broker.now.mono_us + broker.config.grant_poll_us)  # its values are being read
+            continue
+        late.setdefault(run.consumer, []).append(run.token)
+        end_run(broker, partition, consumer_group, run, "the deadline of the grant has passed")
+    for consumer, tokens in late.items():
+        _tell_void(broker, consumer, tokens)
+    _note_passed(broker, partition, consumer_group, keyed)
+    granting.go_on(broker, partition, consumer_group)
+    crossing.cross_if_done(broker, partition, consumer_group)
+
+
+def end_run(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, run: Run, reason: str
+) -> None:
+    """A grant ends without a word of its consumer. The attempt counts only if the consumer had begun to work on it.
+
+    Rule `started-counts` (J2): what a consumer only held does not count as an attempt. Without it:
+      1. A consumer is given 1,000 keys in advance. One of them kills its process.
+      2. Each of the 1,000 keys has lost an attempt. After five such deaths all of them are parked.
+    """
+    keyed = consumer_group.keyed
+    assert keyed is not None
+    keyed.end_run(run)
+    if run.is_started and run.left:
+        _fail(broker, partition, consumer_group, run.key, reason)
+    else:
+        keyed.requeue(run.key)
+
+
+def leave(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: list[Consumer]) -> None:
+    """Consumers are gone: what was granted to them is granted to others."""
+    keyed = consumer_group.keyed
+    if keyed is None:
+        return
+    for run in [run for run in keyed.doing.values() if run.consumer in gone]:
+        end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
+    _note_passed(broker, partition, consumer_group, keyed)
+    if consumer_group.consumers:
+        granting.go_on(broker, partition, consumer_group)
+    elif consumer_group.ledger.dirty:
+        cursors.replicate(broker, partition, consumer_group)

@@ -1,0 +1,448 @@
+"""The dispatcher of a consumer group in which order counts within a key.
+
+Keys with messages are *ready* (in the order in which they became so), *delayed* (by the time at which they become
+ready), or *granted*: their first messages are with a consumer, as a *run* under a token. A key is in at most one of
+these. A key that is parked or forwarded is in none.
+
+What is durable of it, the passed indexes and the records of keys, is written by `consumers.keyed_rows`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import deque
+from typing import Final
+
+from seriatim_api.ids import INDEX_MAX, make_offset
+
+from ..values.keyed import KeyPhase
+from ..values.ledger_rows import CHUNK_OFFSETS
+from ..values.states import State
+from .dispatcher import Consumer
+from .window import Window
+
+RUN_MESSAGES_MAX: Final = 256
+RUN_BYTES_MAX: Final = 64 << 10
+
+
+class Key(State):
+    """One key that has messages or a record.
+
+    Attributes:
+        name: Its name.
+        live: Indexes of its messages in the cursor segment that are read and not passed, ascending.
+        aside: Offsets that were set aside, older than `live`; () as long as there were none.
+        aside_first: The number of the first of them, counted from the first one that the list ever had.
+        phase: None: the key has no record.
+        turn: How often a person released it.
+        attempts: How many attempts on its first message have failed.
+        ready_at_ms: When the next attempt may begin, by the wall clock.
+        sequence: The forwarder's sequence of the first message; 0: it is not forwarded.
+        error: The last error.
+        token: Of the run that is granted; 0: none is.
+        ready_us: When it becomes ready, by the monotonic clock.
+        is_queued: It is among the ready keys.
+    """
+
+    __slots__ = (
+        "aside",
+        "aside_first",
+        "attempts",
+        "error",
+        "is_queued",
+        "live",
+        "name",
+        "phase",
+        "ready_at_ms",
+        "ready_us",
+        "sequence",
+        "token",
+        "turn",
+    )
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.live: list[int] = []
+        self.aside: deque[int] | tuple[()] = ()
+        self.aside_first = 0
+        self.phase: KeyPhase | None = None
+        self.turn = 0
+        self.attempts = 0
+        self.ready_at_ms = 0
+        self.sequence = 0
+        self.error = ""
+        self.token = 0
+        self.ready_us = 0
+        self.is_queued = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person or the forwarder must act before its messages are given out."""
+        return self.phase in (KeyPhase.PARKED, KeyPhase.FORWARDING)
+
+    @property
+    def aside_end(self) -> int:
+        """The number behind the last offset of its list."""
+        return self.aside_first + len(self.aside)
+
+
+class Run(State):
+    """A grant: messages of one key that one consumer works on, in order, under one token.
+
+    Attributes:
+        token: The token.
+        key: The key.
+        consumer: The consumer.
+        offsets: Of its messages.
+        is_aside: They are from the key's list.
+        done: How many of them are acknowledged.
+        is_started: The consumer has begun to work on it.
+        is_given: It was delivered.
+        deadline_us: When it ends.
+    """
+
+    __slots__ = ("consumer", "deadline_us", "done", "is_aside", "is_given", "is_started", "key", "offsets", "token")
+
+    def __init__(
+        self, token: int, key: Key, consumer: Consumer, offsets: tuple[int, ...], *, is_aside: bool, deadline_us: int
+    ) -> None:
+        self.token = token
+        self.key = key
+        self.consumer = consumer
+        self.offsets = offsets
+        self.is_aside = is_aside
+        self.done = 0
+        self.is_started = False
+        self.is_given = False
+        self.deadline_us = deadline_us
+
+    @property
+    def left(self) -> int:
+        """How many of its messages are not acknowledged."""
+        return len(self.offsets) - self.done
+
+
+class KeyedDispatcher(State):
+    """Which keys have messages, and which consumer works on which.
+
+    Attributes:
+        segment_no: The cursor segment.
+        window: Which of its indexes are passed.
+        keys: The keys that have messages or a record, by name.
+        ready: Names of ready keys, in the order in which they became so.
+        delayed: A heap of (ready at, number, name). An entry counts only if the key still becomes ready at that time.
+        doing: Runs by token.
+        deadlines: A heap of (deadline, token). An entry counts only if the run still has that deadline.
+        read_index: All below was read.
+        live_count: How many messages are live.
+        aside_count: How many offsets are in lists.
+        aside_heads: A heap of (first offset of a list, name). An entry counts only if it is still the first.
+        changed: Names of keys whose records changed since the last control record.
+        chunks: Chunks of their lists that changed, by name.
+        reading: The serial of the read of keys that is under way; 0: none.
+        rows: The read of messages that is under way for each consumer: serial -> (consumer, its runs).
+        average_bytes: About how many bytes a message has, from the batches that were read last.
+        is_full: Reading stopped, because the lists are full.
+        is_full_noted: This was noted.
+        turn: Counts rounds, so that each consumer is the first one in turn.
+        numbers: How many entries `delayed` has had.
+    """
+
+    __slots__ = (
+        "aside_count",
+        "aside_heads",
+        "average_bytes",
+        "changed",
+        "chunks",
+        "deadlines",
+        "delayed",
+        "doing",
+        "is_full",
+        "is_full_noted",
+        "keys",
+        "live_count",
+        "numbers",
+        "read_index",
+        "reading",
+        "ready",
+        "rows",
+        "segment_no",
+        "turn",
+        "window",
+    )
+
+    def __init__(self, segment_no: int, window: Window) -> None:
+        self.segment_no = segment_no
+        self.window = window
+        self.keys: dict[bytes, Key] = {}
+        self.ready: deque[bytes] = deque()
+        self.delayed: list[tuple[int, int, bytes]] = []
+        self.doing: dict[int, Run] = {}
+        self.deadlines: list[tuple[int, int]] = []
+        self.read_index = window.floor
+        self.live_count = 0
+        self.aside_count = 0
+        self.aside_heads: list[tuple[int, bytes]] = []
+        self.changed: dict[bytes, None] = {}
+        self.chunks: dict[bytes, dict[int, None]] = {}
+        self.reading = 0
+        self.rows: dict[int, tuple[Consumer, list[Run]]] = {}
+        self.average_bytes = 1
+        self.is_full = False
+        self.is_full_noted = False
+        self.turn = 0
+        self.numbers = 0
+
+    # ---- messages come -------------------------------------------------------------------------------
+
+    def take_in(self, name: bytes, index: int, offset: int) -> None:
+        """A message was read: it waits behind those of its key."""
+        key = self.keys.get(name)
+        if key is None:
+            key = self.keys[name] = Key(name)
+        if key.aside or key.phase is KeyPhase.PARKED:  # only the list keeps the order of the key
+            self._append_aside(key, offset)
+            self.window.pass_over(index)
+            return
+        key.live.append(index)
+        self.live_count += 1
+        if not key.token and not key.is_queued:
+            self.queue(key)
+
+    def queue(self, key: Key) -> None:
+        """The key is ready, delayed, or held; it goes behind all others of the same kind."""
+        if key.token or key.is_queued or key.is_held or not (key.live or key.aside):
+            return
+        if key.ready_us:
+            self.numbers += 1
+            heapq.heappush(self.delayed, (key.ready_us, self.numbers, key.name))
+        else:
+            key.is_queued = True
+            self.ready.append(key.name)
+
+    def wake_delayed(self, now_us: int) -> None:
+        """Keys whose delay is over are ready."""
+        while self.delayed and self.delayed[0][0] <= now_us:
+            ready_us, _, name = heapq.heappop(self.delayed)
+            key = self.keys.get(name)
+            if key is not None and key.ready_us == ready_us and not key.token:
+                key.ready_us = 0
+                self.queue(key)
+
+    # ---- grants --------------------------------------------------------------------------------------
+
+    def next_ready(self) -> Key | None:
+        """The first ready key, which stays where it is; None if there is none."""
+        while self.ready:
+            key = self.keys.get(self.ready[0])
+            if key is not None and key.is_queued and (key.live or key.aside) and not key.is_held:
+                return key
+            if key is not None:
+                key.is_queued = False
+            self.ready.popleft()
+        return None
+
+    def take_ready(self) -> None:
+        """The first ready key leaves the queue."""
+        self.keys[self.ready.popleft()].is_queued = False
+
+    def begin_run(self, run: Run) -> None:
+        """A run is granted."""
+        run.key.token = run.token
+        run.consumer.in_flight += run.left
+        self.doing[run.token] = run
+        self.set_deadline(run, run.deadline_us)
+
+    def set_deadline(self, run: Run, deadline_us: int) -> None:
+        """The run ends at that time."""
+        run.deadline_us = deadline_us
+        heapq.heappush(self.deadlines, (deadline_us, run.token))
+
+    def due_runs(self, now_us: int) -> list[Run]:
+        """The runs whose deadline has passed."""
+        due: list[Run] = []
+        while self.deadlines and self.deadlines[0][0] <= now_us:
+            deadline_us, token = heapq.heappop(self.deadlines)
+            run = self.doing.get(token)
+            if run is not None and run.deadline_us == deadline_us:
+                due.append(run)
+        return due
+
+    def acknowledge(self, run: Run) -> None:
+        """The first message of the run that is not acknowledged is done with. The caller ends a run that is done."""
+        key = run.key
+        if run.is_aside:
+            self._pop_aside(key)
+        else:
+            self.window.pass_over(run.offsets[run.done] & INDEX_MAX)
+            self.live_count -= 1
+        run.done += 1
+        run.consumer.in_flight -= 1
+        if key.attempts:
+            key.attempts = 0
+            key.error = ""
+            self._settle_record(key)
+
+    def end_run(self, run: Run) -> None:
+        """The run is over: what it holds that is not acknowledged comes again, before the key's other messages."""
+        key = run.key
+        del self.doing[run.token]
+        run.consumer.in_flight -= run.left
+        key.token = 0
+        if run.done and not run.is_aside:
+            del key.live[: bisect_right(key.live, run.offsets[run.done - 1] & INDEX_MAX)]
+        if key.live and key.live[0] < self.window.floor:  # retention dropped them while they were granted
+            gone = bisect_right(key.live, self.window.floor - 1)
+            self.live_count -= gone
+            del key.live[:gone]
+
+    def requeue(self, key: Key) -> None:
+        """A key without a run waits again, or is forgotten if nothing is left of it."""
+        if key.live or key.aside:
+            self.queue(key)
+        elif key.phase is None:
+            self.keys.pop(key.name, None)
+
+    @property
+    def oldest_aside(self) -> int:
+        """The oldest offset in a list; 0: no list has any."""
+        while self.aside_heads:
+            offset, name = self.aside_heads[0]
+            key = self.keys.get(name)
+            if key is not None and key.aside and key.aside[0] == offset:
+                return offset
+            heapq.heappop(self.aside_heads)
+        return 0
+
+    # ---- records of keys -----------------------------------------------------------------------------
+
+    def note_failure(self, key: Key, error: str, ready_us: int, ready_at_ms: int) -> None:
+        """An attempt on the first message of the key has failed; the next one begins at that time."""
+        key.phase = KeyPhase.RETRY
+        key.attempts += 1
+        self.delay(key, error, ready_us, ready_at_ms)
+
+    def delay(self, key: Key, error: str, ready_us: int, ready_at_ms: int) -> None:
+        """The key waits until that time."""
+        key.phase = KeyPhase.RETRY
+        key.error = error
+        key.ready_us, key.ready_at_ms = ready_us, ready_at_ms
+        self.changed[key.name] = None
+
+    def set_aside(self, key: Key) -> None:
+        """The live messages of the key, which is not granted, go into its list, and their indexes are passed."""
+        assert not key.token
+        for index in key.live:
+            self._append_aside(key, make_offset(self.segment_no, index))
+            self.window.pass_over(index)
+        self.live_count -= len(key.live)
+        key.live = []
+        if key.phase is None:
+            key.phase = KeyPhase.RETRY
+        self.changed[key.name] = None
+
+    def make_room(self, live_max: int, aside_max: int, keys_max: int) -> bool:
+        """Set delayed keys aside, those that become ready last first, until a tenth of the room is free.
+
+        Returns:
+            Whether there is room. If not, the lists are full (`is_full`), or the messages wait for consumers.
+        """
+        lists = sum(1 for key in self.keys.values() if key.aside)
+        delayed = [key for key in self.keys.values() if key.live and key.ready_us and not key.token]
+        for key in sorted(delayed, key=lambda key: -key.ready_us):
+            if self.aside_count + len(key.live) > aside_max or lists >= keys_max:
+                self.is_full = True
+                break
+            lists += not key.aside
+            self.set_aside(key)
+            if self.live_count < live_max * 9 // 10 and not self._holds_floor(delayed):
+                break
+        self.window.rise()
+        return self.live_count < live_max
+
+    def _holds_floor(self, delayed: list[Key]) -> bool:
+        self.window.rise()
+        return any(key.live and key.live[0] == self.window.floor for key in delayed)
+
+    def drop_below(self, start: int) -> None:
+        """Retention dropped the messages below an index: they are passed. What is granted of them may be acknowledged."""
+        for key in list(self.keys.values()):
+            if key.live and key.live[0] < start and not key.token:
+                gone = bisect_right(key.live, start - 1)
+                self.live_count -= gone
+                del key.live[:gone]
+                self._drop_aside(key, make_offset(self.segment_no, start))
+                if not (key.live or key.aside or key.phase):
+                    del self.keys[key.name]
+        self.window.pass_below(start)
+
+    def _drop_aside(self, key: Key, start: int) -> None:
+        while key.aside and key.aside[0] < start:
+            self._pop_aside(key)
+
+    def park(self, key: Key, error: str) -> None:
+        """The key waits for a person."""
+        key.phase = KeyPhase.PARKED
+        key.error = error
+        key.ready_us = key.ready_at_ms = 0
+        self.set_aside(key)
+
+    def release(self, key: Key) -> None:
+        """A person lets the key go on, with all its attempts."""
+        key.phase = KeyPhase.RETRY
+        key.turn += 1
+        key.attempts = key.ready_us = key.ready_at_ms = 0
+        self.changed[key.name] = None
+        self._settle_record(key)
+        self.requeue(key)
+
+    def pass_first(self, key: Key) -> int | None:
+        """The first message of the key, which is not granted, is done with without a consumer. Returns its offset."""
+        assert not key.token
+        if key.aside:
+            offset = key.aside[0]
+            self._pop_aside(key)
+        elif key.live:
+            index = key.live.pop(0)
+            offset = make_offset(self.segment_no, index)
+            self.window.pass_over(index)
+            self.live_count -= 1
+        else:
+            return None
+        key.attempts = 0
+        key.sequence = 0
+        self.changed[key.name] = None
+        return offset
+
+    def _append_aside(self, key: Key, offset: int) -> None:
+        if not isinstance(key.aside, deque):
+            key.aside = deque()
+        self._touch_chunk(key, key.aside_end)
+        key.aside.append(offset)
+        self.aside_count += 1
+        if len(key.aside) == 1:
+            heapq.heappush(self.aside_heads, (offset, key.name))
+
+    def _pop_aside(self, key: Key) -> None:
+        assert isinstance(key.aside, deque)
+        self._touch_chunk(key, key.aside_first)
+        key.aside.popleft()
+        key.aside_first += 1
+        self.aside_count -= 1
+        if key.aside:
+            heapq.heappush(self.aside_heads, (key.aside[0], key.name))
+        self.is_full = self.is_full_noted = False
+        self._settle_record(key)
+
+    def _touch_chunk(self, key: Key, number: int) -> None:
+        self.changed[key.name] = None
+        self.chunks.setdefault(key.name, {})[number // CHUNK_OFFSETS] = None
+
+    def _settle_record(self, key: Key) -> None:
+        """A key keeps its record only as long as it has failed attempts, a list, or waits for a person."""
+        self.changed[key.name] = None
+        if key.phase is KeyPhase.RETRY and not key.attempts and not key.aside:
+            key.phase = None
+            key.ready_at_ms = 0
+

@@ -1,0 +1,91 @@
+"""The rows of a keyed dispatcher: which of them changed, and a dispatcher made of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heapify
+from itertools import islice
+
+from ..values.events import Moment
+from ..values.keyed import KeyPhase
+from ..values.ledger_rows import (
+    CHUNK_OFFSETS,
+    KeyRecord,
+    LedgerRowError,
+    aside_name,
+    key_name,
+    read_rows,
+    write_aside,
+    write_key,
+)
+from ..values.log import LedgerChange
+from .keyed import Key, KeyedDispatcher
+from .window import Window
+
+
+def take_changes(dispatcher: KeyedDispatcher) -> LedgerChange:
+    """The change of the rows since the last call."""
+    puts, deletes = dispatcher.window.take_changes()
+    for name in dispatcher.changed:
+        key = dispatcher.keys.get(name)
+        if key is None or key.phase is None:
+            deletes.append(key_name(name))
+        else:
+            puts.append((key_name(name), write_key(_record(key, key.phase))))
+    for name, chunks in dispatcher.chunks.items():
+        key = dispatcher.keys.get(name)
+        for chunk in chunks:
+            offsets = [] if key is None else _chunk(key, chunk)
+            if offsets:
+                puts.append((aside_name(name, chunk), write_aside(offsets)))
+            else:
+                deletes.append(aside_name(name, chunk))
+    dispatcher.changed, dispatcher.chunks = {}, {}
+    return LedgerChange(tuple(puts), tuple(deletes))
+
+
+def _record(key: Key, phase: KeyPhase) -> KeyRecord:
+    return KeyRecord(
+        phase,
+        key.turn,
+        key.attempts,
+        key.ready_at_ms,
+        key.sequence,
+        key.aside_first,
+        len(key.aside),
+        key.error,
+    )
+
+
+def _chunk(key: Key, chunk: int) -> list[int]:
+    """The offsets of a chunk that are still in the key's list."""
+    begin = max(chunk * CHUNK_OFFSETS - key.aside_first, 0)
+    end = (chunk + 1) * CHUNK_OFFSETS - key.aside_first
+    return list(islice(key.aside, begin, max(end, begin)))
+
+
+def dispatcher_of(segment_no: int, floor: int, rows: Sequence[tuple[bytes, bytes]], now: Moment) -> KeyedDispatcher:
+    """A dispatcher that goes on where the rows end. Nothing is granted, and it reads from the floor on.
+
+    Raises:
+        LedgerRowError: A row cannot be read, or a list has not as many offsets as its key's record says.
+    """
+    found = read_rows(rows)
+    dispatcher = KeyedDispatcher(segment_no, Window(floor, found.blocks))
+    for name, record in found.keys.items():
+        key = dispatcher.keys[name] = Key(name)
+        key.phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, key.aside_first, count, key.error = record
+        chunks = found.asides.get(name, {})
+        offsets = [offset for chunk in sorted(chunks) for offset in chunks[chunk]]
+        if len(offsets) != count:
+            raise LedgerRowError(f"the list of a key has {len(offsets)} offsets, and its record says {count}")
+        if offsets:
+            key.aside = deque(offsets)
+            dispatcher.aside_count += count
+            dispatcher.aside_heads.append((offsets[0], name))
+        if key.ready_at_ms > now.wall_ms:
+            key.ready_us = now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms)
+        dispatcher.queue(key)
+    heapify(dispatcher.aside_heads)
+    return dispatcher

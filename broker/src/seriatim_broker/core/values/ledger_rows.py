@@ -1,0 +1,147 @@
+"""The rows of a ledger as bytes: which messages are passed, and what is known of keys on which consumers failed.
+
+    name                      value
+    "b" block (u64)           the passed bits of 1,024 indexes, little-endian, without zero bytes at the end
+    "k" key's name            phase (u8), turn (u32), attempts (u32), ready at (u64, ms since 1970), forward sequence
+                              (u64), number of the first offset in the list (u64), offsets in the list (u64), last error
+    "a" chunk (u64) name      the offsets with the numbers chunk * 1,024 and following: the first as u64, then varints
+                              of the differences
+
+Numbers are big-endian, so that a disk keeps blocks and chunks in their order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from .keyed import ERROR_BYTES_MAX, KeyPhase
+
+BLOCK_INDEXES: Final = 1_024
+CHUNK_OFFSETS: Final = 1_024
+
+_BLOCK: Final = b"b"
+_KEY: Final = b"k"
+_ASIDE: Final = b"a"
+_NUMBER = struct.Struct(">Q")
+_RECORD = struct.Struct(">BIIQQQQ")
+
+
+class LedgerRowError(ValueError):
+    """The bytes are not a row of a ledger."""
+
+
+class KeyRecord(NamedTuple):
+    """What is durably known of one key.
+
+    Attributes:
+        phase: Its state.
+        turn: How often a person released the key.
+        attempts: How many attempts on its first message have failed.
+        ready_at_ms: When the next attempt may begin, by the wall clock.
+        sequence: If its first message is forwarded: the forwarder's sequence.
+        aside_first: The number of the first offset of its list, counted from the first one that the list ever had.
+        aside_count: How many offsets its list has.
+        error: The last error, for people.
+    """
+
+    phase: KeyPhase
+    turn: int
+    attempts: int
+    ready_at_ms: int
+    sequence: int
+    aside_first: int
+    aside_count: int
+    error: str
+
+
+def block_name(block: int) -> bytes:
+    """The name of the row of a block."""
+    return _BLOCK + _NUMBER.pack(block)
+
+
+def write_block(bits: int) -> bytes:
+    """The value of a block: bit i says that the index 1,024 * block + i is passed."""
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def key_name(name: bytes) -> bytes:
+    """The name of the row of a key."""
+    return _KEY + name
+
+
+def write_key(record: KeyRecord) -> bytes:
+    """The value of a key's row."""
+    fixed = _RECORD.pack(*record[:-1])
+    return fixed + record.error.encode()[:ERROR_BYTES_MAX]
+
+
+def aside_name(name: bytes, chunk: int) -> bytes:
+    """The name of the row with a chunk of a key's list."""
+    return _ASIDE + _NUMBER.pack(chunk) + name
+
+
+def write_aside(offsets: Sequence[int]) -> bytes:
+    """The value of a chunk: ascending offsets."""
+    out = bytearray(_NUMBER.pack(offsets[0]))
+    before = offsets[0]
+    for offset in offsets[1:]:
+        step = offset - before
+        assert step > 0
+        while step > 0x7F:
+            out.append(step & 0x7F | 0x80)
+            step >>= 7
+        out.append(step)
+        before = offset
+    return bytes(out)
+
+
+class LedgerRows(NamedTuple):
+    """The rows of a ledger, read: bits by block, records by key, and each key's chunks."""
+
+    blocks: dict[int, int]
+    keys: dict[bytes, KeyRecord]
+    asides: dict[bytes, dict[int, list[int]]]
+
+
+def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
+    """Read all rows of a ledger.
+
+    Raises:
+        LedgerRowError: A row is of a kind that is not known here, or cut short.
+    """
+    found = LedgerRows({}, {}, {})
+    for name, value in rows:
+        try:
+            if name[:1] == _BLOCK:
+                found.blocks[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
+            elif name[:1] == _KEY:
+                phase, turn, attempts, ready_at_ms, sequence, first, count = _RECORD.unpack_from(value)
+                error = value[_RECORD.size :].decode(errors="replace")
+                record = KeyRecord(KeyPhase(phase), turn, attempts, ready_at_ms, sequence, first, count, error)
+                found.keys[name[1:]] = record
+            elif name[:1] == _ASIDE:
+                chunk = _NUMBER.unpack_from(name, 1)[0]
+                found.asides.setdefault(name[1 + _NUMBER.size :], {})[chunk] = _read_aside(value)
+            else:
+                raise LedgerRowError(f"a row of a ledger begins with {name[:1]!r}")
+        except (struct.error, ValueError, IndexError) as exc:
+            raise LedgerRowError(f"the row {name[:40]!r} of a ledger cannot be read: {exc}") from exc
+    return found
+
+
+def _read_aside(value: bytes) -> list[int]:
+    offsets = [_NUMBER.unpack_from(value)[0]]
+    at = _NUMBER.size
+    while at < len(value):
+        step = shift = 0
+        while True:
+            byte = value[at]
+            at += 1
+            step |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        offsets.append(offsets[-1] + step)
+    return offsets
