@@ -219,6 +219,8 @@ class PeerMessage(_message.Message):
     REPLICATE_STAGED_FIELD_NUMBER: _builtins.int
     REPLICATE_LEDGER_FIELD_NUMBER: _builtins.int
     LEDGER_WANTED_FIELD_NUMBER: _builtins.int
+    HAND_OVER_FIELD_NUMBER: _builtins.int
+    HAND_OVER_KEPT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -299,6 +301,10 @@ class PeerMessage(_message.Message):
     def replicate_ledger(self) -> Global___ReplicateLedger: ...
     @_builtins.property
     def ledger_wanted(self) -> Global___LedgerWanted: ...
+    @_builtins.property
+    def hand_over(self) -> Global___HandOver: ...
+    @_builtins.property
+    def hand_over_kept(self) -> Global___HandOverKept: ...
     def __init__(
         self,
         *,
@@ -342,12 +348,14 @@ class PeerMessage(_message.Message):
         replicate_staged: Global___ReplicateStaged | None = ...,
         replicate_ledger: Global___ReplicateLedger | None = ...,
         ledger_wanted: Global___LedgerWanted | None = ...,
+        hand_over: Global___HandOver | None = ...,
+        hand_over_kept: Global___HandOverKept | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "hand_over", b"hand_over", "hand_over_kept", b"hand_over_kept", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_answer", b"block_answer", "block_offer", b"block_offer", "block_request", b"block_request", "chain_changes", b"chain_changes", "chain_update", b"chain_update", "copies_answer", b"copies_answer", "copies_question", b"copies_question", "copy_answer", b"copy_answer", "copy_request", b"copy_request", "cursor_sync", b"cursor_sync", "cursor_synced", b"cursor_synced", "eligible_request", b"eligible_request", "fence_answer", b"fence_answer", "fence_progress", b"fence_progress", "fence_request", b"fence_request", "hand_over", b"hand_over", "hand_over_kept", b"hand_over_kept", "heal_request", b"heal_request", "heartbeat", b"heartbeat", "heartbeat_answer", b"heartbeat_answer", "keep_producer", b"keep_producer", "kind", b"kind", "lane_probe", b"lane_probe", "ledger_wanted", b"ledger_wanted", "move_request", b"move_request", "pass_request", b"pass_request", "prepare_answer", b"prepare_answer", "prepare_request", b"prepare_request", "quiesce_answer", b"quiesce_answer", "quiesce_request", b"quiesce_request", "release_request", b"release_request", "replica_tail", b"replica_tail", "replicate_ack", b"replicate_ack", "replicate_ledger", b"replicate_ledger", "replicate_refused", b"replicate_refused", "replicate_staged", b"replicate_staged", "resume_replica", b"resume_replica", "store_tail", b"store_tail", "suspect_tail", b"suspect_tail", "table_answer", b"table_answer", "table_request", b"table_request", "tail_stored", b"tail_stored", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress", "pass_request", "keep_producer", "replicate_staged", "replicate_ledger", "ledger_wanted"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["heartbeat", "heartbeat_answer", "fence_request", "fence_answer", "prepare_request", "prepare_answer", "chain_update", "quiesce_request", "quiesce_answer", "replicate_ack", "replicate_refused", "resume_replica", "replica_tail", "copy_request", "copy_answer", "store_tail", "tail_stored", "table_request", "table_answer", "cursor_sync", "cursor_synced", "eligible_request", "take_over", "heal_request", "suspect_tail", "move_request", "release_request", "copies_question", "copies_answer", "chain_changes", "block_offer", "block_request", "block_answer", "lane_probe", "fence_progress", "pass_request", "keep_producer", "replicate_staged", "replicate_ledger", "ledger_wanted", "hand_over", "hand_over_kept"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1554,6 +1562,88 @@ class LedgerWanted(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LedgerWanted: _TypeAlias = LedgerWanted  # noqa: Y015
+
+@_typing.final
+class HandOver(_message.Message):
+    """The server of the segment before hands the state of a consumer group's keys over: to the server of `segment`, which
+    sends the same message to the other members that must keep it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
+    HANDOVER_EPOCH_FIELD_NUMBER: _builtins.int
+    HANDOVER_NO_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    group: _builtins.str
+    group_epoch: _builtins.int
+    handover_epoch: _builtins.int
+    handover_no: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        group: _builtins.str = ...,
+        group_epoch: _builtins.int = ...,
+        handover_epoch: _builtins.int = ...,
+        handover_no: _builtins.int = ...,
+        names: _abc.Iterable[_builtins.bytes] | None = ...,
+        values: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "names", b"names", "partition_id", b"partition_id", "segment", b"segment", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOver: _TypeAlias = HandOver  # noqa: Y015
+
+@_typing.final
+class HandOverKept(_message.Message):
+    """The sender has the hand-over on its disk; the server of `segment` says it when every member that must keep it has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
+    HANDOVER_EPOCH_FIELD_NUMBER: _builtins.int
+    HANDOVER_NO_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    group: _builtins.str
+    group_epoch: _builtins.int
+    handover_epoch: _builtins.int
+    handover_no: _builtins.int
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        group: _builtins.str = ...,
+        group_epoch: _builtins.int = ...,
+        handover_epoch: _builtins.int = ...,
+        handover_no: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverKept: _TypeAlias = HandOverKept  # noqa: Y015
 
 @_typing.final
 class CursorSynced(_message.Message):

@@ -755,6 +755,8 @@ class CursorRecord(_message.Message):
     RETRY_FIELD_NUMBER: _builtins.int
     TERM_BASE_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
+    HANDOVER_EPOCH_FIELD_NUMBER: _builtins.int
+    HANDOVER_NO_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -783,6 +785,9 @@ class CursorRecord(_message.Message):
     """tokens are made of this plus the epoch of the server, so those of a key always grow"""
     oldest: _builtins.int
     """the oldest offset that the group set aside, of this segment or earlier; 0: none"""
+    handover_epoch: _builtins.int
+    """The state of its keys that the server of the segment before handed over: that server's epoch and a number. 0: none."""
+    handover_no: _builtins.int
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
@@ -811,10 +816,12 @@ class CursorRecord(_message.Message):
         retry: Global___RetryPolicy | None = ...,
         term_base: _builtins.int = ...,
         oldest: _builtins.int = ...,
+        handover_epoch: _builtins.int = ...,
+        handover_no: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,6 +12,7 @@ from seriatim_api.batch import Checksum
 from seriatim_api.ids import MemberId, PartitionId
 
 from .consumers import (
+    handover,
     progress,
 )
 from .control import standing
@@ -219,6 +220,8 @@ class BrokerCore(State):
             copying.on_stored(self.state, partition, mark.segment_no)
         elif mark.kind is StoredFor.REPAIR:
             repair.on_stored(self.state, partition, mark.segment_no)
+        elif mark.kind is StoredFor.HANDOVER:
+            handover.on_stored(self.state, partition, mark.segment_no)
         else:
             assert mark.kind is StoredFor.CURSOR
             progress.on_replicated(self.state, partition, self.state.member, mark.segment_no, None, mark.serial)

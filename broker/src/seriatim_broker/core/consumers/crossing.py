@@ -87,8 +87,31 @@ def move_on(
     consumer_group.passes_alone = False
     dropped_from, position = _untold(partition, consumer_group)
     record = consumer_group.cursor.moved_to(next_no, new_epoch=new_epoch)
+    record = with_term(partition, consumer_group, record)
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
     write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision)
+
+
+def with_term(partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> CursorRecord:
+    """The record with the term base for the segment to which it moves."""
+    chain, cursor = partition.chain, consumer_group.cursor
+    assert chain is not None
+    assert cursor is not None
+    left, following = chain.segment(cursor.segment_no), chain.segment(record.segment_no)
+    left_epoch = left.server_epoch if left is not None else chain.epoch
+    return record.after_term(max(left_epoch, consumer_group.server_epoch), following.server_epoch if following else 0)
+
+
+def move_to(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, chain_revision: int
+) -> None:
+    """Cross with a hand-over: write this cursor, under the revision of the chain."""
+    if _must_wait(broker, partition, consumer_group):
+        return
+    consumer_group.phase = ConsumerGroupPhase.CROSSING
+    dropped_from, position = _untold(partition, consumer_group)
+    record = replace(record, dropped_from=dropped_from, dropped_position=position)
+    write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision, chain_revision)
 
 
 def _untold(partition: Partition, consumer_group: ConsumerGroup) -> tuple[int, int]:
@@ -141,11 +164,13 @@ def _must_wait(broker: BrokerState, partition: Partition, consumer_group: Consum
 
 def on_written(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, outcome: WriteOutcome) -> None:
     """The transaction of a crossing ended: end the segment if it was done, else read the cursor again."""
+    keyed = consumer_group.keyed
     if outcome is WriteOutcome.DONE and consumer_group.phase is ConsumerGroupPhase.CROSSING:
-        _end_segment(broker, partition, consumer_group)
+        end_segment(broker, partition, consumer_group)
         return
     consumer_group.phase = ConsumerGroupPhase.LOADING
-    consumer_group.drop_deliveries()
+    if keyed is None or keyed.handover is None:  # else the grants go on if the cursor did not move
+        consumer_group.drop_deliveries()
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
     if outcome is not WriteOutcome.REFUSED:
         read_cursor(broker, partition, consumer_group)
@@ -155,11 +180,14 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
         forget_if_unused(partition, consumer_group)
 
 
-def _end_segment(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+def end_segment(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """The cursor has moved: tell the consumers that the segment has ended and which broker serves the next one."""
     log = partition.logs.get(consumer_group.segment_no)
     sealed_len = log.record.sealed_len if log is not None and log.record.sealed_len is not None else 0
     following_no = next_no(partition, consumer_group.segment_no)
+    keyed = consumer_group.keyed
+    if keyed is not None and keyed.handover is not None:
+        following_no = keyed.handover.handover.segment_no
     following = partition.chain.segment(following_no) if partition.chain is not None else None
     server = following.server.broker if following is not None else ""
     event = EndOfSegment(consumer_group.segment_no, sealed_len, following_no, server, consumer_group.group_epoch)

@@ -216,6 +216,10 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change
         is_other = known is None or (known.segment_no, known.group_epoch) != (cursor.segment_no, cursor.group_epoch)
         change = replace(change, is_full=change.is_full or is_other)
         partition.keep_rows(cursor.consumer_group, change)
+        held = partition.handovers.get(cursor.consumer_group)
+        if held is not None and (held.group_epoch, held.segment_no) <= (cursor.group_epoch, cursor.segment_no):
+            partition.handovers = drop(partition.handovers, cursor.consumer_group)
+            partition.handing = drop(partition.handing, cursor.consumer_group)
         broker.out.write(PutLedger(partition.id, cursor, change))
     if left is not None:
         broker.out.write(DropCursor(partition.id, left.segment_no, left.consumer_group))
@@ -320,6 +324,7 @@ def forget_consumer_group(broker: BrokerState, partition: Partition, event: Forg
         partition.cursors = drop(partition.cursors, event.consumer_group)
         partition.ledger_rows = drop(partition.ledger_rows, event.consumer_group)
         partition.ledger_versions = drop(partition.ledger_versions, event.consumer_group)
+        partition.handovers = drop(partition.handovers, event.consumer_group)
         broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
 
 

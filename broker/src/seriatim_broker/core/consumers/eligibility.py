@@ -18,7 +18,7 @@ from ..values.kinds import WriteOwner
 from ..values.messages import CursorsReplicated, EligibleRequest
 from ..values.segment import SegmentState
 from ..values.states import drop, put
-from . import cursors, progress
+from . import cursors, handover, progress
 
 
 def on_eligible_request(broker: BrokerState, partition: Partition, sender: MemberId, message: EligibleRequest) -> None:
@@ -41,6 +41,7 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
     if not held.confirmed:
         right.seek(broker, partition, no)
         return
+    handover.send_all(broker, partition, sender, no)
     held.joining = put(held.joining, sender, cursors.send_all(broker, partition, sender, no, segment.server_epoch))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seriatim_api.ids import INDEX_MAX, make_offset, split_offset
+from seriatim_api.ids import INDEX_MAX, MemberId, make_offset, split_offset
 
 from ..copies import producer_tables
 from ..peers import right
@@ -18,12 +18,14 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Key, KeyedDispatcher, Run
 from ..state.partition import Partition
-from ..values.effects import Granted, Note, ReadKeys, ReadRows
+from ..values.effects import Dropped, Gap, Granted, Note, ReadKeys
 from ..values.events import KeysRead, RowsRead
 from ..values.keyed import ConsumerMode, GrantedRun, KeyColumn, name_of_key, name_of_offset
 from ..values.kinds import ReadKind, TimerKind
+from ..values.messages import CopyAnswer
 from ..values.producers import ProducerTable
-from . import cursors, delivery
+from ..values.segment import SegmentState
+from . import cursors, delivery, fetching
 from .consumer_group import tell
 
 TOKEN_COUNTER_BITS: Final = 40
@@ -40,6 +42,10 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     log = partition.logs.get(consumer_group.segment_no)
     if keyed is None or log is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return
+    if keyed.frozen is not None:
+        return  # the state of the keys is handed over, or other members do not know yet that it was begun here
+    for serial in fetching.ask_again(broker, partition, consumer_group):
+        _give_back(broker, keyed, serial)
     if keyed.window.floor < log.start and log.readable_below:
         _drop_below(broker, partition, consumer_group, keyed, log.start)
     keyed.wake_delayed(broker.now.mono_us)
@@ -223,7 +229,7 @@ def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
     turn = keyed.turn % len(waiting)
     keyed.turn += 1
     for consumer in waiting[turn:] + waiting[:turn]:
-        runs = _runs_for(broker, consumer_group, keyed, consumer)
+        runs = _runs_for(broker, partition, consumer_group, keyed, consumer)
         if not runs:
             break  # no key is ready, or only such that wait for a reservation
         consumer.rows = broker.new_serial()
@@ -232,7 +238,7 @@ def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
         offsets = tuple(offset for run in runs for offset in run.offsets)
-        broker.out.emit(ReadRows(consumer.rows, partition.id, offsets))
+        fetching.read_rows(broker, partition, keyed, consumer_group.name, consumer.rows, offsets)
 
 
 def _room_of(broker: BrokerState, consumer: Consumer) -> int:
@@ -243,7 +249,7 @@ def _room_of(broker: BrokerState, consumer: Consumer) -> int:
 
 
 def _runs_for(
-    broker: BrokerState, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, consumer: Consumer
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, consumer: Consumer
 ) -> list[Run]:
     assert consumer_group.cursor is not None
     credit = min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
@@ -254,6 +260,11 @@ def _runs_for(
     term = consumer_group.cursor.term_base + consumer_group.server_epoch
     runs: list[Run] = []
     while room > 0 and (key := keyed.next_ready()) is not None:
+        _pass_gone(broker, partition, consumer_group, keyed, key)
+        if not (key.live or key.aside):
+            keyed.take_ready()
+            keyed.requeue(key)
+            continue
         offsets = _first_messages(keyed, key, min(longest, room), below)
         if not offsets:
             break
@@ -265,6 +276,29 @@ def _runs_for(
         runs.append(run)
         room -= len(offsets)
     return runs
+
+
+def _pass_gone(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, key: Key
+) -> None:
+    """Messages in the list of a key that retention dropped, or that were declared lost, are passed: tell consumers.
+
+    Rule `lists-lose-too` (J6): a list loses what its segment loses, and the consumers are told. Without it:
+      1. k:5 was set aside in segment 1. Retention drops segment 1.
+      2. k becomes ready. No member has k:5, so k waits for ever, and all later messages of k with it.
+    """
+    chain = partition.chain
+    while key.aside and chain is not None:
+        no, index = split_offset(key.aside[0])
+        segment = chain.segment(no)
+        is_lost = segment is not None and segment.state is SegmentState.LOST
+        if segment is not None and index >= segment.start and not is_lost:
+            return
+        keyed.pass_first(key)
+        cursors.replicate_soon(broker, partition, consumer_group)
+        event = Gap(no, index, "declared lost") if is_lost else Dropped(make_offset(no, index), no, index + 1, 1)
+        for consumer in consumer_group.consumers:
+            tell(broker, consumer, event)
 
 
 def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:
@@ -280,6 +314,29 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
     if found and found[-1] >= below:
         found = [index for index in found if index < below]
     return tuple(make_offset(keyed.segment_no, index) for index in found)
+
+
+def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
+    """Another member sent messages of an earlier segment, or has none."""
+    for consumer_group in list(partition.consumer_groups.values()):
+        keyed = consumer_group.keyed
+        if keyed is None or not keyed.fetches:
+            continue
+        for serial in fetching.on_answer(broker, partition, consumer_group, sender, message):
+            broker.reads.pop(serial, None)
+            _give_back(broker, keyed, serial)
+        go_on(broker, partition, consumer_group)
+
+
+def _give_back(broker: BrokerState, keyed: KeyedDispatcher, serial: int) -> None:
+    """No member has the messages now: their keys wait a moment, and others go on."""
+    consumer, runs = keyed.rows.pop(serial)
+    consumer.rows = 0
+    for run in runs:
+        if keyed.doing.get(run.token) is run:
+            keyed.end_run(run)
+            run.key.ready_us = broker.now.mono_us + broker.config.retry_us_max
+            keyed.requeue(run.key)
 
 
 def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: RowsRead) -> None:

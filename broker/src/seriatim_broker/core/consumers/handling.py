@@ -23,8 +23,14 @@ from ..state.partition import Partition
 from ..values.effects import Joined, Note, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
 from ..values.keyed import Exhausted
-from . import crossing, cursors, granting
+from . import cursors, granting, handover
 from .consumer_group import tell
+
+FROZEN_MAX = 10_000
+"""At most so many requests of consumers wait for the end of a hand-over."""
+
+CLAIM_US = 2_000_000
+"""A consumer that joined has so long to say something of the grants that were handed over for its name."""
 
 GRANT_MS_MAX = 86_400_000
 """A grant cannot be extended to more than a day from now."""
@@ -32,8 +38,10 @@ GRANT_MS_MAX = 86_400_000
 
 def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer) -> None:
     """Tell a consumer that it is one of those to which messages are granted."""
-    cursor = consumer_group.cursor
+    cursor, keyed = consumer_group.cursor, consumer_group.keyed
     assert cursor is not None
+    assert keyed is not None
+    keyed.attach(consumer, broker.now.mono_us + CLAIM_US)
     joined = Joined(
         True, consumer_group.segment_no, consumer_group.ledger.acked, 0, consumer_group.group_epoch,
         consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
@@ -56,6 +64,43 @@ def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Run | Non
     return run if run is not None and run.consumer is consumer and run.is_given else None
 
 
+def _waits(keyed: KeyedDispatcher, event: ConsumerAcks | ConsumerNack | ConsumerExtend) -> bool:
+    """Whether what a consumer sent waits until the hand-over is over.
+
+    Rule `frozen-waits` (J2): nothing changes while the state of the keys is handed over. Without it:
+      1. The state is sent to the next server. k:5 is granted in it.
+      2. c1 acknowledges k:5, which is confirmed here. The cursor moves.
+      3. The next server grants k:5 again.
+
+    If too much waits, it is dropped, as if it were lost on its way: nothing of it was confirmed.
+    """
+    if keyed.frozen is None:
+        return False
+    if len(keyed.frozen) < FROZEN_MAX:
+        keyed.frozen.append(event)
+    return True
+
+
+def thaw(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """The grants go on: take what consumers sent meanwhile, and end the grants of those that left."""
+    keyed = consumer_group.keyed
+    if keyed is None or keyed.frozen is None:
+        return
+    waiting, keyed.frozen = keyed.frozen, None
+    for event in waiting:
+        if isinstance(event, ConsumerAcks):
+            on_acks(broker, partition, event)
+        elif isinstance(event, ConsumerNack):
+            on_nack(broker, partition, event)
+        else:
+            on_extend(broker, partition, event)
+    for run in list(keyed.doing.values()):
+        if not run.consumer.is_absent and run.consumer not in consumer_group.consumers:
+            end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
+    _note_passed(broker, partition, consumer_group, keyed)
+    granting.go_on(broker, partition, consumer_group)
+
+
 def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> None:
     """A consumer acknowledges messages. Those of one grant come in their order; a later one does not count."""
     served = _served(partition, event.stream, event.subscription)
@@ -64,6 +109,8 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
     consumer_group, consumer = served
     keyed = consumer_group.keyed
     assert keyed is not None
+    if _waits(keyed, event):
+        return
     consumer.ack_number = max(consumer.ack_number, event.number)
     for token in event.started:
         run = _run_of(keyed, consumer, token)
@@ -119,6 +166,8 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
     consumer_group, consumer = served
     keyed = consumer_group.keyed
     assert keyed is not None
+    if _waits(keyed, event):
+        return
     run = _run_of(keyed, consumer, event.token)
     if run is None or run.offsets[run.done] != event.offset:
         _tell_void(broker, consumer, (event.token,))
@@ -172,6 +221,8 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
     consumer_group, consumer = served
     keyed = consumer_group.keyed
     assert keyed is not None
+    if _waits(keyed, event):
+        return
     deadline_us = broker.now.mono_us + 1_000 * min(max(event.grant_ms, 1), GRANT_MS_MAX)
     void: dict[int, None] = {}
     for token in event.tokens:
@@ -189,6 +240,9 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     keyed = consumer_group.keyed if consumer_group is not None else None
     if consumer_group is None or keyed is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return
+    if keyed.frozen is not None:
+        handover.cross(broker, partition, consumer_group)
+        return
     late: dict[Consumer, list[int]] = {}
     for run in keyed.due_runs(broker.now.mono_us):
         if not run.is_given:
@@ -197,10 +251,11 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
         late.setdefault(run.consumer, []).append(run.token)
         end_run(broker, partition, consumer_group, run, "the deadline of the grant has passed")
     for consumer, tokens in late.items():
-        _tell_void(broker, consumer, tokens)
+        if not consumer.is_absent:
+            _tell_void(broker, consumer, tokens)
     _note_passed(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group)
-    crossing.cross_if_done(broker, partition, consumer_group)
+    handover.cross(broker, partition, consumer_group)
 
 
 def end_run(
@@ -224,8 +279,8 @@ def end_run(
 def leave(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: list[Consumer]) -> None:
     """Consumers are gone: what was granted to them is granted to others."""
     keyed = consumer_group.keyed
-    if keyed is None:
-        return
+    if keyed is None or keyed.frozen is not None:
+        return  # when the hand-over is over, the grants of consumers that left end
     for run in [run for run in keyed.doing.values() if run.consumer in gone]:
         end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
     _note_passed(broker, partition, consumer_group, keyed)

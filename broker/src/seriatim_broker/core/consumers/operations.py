@@ -61,7 +61,7 @@ from ..values.messages import FORM_GROUP_OPERATIONS
 from ..values.positions import Place
 from ..values.segment import SegmentState
 from ..values.targets import named, place_of
-from . import crossing, cursors, delivery_attempts, pumping
+from . import crossing, cursors, delivery_attempts, handover, pumping
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 OPERATIONS_MAX = 8
@@ -304,6 +304,8 @@ def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None
         return replace(cursor, paused=event.operation is ConsumerGroupOperation.PAUSE, requests=requests)
     place = place_of(chain, event.segment_no, event.index, event.known_len)
     moved = cursor.moved_to(place.segment_no, place.index, new_epoch=True)
+    left, following = chain.segment(cursor.segment_no), chain.segment(place.segment_no)
+    moved = moved.after_term(left.server_epoch if left else chain.epoch, following.server_epoch if following else 0)
     return replace(moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0)
 
 
@@ -373,7 +375,7 @@ def on_written(
     elif consumer_group.phase is ConsumerGroupPhase.LOADING or consumer_group.operations:
         read_cursor(broker, partition, consumer_group)
     else:
-        crossing.cross_if_done(broker, partition, consumer_group)
+        handover.cross(broker, partition, consumer_group)
 
 
 def _answer(

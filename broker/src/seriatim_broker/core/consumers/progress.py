@@ -13,7 +13,7 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import AckConfirmed, AcksConfirmed
 from ..values.kinds import TimerKind
-from . import crossing, pumping
+from . import handling, handover, pumping
 from .consumer_group import forget_if_unused, tell
 
 
@@ -28,7 +28,7 @@ def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Deliver what was held back, read more, and cross, as far as each is possible now."""
     pumping.pump_consumer_group(broker, partition, consumer_group)
-    crossing.cross_if_done(broker, partition, consumer_group)
+    handover.cross(broker, partition, consumer_group)
 
 
 def _chase_replications(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -91,6 +91,10 @@ def finish_replication(broker: BrokerState, partition: Partition, consumer_group
     if is_safer and active is not None:
         tell(broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
     _confirm_requests(broker, consumer_group, confirms)
+    keyed = consumer_group.keyed
+    if keyed is not None and not keyed.is_begun:
+        keyed.is_begun = True
+        handling.thaw(broker, partition, consumer_group)
     go_on(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)
 

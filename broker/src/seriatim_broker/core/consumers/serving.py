@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import STAGE_TOPIC
 
 from ..peers import right, versions
@@ -22,11 +22,12 @@ from ..values.effects import Revoked, SubscriptionRefused
 from ..values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition
 from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
+from ..values.log import NO_HAND_OVER, CursorState, HandOverState
 from ..values.messages import FORM_KEY_ORDERED, PassRequest
 from ..values.positions import first_kept
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
-from . import crossing, cursors, delivery_attempts, operations, progress, questions, subscribing
+from . import crossing, cursors, delivery_attempts, handling, handover, operations, progress, questions, subscribing
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 # ---- where the cursor is --------------------------------------------------------------------------------
@@ -198,6 +199,9 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
     if segment.state is SegmentState.LOST:
         crossing.jump(broker, partition, consumer_group, crossing.next_no(partition, segment.no), "declared lost")
         return
+    if handover.was_carried_out(consumer_group, record):
+        crossing.end_segment(broker, partition, consumer_group)
+        return
     if segment.server != broker.member:
         _refuse_all(broker, partition, consumer_group, segment)
         return
@@ -261,8 +265,12 @@ def _renew_epoch(
 ) -> None:
     """No member is left that knew the acknowledgements: begin at the cursor on this disk, in a new group epoch."""
     known = cursors.known_in_epoch(partition, consumer_group.name, record.segment_no, record.group_epoch)
+    oldest = known.oldest if known is not None else record.oldest
+    if oldest:  # the lists may be as old as the acknowledgements on this disk
+        _begin_at_oldest(broker, partition, consumer_group, replace(record, oldest=oldest))
+        return
     start = known.acked if known is not None else record.start_index
-    renewed = record.moved_to(record.segment_no, start, new_epoch=True)
+    renewed = crossing.with_term(partition, consumer_group, record.moved_to(record.segment_no, start, new_epoch=True))
     if start > record.start_index:  # a later message was acknowledged, so the consumer was told
         renewed = replace(renewed, dropped_from=0, dropped_position=0)
     crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
@@ -272,7 +280,17 @@ def _begin(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment, record: CursorRecord
 ) -> None:
     """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
+    keyed = consumer_group.keyed
+    if keyed is not None and handover.is_still_served(consumer_group, record, segment):
+        keyed.handover = None
+        consumer_group.phase = ConsumerGroupPhase.SERVING
+        handling.thaw(broker, partition, consumer_group)
+        progress.go_on(broker, partition, consumer_group)
+        return
     known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
+    if known is None and record.handover != NO_HAND_OVER and _handed_over(partition, consumer_group, record) is None:
+        _begin_at_oldest(broker, partition, consumer_group, record)
+        return
     ledger = consumer_group.ledger
     ledger.begin(known, record)
     consumer_group.passes_alone = False
@@ -286,13 +304,76 @@ def _begin(
     consumer_group.phase = ConsumerGroupPhase.SERVING
     consumer_group.drop_deliveries()
     if record.mode.is_keyed:
-        rows = partition.ledger_rows.get(consumer_group.name, {}) if known is not None else {}
-        consumer_group.keyed = keyed_rows.dispatcher_of(segment.no, ledger.acked, tuple(rows.items()), broker.now)
-        ledger.acked = consumer_group.keyed.window.floor
+        _make_dispatcher(broker, partition, consumer_group, record, known)
     subscribing.begin(broker, partition, consumer_group)
     # send what this disk has of the server before to every eligible member
     cursors.replicate(broker, partition, consumer_group)
-    progress.go_on(broker, partition, consumer_group)
+    if consumer_group.name in partition.consumer_groups:
+        progress.go_on(broker, partition, consumer_group)
+
+
+def _make_dispatcher(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    record: CursorRecord,
+    known: CursorState | None,
+) -> None:
+    """Go on with the keys where the rows on this disk end, or where the server of the segment before handed over.
+
+    Rule `begun-first` (J3): nothing is granted and no carried grant ends before every eligible member knows that this
+    server has begun. Without it:
+      1. The hand-over has a grant of k:5 under token 7. Its deadline passes, and this server grants k:5 under token 8.
+      2. This server dies. The next one begins from the same hand-over, in which token 7 counts.
+      3. The consumer with token 7 acknowledges k:5, while another one works on it under token 8.
+    """
+    ledger = consumer_group.ledger
+    rows = tuple(partition.ledger_rows.get(consumer_group.name, {}).items()) if known is not None else ()
+    handed_over = _handed_over(partition, consumer_group, record) if known is None else None
+    if handed_over is not None:
+        rows = handed_over.rows
+    keyed = keyed_rows.dispatcher_of(record.segment_no, ledger.acked, rows, broker.now)
+    consumer_group.keyed = keyed
+    ledger.acked = keyed.window.floor
+    if handed_over is not None:
+        keyed.is_begun = False
+        keyed.frozen = []
+        keyed.carry(keyed_rows.carried_grants(rows), broker.now.mono_us)
+        keyed.mark_all_changed()
+
+
+def _handed_over(
+    partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
+) -> HandOverState | None:
+    """The hand-over that the cursor names, if this disk has it.
+
+    Rule `exactly-the-one-named` (J5): not another one. Without it:
+      1. A hands over, and crashes. A2 hands over later, and writes the cursor, which names A2's hand-over.
+      2. The hand-over of A arrives late. The next server begins from it.
+      3. What A2 confirmed between the two comes again.
+    """
+    known = partition.handovers.get(consumer_group.name)
+    if known is None or (known.segment_no, known.group_epoch, known.id) != (
+        record.segment_no,
+        record.group_epoch,
+        record.handover,
+    ):
+        return None
+    return known
+
+
+def _begin_at_oldest(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
+) -> None:
+    """No member is left that has what was handed over: begin again at the oldest message of it, in a new group epoch.
+
+    Rule `blind-goes-back` (J1): a blind server goes back to the oldest message that was set aside. Without it:
+      1. k:5 of segment 1 was handed over to the members of segment 2. Both disks are lost.
+      2. A third member serves segment 2 from its beginning. k:5 is never delivered.
+    """
+    no, index = split_offset(record.oldest) if record.oldest else (record.segment_no, record.start_index)
+    renewed = crossing.with_term(partition, consumer_group, record.moved_to(no, index, new_epoch=True))
+    crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
 
 
 def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassConsumerGroup) -> None:

@@ -18,6 +18,7 @@ from ..consumers import (
     eligibility,
     granting,
     handling,
+    handover,
     operations,
     progress,
     questions,
@@ -101,6 +102,8 @@ from ..values.messages import (
     FenceAnswer,
     FenceProgress,
     FenceRequest,
+    HandOver,
+    HandOverKept,
     HealRequest,
     KeepProducer,
     LedgerWanted,
@@ -143,6 +146,7 @@ def _pass_request(broker: BrokerState, partition: Partition, sender: MemberId, m
 def _copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
     copying.on_copy_answer(broker, partition, sender, message)
     repair.on_copy_answer(broker, partition, sender, message)
+    granting.on_copy_answer(broker, partition, sender, message)
 
 
 def _block_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: BlockAnswer) -> None:
@@ -374,6 +378,8 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     CursorsReplicated: _cursors_replicated,
     ReplicateLedger: cursors.on_replicate_ledger,
     LedgerWanted: cursors.on_ledger_wanted,
+    HandOver: handover.on_hand_over,
+    HandOverKept: handover.on_kept,
     EligibleRequest: eligibility.on_eligible_request,
     TakeOver: _take_over,
     HealRequest: orders.on_heal_request,

@@ -17,6 +17,7 @@ from ..values.events import (
     ReadRange,
     StartPosition,
 )
+from ..values.log import HandOverState
 from ..values.positions import Place
 from ..values.states import State, nothing
 from .dispatcher import Consumer, Dispatcher
@@ -141,6 +142,21 @@ class RangeWait(NamedTuple):
     place: Place
     passed: tuple[RangeEvent, ...]
     reading: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Handing(State):
+    """A hand-over on its way to the members that must keep it.
+
+    Attributes:
+        handover: The hand-over.
+        sender: The server of the segment before, which waits for the answer.
+        waiting: The members that have not said that they have it, among them this one.
+    """
+
+    handover: HandOverState
+    sender: MemberId
+    waiting: dict[MemberId, None]
 
 
 @dataclass(slots=True, eq=False)

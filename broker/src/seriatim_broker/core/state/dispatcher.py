@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..values.events import ConsumerJoin
+from seriatim_api.ids import PartitionId
+
+from ..values.events import ConsumerJoin, StartPosition
 from ..values.log import Batch
 from ..values.states import State
 
@@ -55,6 +57,16 @@ class Consumer(State):
         self.ack_number = 0
         self.ack_confirmed = 0
         self.silent_rounds = 0
+
+    @classmethod
+    def absent(cls, name: str) -> Consumer:
+        """A consumer that has grants and has not joined here."""
+        return cls(ConsumerJoin(0, 0, PartitionId(0), "", name, StartPosition.EARLIEST, False))
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether it has not joined here."""
+        return self.stream == 0
 
 
 @dataclass(slots=True, eq=False)

@@ -12,12 +12,17 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
-from seriatim_api.ids import INDEX_MAX, make_offset
+from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
 
+from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
 from ..values.keyed import KeyPhase
-from ..values.ledger_rows import CHUNK_OFFSETS
+from ..values.ledger_rows import CHUNK_OFFSETS, CarriedGrant
+from ..values.log import Batch, HandOverState
 from ..values.states import State
 from .dispatcher import Consumer
 from .window import Window
@@ -123,6 +128,46 @@ class Run(State):
         return len(self.offsets) - self.done
 
 
+@dataclass(slots=True, eq=False)
+class HandingOver(State):
+    """The state of the keys on its way to the server of the next segment.
+
+    Attributes:
+        handover: What is handed over.
+        oldest: The oldest offset in it.
+        to: The server to which it was sent.
+        asked_us: When it was sent last.
+        is_kept: Every member that must keep it has it.
+    """
+
+    handover: HandOverState
+    oldest: int
+    to: MemberId | None = None
+    asked_us: int = 0
+    is_kept: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Fetch(State):
+    """Messages that were granted and are not on this disk, and are fetched from members that have their segments.
+
+    Attributes:
+        offsets: Of all messages of the read, in their order.
+        missing: Offsets that are not found yet, in ascending order.
+        batches: The batches that were found.
+        asked: The member that was asked last, and the offset.
+        asked_us: When.
+        tries: How often a member was asked in vain.
+    """
+
+    offsets: tuple[int, ...]
+    missing: list[int]
+    batches: list[Batch] = field(default_factory=list)
+    asked: tuple[MemberId, int] | None = None
+    asked_us: int = 0
+    tries: int = 0
+
+
 class KeyedDispatcher(State):
     """Which keys have messages, and which consumer works on which.
 
@@ -147,9 +192,15 @@ class KeyedDispatcher(State):
         is_full_noted: This was noted.
         turn: Counts rounds, so that each consumer is the first one in turn.
         numbers: How many entries `delayed` has had.
+        is_begun: Every eligible member knows that this server goes on from what was handed over.
+        frozen: While the state is handed over, or is not begun: what consumers sent meanwhile; None: neither.
+        handover: What is handed over to the next segment.
+        absent: Consumers with grants that were handed over, and that have not joined here, by name.
+        fetches: Messages that are fetched from other members, by the serial of their read.
     """
 
     __slots__ = (
+        "absent",
         "aside_count",
         "aside_heads",
         "average_bytes",
@@ -158,6 +209,10 @@ class KeyedDispatcher(State):
         "deadlines",
         "delayed",
         "doing",
+        "fetches",
+        "frozen",
+        "handover",
+        "is_begun",
         "is_full",
         "is_full_noted",
         "keys",
@@ -192,6 +247,11 @@ class KeyedDispatcher(State):
         self.is_full = False
         self.is_full_noted = False
         self.turn = 0
+        self.is_begun = True
+        self.frozen: list[ConsumerAcks | ConsumerNack | ConsumerExtend] | None = None
+        self.handover: HandingOver | None = None
+        self.absent: dict[str, Consumer] = {}
+        self.fetches: dict[int, Fetch] = {}
         self.numbers = 0
 
     # ---- messages come -------------------------------------------------------------------------------
@@ -284,6 +344,15 @@ class KeyedDispatcher(State):
             key.error = ""
             self._settle_record(key)
 
+    def mark_all_changed(self) -> None:
+        """No control record has anything of this yet: the next one has all records and lists."""
+        for name, key in self.keys.items():
+            if key.phase is not None:
+                self.changed[name] = None
+            if key.aside:
+                first, last = key.aside_first // CHUNK_OFFSETS, (key.aside_end - 1) // CHUNK_OFFSETS
+                self.chunks[name] = dict.fromkeys(range(first, last + 1))
+
     def end_run(self, run: Run) -> None:
         """The run is over: what it holds that is not acknowledged comes again, before the key's other messages."""
         key = run.key
@@ -314,6 +383,33 @@ class KeyedDispatcher(State):
                 return offset
             heapq.heappop(self.aside_heads)
         return 0
+
+    def carry(self, grants: Sequence[CarriedGrant], now_us: int) -> None:
+        """Go on with grants that the server of the segment before made. Their consumers are absent until they join."""
+        for grant in grants:
+            key = self.keys.get(grant.name)
+            if key is None or len(key.aside) < grant.message_count:
+                continue
+            consumer = self.absent.get(grant.consumer)
+            if consumer is None:
+                consumer = self.absent[grant.consumer] = Consumer.absent(grant.consumer)
+            offsets = tuple(islice(key.aside, grant.message_count))
+            deadline_us = now_us + 1_000 * grant.left_ms
+            run = Run(grant.token, key, consumer, offsets, is_aside=True, deadline_us=deadline_us)
+            run.is_given, run.is_started = True, grant.is_started
+            key.is_queued = False
+            self.begin_run(run)
+
+    def attach(self, consumer: Consumer, until_us: int) -> None:
+        """A consumer has joined: the grants that were handed over for its name are its own.
+
+        A consumer that lost its memory does not know them. So each ends at `until_us` if the consumer says nothing.
+        """
+        absent = self.absent.pop(consumer.name, None)
+        for run in [run for run in self.doing.values() if absent is not None and run.consumer is absent]:
+            run.consumer = consumer
+            consumer.in_flight += run.left
+            self.set_deadline(run, min(run.deadline_us, until_us))
 
     # ---- records of keys -----------------------------------------------------------------------------
 

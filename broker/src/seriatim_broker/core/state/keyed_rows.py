@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify
 from itertools import islice
 
+from seriatim_api.ids import INDEX_MAX, make_offset
+
 from ..values.events import Moment
 from ..values.keyed import KeyPhase
 from ..values.ledger_rows import (
     CHUNK_OFFSETS,
+    CarriedGrant,
     KeyRecord,
     LedgerRowError,
     aside_name,
     key_name,
     read_rows,
     write_aside,
+    write_grant,
     write_key,
 )
 from ..values.log import LedgerChange
-from .keyed import Key, KeyedDispatcher
+from .keyed import Key, KeyedDispatcher, Run
 from .window import Window
 
 
@@ -63,6 +68,47 @@ def _chunk(key: Key, chunk: int) -> list[int]:
     begin = max(chunk * CHUNK_OFFSETS - key.aside_first, 0)
     end = (chunk + 1) * CHUNK_OFFSETS - key.aside_first
     return list(islice(key.aside, begin, max(end, begin)))
+
+
+def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Moment) -> tuple[list[tuple[bytes, bytes]], int]:
+    """The rows with which the server of the next segment goes on, and the oldest offset in them (0: there is none).
+
+    Rule `live-joins-the-list` (J1): what is live goes into the lists. Without it:
+      1. k:5 failed and waits in segment 1. k:6, in segment 1 too, waits behind it and is live.
+      2. Only the list of k is handed over, and the cursor moves to segment 2.
+      3. k:6 is never delivered.
+    """
+    rows: list[tuple[bytes, bytes]] = []
+    oldest = 0
+    for name, key in dispatcher.keys.items():
+        run = dispatcher.doing.get(key.token)
+        done = run.done if run is not None and not run.is_aside else 0
+        live = key.live if not done or run is None else key.live[bisect_right(key.live, _last_done(run)) :]
+        offsets = [*key.aside, *(make_offset(dispatcher.segment_no, index) for index in live)]
+        if not offsets:
+            continue
+        oldest = min(oldest or offsets[0], offsets[0])
+        phase = key.phase if key.phase is not None else KeyPhase.RETRY
+        record = KeyRecord(phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, 0, len(offsets), key.error)
+        rows.append((key_name(name), write_key(record)))
+        for begin in range(0, len(offsets), CHUNK_OFFSETS):
+            chunk = offsets[begin : begin + CHUNK_OFFSETS]
+            rows.append((aside_name(name, begin // CHUNK_OFFSETS), write_aside(chunk)))
+        if run is not None:
+            left_ms = max(run.deadline_us - now.mono_us, 0) // 1_000
+            rows.append(
+                write_grant(CarriedGrant(run.token, name, run.consumer.name, run.left, left_ms, run.is_started))
+            )
+    return rows, oldest
+
+
+def _last_done(run: Run) -> int:
+    return run.offsets[run.done - 1] & INDEX_MAX
+
+
+def carried_grants(rows: Sequence[tuple[bytes, bytes]]) -> list[CarriedGrant]:
+    """The grants in the rows of a hand-over."""
+    return read_rows(rows).grants
 
 
 def dispatcher_of(segment_no: int, floor: int, rows: Sequence[tuple[bytes, bytes]], now: Moment) -> KeyedDispatcher:

@@ -16,12 +16,12 @@ from ..values.chain import Chain
 from ..values.effects import ReadChain, RouteInfo, WriteChain
 from ..values.events import SurveyPartition, WriteOutcome
 from ..values.kinds import WriteOwner
-from ..values.log import CursorState, LedgerChange, Preparation, RecoveredPartition, TailCopy
+from ..values.log import CursorState, HandOverState, LedgerChange, Preparation, RecoveredPartition, TailCopy
 from ..values.producers import NO_TABLE, IdleBlock
 from ..values.segment import Segment
 from ..values.states import NOTHING, State, drop, put
 from .broker import BrokerState
-from .consumers import ConsumerGroup, RangeWait, Right
+from .consumers import ConsumerGroup, Handing, RangeWait, Right
 from .copies import Copying, KnownTables, Repair, Settlement, TableWait
 from .dispatcher import Given
 from .segment_log import SegmentLog
@@ -82,6 +82,8 @@ class Partition(State):
         "fenced_at_us",
         "gaps",
         "given",
+        "handing",
+        "handovers",
         "id",
         "kept",
         "ledger_rows",
@@ -130,6 +132,9 @@ class Partition(State):
         self.ledger_rows: Mapping[str, dict[bytes, bytes]] = NOTHING
         # the server epoch and the version of the rows that a server sent last, by consumer group
         self.ledger_versions: Mapping[str, tuple[int, int]] = NOTHING
+        self.handovers: Mapping[str, HandOverState] = NOTHING  # the newest one of each consumer group
+        # hand-overs that other members must keep, by consumer group, and the members that have not said so
+        self.handing: Mapping[str, Handing] = NOTHING
         self.kept: Chain | None = None  # the record as it is on the disk
         self.read_floor: Floor | None = None  # while the chain is read: the newest record known or told at the begin
         self.read_epoch: int | None = None  # of the first record that this member run read in the coordinator
@@ -181,6 +186,8 @@ class Partition(State):
         for ledger_row in found.ledger_rows:
             if self.cursor_in(ledger_row.segment_no, ledger_row.consumer_group) is not None:
                 self.keep_rows(ledger_row.consumer_group, LedgerChange(((ledger_row.name, ledger_row.value),)))
+        for handover in found.handovers:
+            self.keep_handover(handover)
         self.kept = found.chain
 
     # ---- what can be said of it ----
@@ -252,6 +259,18 @@ class Partition(State):
             self.ledger_rows = drop(self.ledger_rows, cursor.consumer_group)  # they were beside the record before
         self.cursors = put(self.cursors, cursor.consumer_group, cursor)
         return left
+
+    def keep_handover(self, handover: HandOverState) -> bool:
+        """Take up a hand-over; only the newest one of each consumer group is kept. Returns whether this one is."""
+        known = self.handovers.get(handover.consumer_group)
+        if known is not None and (known.group_epoch, known.segment_no, known.id) > (
+            handover.group_epoch,
+            handover.segment_no,
+            handover.id,
+        ):
+            return False
+        self.handovers = put(self.handovers, handover.consumer_group, handover)
+        return True
 
     def keep_rows(self, group: str, change: LedgerChange) -> None:
         """Take up a change of the rows beside a consumer group's control record."""

@@ -79,11 +79,15 @@ class ReadKeys:
 
 @dataclass(frozen=True, slots=True)
 class ReadRows:
-    """Read single messages by their offsets, and make one body of them in this order; `RowsRead(serial)` answers."""
+    """Read single messages by their offsets, and make one body of them in this order; `RowsRead(serial)` answers.
+
+    `batches` have those that are not on this disk.
+    """
 
     serial: int
     partition: PartitionId
     offsets: tuple[int, ...]
+    batches: tuple[Batch, ...] = ()
 
 
 # ---- the coordinator ------------------------------------------------------------------------------------

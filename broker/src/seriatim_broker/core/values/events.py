@@ -14,7 +14,7 @@ from seriatim_api.publications import StagedBatches
 from .chain import Chain
 from .deleted import DeletedPartitions
 from .keyed import RETRY_DEFAULT, ConsumerMode, KeyColumn, RetryPolicy
-from .log import Batch
+from .log import NO_HAND_OVER, Batch, HandOverId
 from .messages import FORMS, Message
 from .placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec
 from .positions import Place
@@ -109,6 +109,7 @@ class CursorRecord:
         retry: Not in exclusive mode: what happens to a message on which a consumer fails.
         term_base: Tokens are made of this plus the server epoch, so that those of a key always grow.
         oldest: The oldest offset that the consumer group has set aside; 0: none.
+        handover: What the server of the segment before handed over.
     """
 
     segment_no: int
@@ -128,6 +129,7 @@ class CursorRecord:
     retry: RetryPolicy = RETRY_DEFAULT
     term_base: int = 0
     oldest: int = 0
+    handover: HandOverId = NO_HAND_OVER
 
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
         """This record with another place, in the same group epoch or in the next one."""
@@ -135,10 +137,20 @@ class CursorRecord:
         #   1. A person pauses consumer group g, whose cursor is in segment 2.
         #   2. All of segment 2 is acknowledged, so g crosses to segment 3.
         #   3. The server of segment 3 delivers to g.
-        if not new_epoch:
-            return replace(self, segment_no=segment_no, start_index=index)
-        epoch = self.group_epoch + 1
-        return replace(self, segment_no=segment_no, start_index=index, group_epoch=epoch, begun_by=None)
+        moved = replace(self, segment_no=segment_no, start_index=index, handover=NO_HAND_OVER, oldest=0)
+        return moved if not new_epoch else replace(moved, group_epoch=self.group_epoch + 1, begun_by=None)
+
+    def after_term(self, server_epoch: int, next_server_epoch: int) -> CursorRecord:
+        """This record with a term base under which each token of the next server is higher than those of the last one.
+
+        Rule `terms-grow` (J3): the server epoch of the next segment may be lower than that of the last one. Without it:
+          1. Segment 1 had its server changed at chain epoch 9, after segment 2 was opened at chain epoch 5.
+          2. In segment 1, k:7 was granted under a token of term 9. In segment 2 it is granted again, under term 5.
+          3. The application stores the highest token of each key, and refuses the second one.
+        """
+        if not self.mode.is_keyed:
+            return self
+        return replace(self, term_base=self.term_base + max(0, server_epoch - next_server_epoch) + 1)
 
 
 # ---- time, links, disk ----------------------------------------------------------------------------------

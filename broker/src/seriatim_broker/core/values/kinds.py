@@ -50,6 +50,7 @@ class StoredFor(enum.StrEnum):
     COPY = "copy"
     REPAIR = "repair"
     CURSOR = "cursor"
+    HANDOVER = "handover"
 
 
 class ReadKind(enum.StrEnum):

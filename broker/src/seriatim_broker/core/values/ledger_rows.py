@@ -6,6 +6,9 @@
                               (u64), number of the first offset in the list (u64), offsets in the list (u64), last error
     "a" chunk (u64) name      the offsets with the numbers chunk * 1,024 and following: the first as u64, then varints
                               of the differences
+    "g" token (u64)           a grant that is handed over to the next segment: the first messages of the key's list. Count
+                              (u32), milliseconds left (u32), started (u8), bytes of the consumer's name (u16), that name
+                              and the key's name
 
 Numbers are big-endian, so that a disk keeps blocks and chunks in their order.
 """
@@ -24,8 +27,10 @@ CHUNK_OFFSETS: Final = 1_024
 _BLOCK: Final = b"b"
 _KEY: Final = b"k"
 _ASIDE: Final = b"a"
+_GRANT: Final = b"g"
 _NUMBER = struct.Struct(">Q")
 _RECORD = struct.Struct(">BIIQQQQ")
+_CARRIED = struct.Struct(">IIBH")
 
 
 class LedgerRowError(ValueError):
@@ -97,12 +102,40 @@ def write_aside(offsets: Sequence[int]) -> bytes:
     return bytes(out)
 
 
+class CarriedGrant(NamedTuple):
+    """A grant that the server of the segment before made, and that goes on in this one.
+
+    Attributes:
+        token: Its token.
+        name: The key's name.
+        consumer: The consumer's name.
+        message_count: How many messages it has that are not acknowledged.
+        left_ms: Until its deadline.
+        is_started: The consumer has begun to work on it.
+    """
+
+    token: int
+    name: bytes
+    consumer: str
+    message_count: int
+    left_ms: int
+    is_started: bool
+
+
+def write_grant(grant: CarriedGrant) -> tuple[bytes, bytes]:
+    """The name and value of the row of a grant."""
+    consumer = grant.consumer.encode()
+    fixed = _CARRIED.pack(grant.message_count, min(grant.left_ms, 0xFFFFFFFF), grant.is_started, len(consumer))
+    return _GRANT + _NUMBER.pack(grant.token), fixed + consumer + grant.name
+
+
 class LedgerRows(NamedTuple):
-    """The rows of a ledger, read: bits by block, records by key, and each key's chunks."""
+    """The rows of a ledger, read: bits by block, records by key, each key's chunks, and grants."""
 
     blocks: dict[int, int]
     keys: dict[bytes, KeyRecord]
     asides: dict[bytes, dict[int, list[int]]]
+    grants: list[CarriedGrant]
 
 
 def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
@@ -111,7 +144,7 @@ def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
     Raises:
         LedgerRowError: A row is of a kind that is not known here, or cut short.
     """
-    found = LedgerRows({}, {}, {})
+    found = LedgerRows({}, {}, {}, [])
     for name, value in rows:
         try:
             if name[:1] == _BLOCK:
@@ -124,11 +157,21 @@ def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
             elif name[:1] == _ASIDE:
                 chunk = _NUMBER.unpack_from(name, 1)[0]
                 found.asides.setdefault(name[1 + _NUMBER.size :], {})[chunk] = _read_aside(value)
+            elif name[:1] == _GRANT:
+                found.grants.append(_read_grant(name, value))
             else:
                 raise LedgerRowError(f"a row of a ledger begins with {name[:1]!r}")
         except (struct.error, ValueError, IndexError) as exc:
             raise LedgerRowError(f"the row {name[:40]!r} of a ledger cannot be read: {exc}") from exc
     return found
+
+
+def _read_grant(name: bytes, value: bytes) -> CarriedGrant:
+    count, left_ms, started, length = _CARRIED.unpack_from(value)
+    names = value[_CARRIED.size :]
+    return CarriedGrant(
+        _NUMBER.unpack(name[1:])[0], names[length:], names[:length].decode(), count, left_ms, bool(started)
+    )
 
 
 def _read_aside(value: bytes) -> list[int]:

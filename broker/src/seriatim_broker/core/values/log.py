@@ -6,7 +6,7 @@ The storage adapter writes and recovers exactly these values, and the core decid
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
@@ -146,6 +146,38 @@ class LedgerChange:
     is_full: bool = False
 
 
+class HandOverId(NamedTuple):
+    """The name of a hand-over: the server epoch of the server that made it, and a number of that server.
+
+    A later one is higher. (0, 0) is none.
+    """
+
+    server_epoch: int
+    no: int
+
+
+NO_HAND_OVER: Final = HandOverId(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverState:
+    """The state of a consumer group's keys, as the server of the segment before handed it over.
+
+    Attributes:
+        segment_no: The segment in which the consumer group goes on.
+        consumer_group: The name of the consumer group.
+        group_epoch: The group epoch.
+        id: Which hand-over it is.
+        rows: Rows of the ledger and of grants; `ledger_rows` has their form.
+    """
+
+    segment_no: int
+    consumer_group: str
+    group_epoch: int
+    id: HandOverId
+    rows: tuple[tuple[bytes, bytes], ...]
+
+
 # ---- writes, all of one step in one write batch, in this order ------------------------------------------
 
 
@@ -269,6 +301,17 @@ class PutLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class PutHandOver:
+    """What the server of the segment before handed over of a consumer group, in place of an earlier hand-over.
+
+    The next `PutLedger` with a full change, or `DropCursor`, of the same segment and consumer group deletes it.
+    """
+
+    partition: PartitionId
+    handover: HandOverState
+
+
+@dataclass(frozen=True, slots=True)
 class DropCursor:
     """Delete a control record that is not needed any more, with its rows; not an error if there is none."""
 
@@ -319,6 +362,7 @@ Write = (
     | Rewrite
     | PutCursor
     | PutLedger
+    | PutHandOver
     | DropCursor
     | PutChain
     | DropSegment
@@ -376,3 +420,4 @@ class RecoveredPartition:
     blocks: tuple[bytes, ...] = ()
     chain: Chain | None = None
     ledger_rows: tuple[LedgerRow, ...] = ()
+    handovers: tuple[HandOverState, ...] = ()

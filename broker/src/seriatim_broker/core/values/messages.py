@@ -20,7 +20,7 @@ from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .kinds import PrepareRefusal, ReplicateRefusal
-from .log import Batch, CursorState, LedgerChange, TailCopy
+from .log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
 from .producers import Table
 
 FORM_PACKED_TABLES = 1
@@ -518,6 +518,28 @@ class LedgerWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """The server of the segment before hands the state of a consumer group's keys over.
+
+    It sends this to the server of the segment, which sends it to the other members that must keep it.
+    """
+
+    partition: PartitionId
+    handover: HandOverState
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverKept:
+    """The sender has the hand-over on its disk. From the server of the segment: every eligible member has it."""
+
+    partition: PartitionId
+    segment_no: int
+    consumer_group: str
+    group_epoch: int
+    id: HandOverId
+
+
+@dataclass(frozen=True, slots=True)
 class EligibleRequest:
     """The sender tells the server that it has the whole sealed segment, and asks to become eligible."""
 
@@ -635,6 +657,8 @@ Message = (
     | CursorsReplicated
     | ReplicateLedger
     | LedgerWanted
+    | HandOver
+    | HandOverKept
     | EligibleRequest
     | TakeOver
     | HealRequest

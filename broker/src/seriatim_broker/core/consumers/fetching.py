@@ -1,0 +1,118 @@
+"""Fetching: messages that were set aside in an earlier segment come from any member that has it whole.
+
+Messages of a sealed segment never change, so no serving right is needed to read them. A member answers with batches, or
+that it has none. If no member answers, only the keys of these messages wait.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seriatim_api.batch import BatchHeader
+from seriatim_api.ids import MemberId, split_offset
+
+from ..peers import disks
+from ..state.broker import BrokerState
+from ..state.consumers import ConsumerGroup
+from ..state.keyed import Fetch, KeyedDispatcher
+from ..state.partition import Partition
+from ..values.effects import ReadRows
+from ..values.kinds import TimerKind
+from ..values.messages import CopyAnswer, CopyRequest
+
+ANSWER_US: Final = 500_000
+"""A member that did not answer for so long is passed over."""
+
+FETCH_BYTES: Final = 256 << 10
+TRIES_MAX: Final = 8
+
+
+def read_rows(
+    broker: BrokerState, partition: Partition, keyed: KeyedDispatcher, group: str, serial: int, offsets: tuple[int, ...]
+) -> None:
+    """Read messages by their offsets, first those that are not on this disk from other members."""
+    missing = sorted(offset for offset in offsets if not _is_here(partition, keyed, offset))
+    if not missing:
+        broker.out.emit(ReadRows(serial, partition.id, offsets))
+        return
+    fetch = keyed.fetches[serial] = Fetch(offsets, missing)
+    _ask(broker, partition, fetch, group)
+
+
+def _is_here(partition: Partition, keyed: KeyedDispatcher, offset: int) -> bool:
+    no, index = split_offset(offset)
+    log = partition.logs.get(no)
+    return no == keyed.segment_no or (log is not None and log.is_whole and index >= log.start)
+
+
+def _ask(broker: BrokerState, partition: Partition, fetch: Fetch, group: str) -> None:
+    """Ask the next member that has the segment of the first missing message."""
+    no, index = split_offset(fetch.missing[0])
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    members: list[MemberId] = []
+    for member in segment.members if segment is not None else ():
+        if member == broker.member or disks.is_hung(broker, member):
+            continue
+        if broker.is_linked(member):
+            members.append(member)
+        else:
+            broker.connect(member.broker)
+    fetch.asked_us = broker.now.mono_us
+    fetch.asked = None
+    if members:
+        member = members[fetch.tries % len(members)]
+        fetch.asked = (member, fetch.missing[0])
+        broker.send(member, CopyRequest(partition.id, no, index, FETCH_BYTES, want_table=False))
+    broker.poll(ANSWER_US, TimerKind.KEYS, partition.id, group)
+
+
+def on_answer(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, sender: MemberId, message: CopyAnswer
+) -> list[int]:
+    """A member answered. Returns the serials of the reads for which no member has the messages."""
+    keyed = consumer_group.keyed
+    failed: list[int] = []
+    for serial, fetch in list(keyed.fetches.items()) if keyed is not None else ():
+        assert keyed is not None
+        if fetch.asked is None or fetch.asked[0] != sender:
+            continue
+        if split_offset(fetch.asked[1]) != (message.segment_no, message.from_index):
+            continue
+        found = [batch for batch in message.batches if batch.header.segment == message.segment_no]
+        before = len(fetch.missing)
+        for batch in found:
+            fetch.missing = [offset for offset in fetch.missing if not _has(batch.header, offset)]
+        fetch.batches += found
+        if not fetch.missing:
+            del keyed.fetches[serial]
+            broker.out.emit(ReadRows(serial, partition.id, fetch.offsets, tuple(fetch.batches)))
+            continue
+        fetch.tries += len(fetch.missing) == before
+        if fetch.tries >= TRIES_MAX:
+            del keyed.fetches[serial]
+            failed.append(serial)
+        else:
+            _ask(broker, partition, fetch, consumer_group.name)
+    return failed
+
+
+def _has(header: BatchHeader, offset: int) -> bool:
+    no, index = split_offset(offset)
+    return no == header.segment and header.base_index <= index < header.end_index
+
+
+def ask_again(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> list[int]:
+    """Ask another member where the last one did not answer. Returns the serials of reads that are given up."""
+    keyed = consumer_group.keyed
+    failed: list[int] = []
+    for serial, fetch in list(keyed.fetches.items()) if keyed is not None else ():
+        assert keyed is not None
+        if broker.now.mono_us < fetch.asked_us + ANSWER_US:
+            continue
+        fetch.tries += 1
+        if fetch.tries >= TRIES_MAX:
+            del keyed.fetches[serial]
+            failed.append(serial)
+        else:
+            _ask(broker, partition, fetch, consumer_group.name)
+    return failed

@@ -1,0 +1,270 @@
+"""Hand-over: the state of a consumer group's keys moves to the server of the next segment, before its cursor does.
+
+    read to the end, no key ready ──▶ frozen ──all is durable──▶ sent to the next server ──kept by all there──▶ cursor
+                                         └──── the cursor did not move ◀── conflict ────────────────────────────┘
+
+While it is frozen, nothing is granted, and what consumers send waits. The next server, and each member that may become
+it, keeps the newest hand-over. The cursor names one, and the next server begins from exactly that one. Then consumers
+join there with the grants that they have, and repeat the acknowledgements that were not confirmed.
+
+Rule `offer-before-cursor` (J5): the cursor moves only when every eligible and joining member of the next segment has
+the hand-over on its disk. Without it:
+  1. k:5 has failed in segment 1. The cursor moves to segment 2, and its server alone has the hand-over.
+  2. That server dies. The next one knows nothing of k:5, which is never delivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api.ids import MemberId
+
+from ..peers import right
+from ..state import keyed_rows
+from ..state.broker import BrokerState
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Handing
+from ..state.keyed import HandingOver, KeyedDispatcher
+from ..state.partition import Partition
+from ..values.events import CursorRecord
+from ..values.kinds import StoredFor, TimerKind
+from ..values.log import HandOverId, HandOverState, PutHandOver
+from ..values.messages import HandOver, HandOverKept
+from ..values.segment import Segment, SegmentState
+from ..values.states import put
+from . import crossing, cursors
+
+RESEND_US = 200_000
+"""A hand-over that was not answered for so long is sent again."""
+
+
+# ---- the server of the segment before -------------------------------------------------------------------
+
+
+def cross(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Move the cursor to the next segment if that is possible; if keys have messages, hand them over first."""
+    if consumer_group.keyed is not None and consumer_group.keyed.keys:
+        hand_over_if_done(broker, partition, consumer_group)
+    else:
+        crossing.cross_if_done(broker, partition, consumer_group)
+
+
+def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """If all of the segment is read and no key is ready, hand the state of the keys over, step by step."""
+    keyed = consumer_group.keyed
+    log = partition.logs.get(consumer_group.segment_no)
+    if (
+        keyed is None
+        or log is None
+        or not log.is_whole
+        or consumer_group.phase is not ConsumerGroupPhase.SERVING
+        or consumer_group.writing is not None
+        or not keyed.is_begun
+    ):
+        return
+    assert log.record.sealed_len is not None
+    if keyed.frozen is None:
+        is_busy = keyed.reading or keyed.rows or keyed.fetches or keyed.next_ready() is not None
+        if is_busy or keyed.read_index < log.record.sealed_len:
+            return
+        following = next_segment(partition, consumer_group.segment_no)
+        if following is None:
+            return
+        keyed.frozen = []
+    if consumer_group.ledger.dirty:
+        cursors.replicate(broker, partition, consumer_group)
+    if consumer_group.ledger.replications:
+        return  # what is acknowledged must be durable first; then this is called again
+    if not right.may_deliver(broker, partition, consumer_group.segment_no):
+        right.seek(broker, partition, consumer_group.segment_no)
+        return
+    if keyed.handover is None or _is_for_another(partition, keyed.handover):
+        _make(broker, partition, consumer_group, keyed)
+    elif keyed.handover.is_kept:
+        _move(broker, partition, consumer_group, keyed.handover)
+    else:
+        _send(broker, partition, keyed.handover)
+
+
+def next_segment(partition: Partition, no: int) -> Segment | None:
+    """The next segment that may have messages; None if none is known."""
+    chain = partition.chain
+    segment = chain.from_no(no + 1) if chain is not None else None
+    while chain is not None and segment is not None and (segment.state is SegmentState.LOST or segment.sealed_len == 0):
+        segment = chain.from_no(segment.no + 1)
+    return segment
+
+
+def _is_for_another(partition: Partition, handing: HandingOver) -> bool:
+    """Whether the next segment is another one now, or has another server."""
+    segment = partition.chain.segment(handing.handover.segment_no) if partition.chain is not None else None
+    return segment is None or segment.state is SegmentState.LOST or segment.server != handing.to
+
+
+def _make(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+    following = next_segment(partition, consumer_group.segment_no)
+    if following is None:
+        return
+    rows, oldest = keyed_rows.rows_to_hand_over(keyed, broker.now)
+    state = HandOverState(
+        following.no,
+        consumer_group.name,
+        consumer_group.group_epoch,
+        HandOverId(consumer_group.server_epoch, broker.new_serial()),
+        tuple(rows),
+    )
+    keyed.handover = HandingOver(state, oldest, following.server)
+    _send(broker, partition, keyed.handover)
+
+
+def _send(broker: BrokerState, partition: Partition, handing: HandingOver) -> None:
+    now_us = broker.now.mono_us
+    assert handing.to is not None
+    if not handing.asked_us or now_us >= handing.asked_us + RESEND_US:
+        handing.asked_us = now_us
+        broker.send(handing.to, HandOver(partition.id, handing.handover))
+    broker.poll(RESEND_US, TimerKind.KEYS, partition.id, handing.handover.consumer_group)
+
+
+def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, handing: HandingOver) -> None:
+    """Write the cursor, under the revision of the chain.
+
+    Rule `crossing-compares-chain` (J2): the transaction compares the chain record, which names the server. Without it:
+      1. A hands over. It is deposed and does not know. A2 serves, and confirms the acknowledgement of k:5.
+      2. A writes the cursor, which names A's older hand-over.
+      3. The server of the next segment grants k:5 again.
+    """
+    segment = partition.chain.segment(handing.handover.segment_no) if partition.chain is not None else None
+    if segment is None or consumer_group.cursor is None or not partition.revision:
+        partition.read_chain(broker)
+        return
+    wait_us = partition.write_wait_us(broker)
+    if wait_us:
+        broker.poll(min(wait_us, broker.config.refused_us_max), TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        return
+    record = consumer_group.cursor.moved_to(segment.no).after_term(consumer_group.server_epoch, segment.server_epoch)
+    record = replace(record, handover=handing.handover.id, oldest=handing.oldest)
+    crossing.move_to(broker, partition, consumer_group, record, partition.revision)
+
+
+def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment: Segment) -> bool:
+    """Whether the cursor did not move, and this member still serves what it froze, in the same server epoch."""
+    keyed = consumer_group.keyed
+    handing = keyed.handover if keyed is not None else None
+    return (
+        keyed is not None
+        and handing is not None
+        and (record.segment_no, record.group_epoch) == (keyed.segment_no, handing.handover.group_epoch)
+        and segment.server_epoch == consumer_group.server_epoch
+    )
+
+
+def was_carried_out(consumer_group: ConsumerGroup, record: CursorRecord) -> bool:
+    """Whether the cursor has moved with the hand-over of this member, although the transaction had no answer."""
+    keyed = consumer_group.keyed
+    handing = keyed.handover if keyed is not None else None
+    return handing is not None and (record.segment_no, record.group_epoch, record.handover) == (
+        handing.handover.segment_no,
+        handing.handover.group_epoch,
+        handing.handover.id,
+    )
+
+
+def on_kept(broker: BrokerState, partition: Partition, sender: MemberId, message: HandOverKept) -> None:
+    """A member has the hand-over: another member that must keep it, or the server of the next segment for all."""
+    handing = partition.handing.get(message.consumer_group)
+    if handing is not None and _names(handing.handover, message):
+        handing.waiting.pop(sender, None)
+        _answer_if_kept(broker, partition, handing)
+    consumer_group = partition.consumer_groups.get(message.consumer_group)
+    keyed = consumer_group.keyed if consumer_group is not None else None
+    handed = keyed.handover if keyed is not None else None
+    if consumer_group is None or handed is None or not _names(handed.handover, message) or sender != handed.to:
+        return
+    handed.is_kept = True
+    hand_over_if_done(broker, partition, consumer_group)
+
+
+def _names(handover: HandOverState, message: HandOverKept) -> bool:
+    return (handover.segment_no, handover.group_epoch, handover.id) == (
+        message.segment_no,
+        message.group_epoch,
+        message.id,
+    )
+
+
+# ---- the members of the next segment --------------------------------------------------------------------
+
+
+def on_hand_over(broker: BrokerState, partition: Partition, sender: MemberId, message: HandOver) -> None:
+    """Keep a hand-over. The server of the segment has the other members keep it too, and then answers."""
+    handover = message.handover
+    no = handover.segment_no
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    if segment is None:
+        partition.read_chain(broker)
+        return
+    is_server = segment.server == broker.member
+    if is_server and not (right.confirmed(partition, no) and _has_messages(partition, no)):
+        right.seek(broker, partition, no)
+        return  # the sender asks again
+    if not partition.keep_handover(handover):
+        return
+    broker.out.write(PutHandOver(partition.id, handover))
+    if not is_server:
+        broker.out.when_durable_send(sender, _kept(partition, handover))
+        return
+    members = dict.fromkeys((*segment.eligible, *right.joining(partition, no)))
+    known = partition.handing.get(handover.consumer_group)
+    if known is not None and known.handover.id == handover.id and known.handover.segment_no == no:
+        waiting = {member: None for member in members if member in known.waiting}
+    else:
+        waiting = members
+    partition.handing = put(partition.handing, handover.consumer_group, Handing(handover, sender, waiting))
+    broker.out.when_stored(partition.id, StoredFor.HANDOVER, no, broker.new_serial())
+    for member in waiting:
+        if member != broker.member:
+            broker.send(member, HandOver(partition.id, handover))
+    if set(waiting).intersection(right.unfit_members(broker, partition, no)):
+        right.seek(broker, partition, no)
+
+
+def _has_messages(partition: Partition, no: int) -> bool:
+    """Whether the segment has a message that is committed, so it is never folded.
+
+    Rule `not-into-the-empty` (J1): nothing is handed over to a segment without messages. Without it:
+      1. Segment 2 is open and empty. The keys of segment 1 are handed over to it, and the cursor moves there.
+      2. A switch folds segment 2. Any broker may now write the cursor to segment 3.
+      3. What was handed over is gone with segment 2.
+    """
+    log = partition.logs.get(no)
+    return log is not None and log.readable_below > 0
+
+
+def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
+    """All hand-overs that this member wrote before are durable here."""
+    for handing in list(partition.handing.values()):
+        if handing.handover.segment_no == no:
+            handing.waiting.pop(broker.member, None)
+            _answer_if_kept(broker, partition, handing)
+
+
+def _answer_if_kept(broker: BrokerState, partition: Partition, handing: Handing) -> None:
+    segment = partition.chain.segment(handing.handover.segment_no) if partition.chain is not None else None
+    if segment is None:
+        return
+    must_keep = {*segment.eligible, *right.joining(partition, segment.no)}
+    if not must_keep.intersection(handing.waiting):
+        broker.send(handing.sender, _kept(partition, handing.handover))
+
+
+def _kept(partition: Partition, handover: HandOverState) -> HandOverKept:
+    return HandOverKept(
+        partition.id, handover.segment_no, handover.consumer_group, handover.group_epoch, handover.id
+    )
+
+
+def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: int) -> None:
+    """Send a joining member the hand-overs of a segment."""
+    for handover in partition.handovers.values():
+        if handover.segment_no == no:
+            broker.send(member, HandOver(partition.id, handover))
