@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from seriatim_api import errors
 
 from ..state.broker import BrokerState
-from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.consumers import ConsumerGroup
 from ..state.dispatcher import Consumer
 from ..state.keyed import Key, KeyedDispatcher, Run
 from ..state.partition import Partition
 from ..values.effects import Joined, Note, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
 from ..values.keyed import Exhausted
-from . import cursors, granting, handover
+from . import cursors, granting
 from .consumer_group import tell
 
 FROZEN_MAX = 10_000
@@ -234,14 +234,10 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
     _tell_void(broker, consumer, void)
 
 
-def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
-    """Time has passed: end the grants whose deadline has passed, and go on with keys whose delay is over."""
-    consumer_group = partition.consumer_groups.get(group)
-    keyed = consumer_group.keyed if consumer_group is not None else None
-    if consumer_group is None or keyed is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
-        return
-    if keyed.frozen is not None:
-        handover.cross(broker, partition, consumer_group)
+def end_late(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """End the grants whose deadline has passed, and go on with keys whose delay is over."""
+    keyed = consumer_group.keyed
+    if keyed is None or keyed.frozen is not None:
         return
     late: dict[Consumer, list[int]] = {}
     for run in keyed.due_runs(broker.now.mono_us):
@@ -255,7 +251,6 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
             _tell_void(broker, consumer, tokens)
     _note_passed(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group)
-    handover.cross(broker, partition, consumer_group)
 
 
 def end_run(

@@ -31,10 +31,16 @@ from ..values.log import HandOverId, HandOverState, PutHandOver
 from ..values.messages import HandOver, HandOverKept
 from ..values.segment import Segment, SegmentState
 from ..values.states import put
-from . import crossing, cursors
+from . import crossing, cursors, handling
 
 RESEND_US = 200_000
 """A hand-over that was not answered for so long is sent again."""
+
+GIVE_UP_US = 600_000
+"""If the next server does not answer for so long, the grants go on here, and the hand-over is tried again later."""
+
+PAUSE_US = 1_000_000
+"""Time between two such tries."""
 
 
 # ---- the server of the segment before -------------------------------------------------------------------
@@ -62,7 +68,11 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
     ):
         return
     assert log.record.sealed_len is not None
+    now_us = broker.now.mono_us
     if keyed.frozen is None:
+        if now_us < keyed.rests_until_us:
+            broker.poll(keyed.rests_until_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
+            return
         is_busy = keyed.reading or keyed.rows or keyed.fetches or keyed.next_ready() is not None
         if is_busy or keyed.read_index < log.record.sealed_len:
             return
@@ -70,6 +80,13 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         if following is None:
             return
         keyed.frozen = []
+        keyed.rests_until_us = now_us + GIVE_UP_US
+    elif now_us >= keyed.rests_until_us:
+        keyed.rests_until_us = now_us + PAUSE_US
+        keyed.handover = None
+        handling.thaw(broker, partition, consumer_group)
+        return
+    broker.poll(RESEND_US, TimerKind.KEYS, partition.id, consumer_group.name)
     if consumer_group.ledger.dirty:
         cursors.replicate(broker, partition, consumer_group)
     if consumer_group.ledger.replications:
@@ -122,7 +139,6 @@ def _send(broker: BrokerState, partition: Partition, handing: HandingOver) -> No
     if not handing.asked_us or now_us >= handing.asked_us + RESEND_US:
         handing.asked_us = now_us
         broker.send(handing.to, HandOver(partition.id, handing.handover))
-    broker.poll(RESEND_US, TimerKind.KEYS, partition.id, handing.handover.consumer_group)
 
 
 def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, handing: HandingOver) -> None:

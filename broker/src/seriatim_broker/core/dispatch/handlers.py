@@ -17,7 +17,6 @@ from ..consumers import (
     delivery,
     eligibility,
     granting,
-    handling,
     handover,
     operations,
     progress,
@@ -415,7 +414,7 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.REPLICATION: cursors.on_replication_due,
     TimerKind.CURSOR: serving.on_cursor_timer,
     TimerKind.SESSION: sessions.on_due,
-    TimerKind.KEYS: handling.on_due,
+    TimerKind.KEYS: progress.on_keys_due,
     TimerKind.OPERATIONS: operations.on_due,
     TimerKind.QUESTIONS: lambda broker, partition, _: questions.on_due(broker, partition),
 }

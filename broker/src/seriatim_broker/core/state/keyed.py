@@ -195,6 +195,7 @@ class KeyedDispatcher(State):
         is_begun: Every eligible member knows that this server goes on from what was handed over.
         frozen: While the state is handed over, or is not begun: what consumers sent meanwhile; None: neither.
         handover: What is handed over to the next segment.
+        rests_until_us: While it is frozen: when it is given up. Else: no hand-over begins before.
         absent: Consumers with grants that were handed over, and that have not joined here, by name.
         fetches: Messages that are fetched from other members, by the serial of their read.
     """
@@ -221,6 +222,7 @@ class KeyedDispatcher(State):
         "read_index",
         "reading",
         "ready",
+        "rests_until_us",
         "rows",
         "segment_no",
         "turn",
@@ -250,6 +252,7 @@ class KeyedDispatcher(State):
         self.is_begun = True
         self.frozen: list[ConsumerAcks | ConsumerNack | ConsumerExtend] | None = None
         self.handover: HandingOver | None = None
+        self.rests_until_us = 0
         self.absent: dict[str, Consumer] = {}
         self.fetches: dict[int, Fetch] = {}
         self.numbers = 0

@@ -1,0 +1,134 @@
+"""A server of a consumer group in which order is by key, for tests of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from seriatim_api.ids import MemberId, make_offset, split_offset
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.keyed import ConsumerMode, GrantedRun, KeyColumn, RetryPolicy
+from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, HandOverId, LedgerRow
+
+from .support import GROUP, M00, M01, MS, STREAM, TOPIC, P, Serving
+
+QUICK = RetryPolicy(attempts_max=3, delays_ms=(100, 10_000), jitter_percent=0, grant_ms=60_000)
+
+
+class KeyedServing(Serving):
+    """Segment 1 is sealed; the key of each message is a letter of `keys`, and a point is a message without a key."""
+
+    def __init__(
+        self,
+        keys: str = "abcab",
+        member: MemberId = M00,
+        policy: RetryPolicy = QUICK,
+        cursors: tuple[CursorState, ...] = (),
+        rows: tuple[LedgerRow, ...] = (),
+        handover: HandOverId = NO_HAND_OVER,
+    ) -> None:
+        self.keys = [None if letter == "." else letter.encode() for letter in keys]
+        self.policy = policy
+        self.handover = handover
+        super().__init__(member, counts=(1,) * len(keys), cursors=cursors)
+        for row in rows:
+            self.part.ledger_rows = {row.consumer_group: {**self.part.ledger_rows.get(GROUP, {}), row.name: row.value}}
+
+    def join(self, subscription: int = 1, name: str = "", stream: int = STREAM, was_active: bool = False) -> None:
+        """A consumer asks for the partition, in key-ordered mode."""
+        name = name or f"consumer-{subscription}"
+        join = ev.ConsumerJoin(stream, subscription, P, GROUP, name, ev.StartPosition.EARLIEST, was_active)
+        self.do(replace(join, mode=ConsumerMode.KEY_ORDERED))
+
+    def cursor(self, no: int = 1, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
+        """The coordinator says where the group is."""
+        record = ev.CursorRecord(
+            no, epoch, start, TOPIC, mode=ConsumerMode.KEY_ORDERED, retry=self.policy, handover=self.handover
+        )
+        self.do(ev.CursorRead(P, GROUP, record, revision))
+
+    def reads(self) -> None:
+        """The disk answers what it was asked."""
+        for keys in self.all(fx.ReadKeys):
+            if keys.serial not in self.answered:
+                self.answered.add(keys.serial)
+                columns = tuple(
+                    KeyColumn(batch.header, (self.keys[batch.header.base_index],))
+                    for batch in self.batches
+                    if keys.from_index <= batch.header.base_index < keys.until_index
+                )
+                self.do(ev.KeysRead(keys.serial, columns))
+        for rows in self.all(fx.ReadRows):
+            if rows.serial not in self.answered:
+                self.answered.add(rows.serial)
+                self.do(ev.RowsRead(rows.serial, b"body"))
+
+    def confirm_replications(self, member: MemberId = M01) -> None:
+        """The other member has all control records that were sent to it on its disk."""
+        for change in self.sent(msg.ReplicateLedger, member):
+            if change.serial not in self.answered:
+                self.answered.add(change.serial)
+                self.hear(member, msg.CursorsReplicated(P, change.segment_no, change.server_epoch, change.serial))
+        super().confirm_replications(member)
+
+    def deliver(self, us: int = 60 * MS) -> None:
+        """All that may be granted is, and what changed is durable on both members."""
+        for _ in range(4):
+            self.reads()
+            self.persist()
+            self.confirm_replications()
+            self.wait(us // 4, (M01,))
+
+    def serve(self) -> None:
+        """One consumer has joined, and was granted all that can be. The next server does not take a hand-over."""
+        self.begin()
+        keyed = self.part.consumer_groups[GROUP].keyed
+        assert keyed is not None
+        keyed.rests_until_us = 1 << 60
+        self.deliver()
+
+    # ---- what was granted ----
+
+    def runs(self) -> list[GrantedRun]:
+        """The grants since the last look, as the consumers got them."""
+        found = [run for event in self.delivered(fx.Granted) for run in event.runs]
+        self.effects = [
+            effect
+            for effect in self.effects
+            if not (isinstance(effect, fx.Deliver) and isinstance(effect.event, fx.Granted))
+        ]
+        return found
+
+    def granted(self) -> list[list[int]]:
+        """The indexes of the grants since the last look."""
+        return [indexes_of(run) for run in self.runs()]
+
+    def acks(self, run: GrantedRun, *, upto: int | None = None, number: int = 1, subscription: int = 1) -> None:
+        """The consumer acknowledges the first messages of a grant."""
+        offsets = run.offsets[: upto or len(run.offsets)]
+        self.do(ev.ConsumerAcks(STREAM, subscription, number, (run.token,) * len(offsets), offsets))
+
+    def nack(self, run: GrantedRun, at: int = 0, delay_ms: int | None = None, *, is_last: bool = False) -> None:
+        """The consumer fails on a message of a grant."""
+        self.do(ev.ConsumerNack(STREAM, 1, run.token, run.offsets[at], delay_ms, "no", is_last))
+
+    def void(self) -> list[int]:
+        """The tokens that consumers were told are void."""
+        return [token for event in self.delivered(fx.TokensVoid) for token in event.tokens]
+
+    def rows(self) -> dict[bytes, bytes]:
+        """The rows of the ledger on this disk."""
+        return dict(self.part.ledger_rows.get(GROUP, {}))
+
+
+def indexes_of(run: GrantedRun) -> list[int]:
+    """The indexes of a grant, all of segment 1."""
+    assert all(split_offset(offset)[0] == 1 for offset in run.offsets)
+    return [split_offset(offset)[1] for offset in run.offsets]
+
+
+def offsets(indexes: Sequence[int], no: int = 1) -> tuple[int, ...]:
+    """Offsets in a segment."""
+    return tuple(make_offset(no, index) for index in indexes)

@@ -1,0 +1,233 @@
+"""Consumer groups in which order is by key: grants, acknowledgements, failures, parked keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.keyed import BackOff, Exhausted, RetryPolicy
+from seriatim_broker.core.values.ledger_rows import read_rows
+from seriatim_broker.core.values.log import LedgerChange, PutLedger
+
+from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
+from .support import GROUP, M00, M01, MS, SECOND, STREAM, P
+
+
+SHORT = replace(QUICK, grant_ms=1_000)
+
+
+def served(keys: str = "abcab", policy: RetryPolicy = QUICK) -> KeyedServing:
+    bench = KeyedServing(keys, policy=policy)
+    bench.serve()
+    return bench
+
+
+def test_messages_of_a_key_are_granted_together_and_in_order() -> None:
+    assert served("abcab").granted() == [[0, 3], [1, 4], [2]]
+
+
+def test_messages_without_a_key_are_keys_of_their_own() -> None:
+    assert served("...").granted() == [[0], [1], [2]]
+
+
+def test_a_key_is_with_one_consumer_at_a_time() -> None:
+    bench = KeyedServing("aaab")
+    bench.begin()
+    bench.join(2)
+    bench.deliver()
+    (run_a, run_b) = sorted(bench.runs(), key=indexes_of)
+    assert (indexes_of(run_a), indexes_of(run_b)) == ([0, 1, 2], [3])
+    bench.deliver()
+    assert bench.granted() == []
+    assert len({run_a.token, run_b.token}) == 2
+
+
+def test_what_is_granted_was_reserved_on_both_disks_first() -> None:
+    bench = KeyedServing("ab")
+    bench.begin()
+    bench.reads()
+    bench.persist()
+    assert bench.writes(PutLedger)[-1].cursor.reserved > 2
+    assert not bench.all(fx.ReadRows), "the other eligible member does not have the reservation"
+    bench.confirm_replications()
+    assert bench.all(fx.ReadRows)
+
+
+def test_a_message_is_passed_when_its_only_valid_grant_acknowledges_it() -> None:
+    bench = served("ab")
+    run_a, run_b = bench.runs()
+    bench.acks(run_a._replace(token=run_b.token))
+    bench.acks(run_a, subscription=2)
+    bench.acks(run_a._replace(offsets=offsets([1])))
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
+    assert bench.void() == [run_b.token, run_a.token]
+    bench.acks(run_a)
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 1
+
+
+def test_within_a_grant_only_the_next_message_can_be_acknowledged() -> None:
+    bench = served("aaa")
+    (run,) = bench.runs()
+    bench.do(ev.ConsumerAcks(STREAM, 1, 1, (run.token,), run.offsets[1:2]))
+    assert bench.void() == [run.token]
+    bench.acks(run, upto=2)
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 2
+
+
+def test_requests_are_confirmed_when_both_disks_have_them() -> None:
+    bench = served("ab")
+    (run, _) = bench.runs()
+    bench.acks(run, number=7)
+    bench.wait(50 * MS, (M01,))
+    bench.persist()
+    assert not bench.delivered(fx.AcksConfirmed)
+    bench.confirm_replications()
+    assert [event.number for event in bench.delivered(fx.AcksConfirmed)] == [7]
+
+
+def test_a_failed_message_stays_the_first_of_its_key() -> None:
+    bench = served("aab")
+    run, other = bench.runs()
+    bench.acks(run, upto=1)
+    bench.nack(run, 1, delay_ms=500)
+    bench.acks(other)
+    bench.deliver()
+    assert bench.granted() == []
+    bench.deliver(SECOND)
+    (again,) = bench.runs()
+    assert (indexes_of(again), again.attempt) == ([1], 2)
+    assert again.token > run.token
+
+
+def test_delays_follow_the_policy() -> None:
+    exponential = RetryPolicy(delays_ms=(100, 1_000), jitter_percent=0)
+    assert [exponential.delay_ms(n, b"k") for n in (1, 2, 3, 4, 5, 99)] == [100, 200, 400, 800, 1_000, 1_000]
+    listed = RetryPolicy(back_off=BackOff.LIST, delays_ms=(5, 50), jitter_percent=0)
+    assert [listed.delay_ms(n, b"k") for n in (1, 2, 3)] == [5, 50, 50]
+    fixed = RetryPolicy(back_off=BackOff.FIXED, delays_ms=(70,), jitter_percent=10)
+    delays = {fixed.delay_ms(1, b"k%d" % n) for n in range(200)}
+    assert 63 <= min(delays) < 70 < max(delays) <= 77
+
+
+def test_a_grant_ends_at_its_deadline_and_its_token_is_void() -> None:
+    bench = served("a", SHORT)
+    (run,) = bench.runs()
+    bench.wait(SHORT.grant_ms * MS + SECOND, (M01,))
+    bench.deliver()
+    assert bench.void() == [run.token]
+    (again,) = bench.runs()
+    assert again.token > run.token
+    assert again.attempt == 1, "the consumer had not begun"
+    bench.acks(run)
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
+
+
+def test_an_extended_grant_lives_on() -> None:
+    bench = served("a", SHORT)
+    (run,) = bench.runs()
+    bench.wait(600 * MS, (M01,))
+    bench.do(ev.ConsumerExtend(STREAM, 1, (run.token,), 1_000))
+    bench.wait(900 * MS, (M01,))
+    assert bench.void() == []
+    bench.acks(run)
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 1
+
+
+def test_an_attempt_counts_only_if_the_consumer_had_begun() -> None:
+    bench = served("ab")
+    begun, _ = bench.runs()
+    bench.do(ev.ConsumerAcks(STREAM, 1, 1, (), (), (begun.token,)))
+    bench.join(2)
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.deliver(SECOND)
+    bench.deliver()
+    assert {tuple(indexes_of(run)): run.attempt for run in bench.runs()} == {(0,): 2, (1,): 1}
+
+
+def test_after_the_last_attempt_the_key_is_parked_and_others_go_on() -> None:
+    bench = served("aab", replace(QUICK, attempts_max=1))
+    run, other = bench.runs()
+    bench.nack(run)
+    bench.acks(other)
+    bench.deliver(SECOND)
+    assert bench.granted() == []
+    assert [note.name for note in bench.all(fx.Note) if note.name == "key_parked"] == ["key_parked"]
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    assert keyed.window.floor == 3, "the messages of the parked key are in its list"
+    assert list(keyed.keys[b"ka"].aside) == list(offsets([0, 1]))
+
+
+def test_a_blocking_policy_tries_for_ever() -> None:
+    policy = replace(QUICK, attempts_max=2, exhausted=Exhausted.BLOCK)
+    bench = served("ab", policy)
+    run, other = bench.runs()
+    bench.acks(other)
+    for attempt in range(1, 6):
+        bench.nack(run)
+        bench.deliver(20 * SECOND)
+        (run,) = bench.runs()[:1]
+        assert (indexes_of(run), run.attempt) == ([0], attempt + 1)
+
+
+def test_another_member_goes_on_where_the_rows_end() -> None:
+    bench = served("aabbc", replace(QUICK, attempts_max=1))
+    run_a, run_b, run_c = bench.runs()
+    bench.nack(run_a)
+    bench.acks(run_b, upto=1)
+    bench.nack(run_c, delay_ms=60_000)
+    bench.deliver()
+    found = read_rows(tuple(bench.rows().items()))
+    assert sorted(found.keys) == [b"ka", b"kc"]
+    follower = KeyedServing("aabbc", M01)
+    follower.link(M00)
+    for change in bench.sent(msg.ReplicateLedger, M01):
+        follower.hear(M00, change)
+    assert follower.rows() == bench.rows()
+    assert follower.part.cursors[GROUP].acked == bench.part.cursors[GROUP].acked == 3
+
+
+def test_a_member_that_lacks_a_change_asks_for_all_rows() -> None:
+    bench = served("ab")
+    run, _ = bench.runs()
+    bench.clear()
+    bench.acks(run)
+    bench.wait(50 * MS, (M01,))
+    (change,) = bench.sent(msg.ReplicateLedger, M01)
+    assert not change.change.is_full
+    bench.persist()
+    follower = KeyedServing("ab", M01)
+    follower.link(M00)
+    follower.hear(M00, change)
+    (wanted,) = follower.sent(msg.LedgerWanted, M00)
+    assert not follower.rows()
+    bench.hear(M01, wanted)
+    full = bench.sent(msg.ReplicateLedger, M01)[-1]
+    assert full.change.is_full
+    follower.hear(M00, full)
+    assert follower.rows() == bench.rows()
+
+
+def test_a_full_state_replaces_what_was_there() -> None:
+    follower = KeyedServing("ab", M01)
+    follower.link(M00)
+    epoch = follower.chain.segments[0].server_epoch
+    bench = served("ab")
+    state = bench.part.cursors[GROUP]
+    old = LedgerChange(((b"kx", b"old"),), is_full=True)
+    new = LedgerChange(((b"ky", b"new"),), is_full=True)
+    follower.hear(M00, msg.ReplicateLedger(P, 1, epoch, 1, 0, state, old))
+    follower.hear(M00, msg.ReplicateLedger(P, 1, epoch, 2, 7, state, new))
+    assert follower.rows() == {b"ky": b"new"}
+    follower.hear(M00, msg.ReplicateLedger(P, 1, epoch, 3, 8, state, LedgerChange(((b"kz", b"more"),), (b"ky",))))
+    assert follower.rows() == {b"kz": b"more"}
+
+
+def test_a_consumer_of_another_mode_is_refused() -> None:
+    bench = served("ab")
+    bench.do(ev.ConsumerJoin(STREAM, 9, P, GROUP, "other", ev.StartPosition.EARLIEST, False))
+    (refused,) = bench.delivered(fx.SubscriptionRefused)
+    assert "key_ordered" in str(refused.error)
+    assert [consumer.name for consumer in bench.part.consumer_groups[GROUP].consumers] == ["consumer-1"]
