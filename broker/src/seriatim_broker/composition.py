@@ -18,6 +18,7 @@ from seriatim_api.tls import TlsSource
 from seriatim_api.troubles import COORDINATOR_BEHIND, COORDINATOR_REFUSES, DISK_CONTRADICTS
 from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc
 
+from .adapters.arrow_bodies import ArrowBodies
 from .adapters.crc import crc32c
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
 from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_directory
@@ -324,6 +325,7 @@ class Broker:
             self._die,
             self._measure_traffic,
             self._remember,
+            ArrowBodies(),
         )
         healing = CaretakerSettings(heal_after_s=settings.heal_after_s, deleted_kept_s=settings.deleted_kept_s)
         retention = RetentionSettings(

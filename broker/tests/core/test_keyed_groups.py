@@ -14,7 +14,6 @@ from seriatim_broker.core.values.log import LedgerChange, PutLedger
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
 from .support import GROUP, M00, M01, MS, SECOND, STREAM, P
 
-
 SHORT = replace(QUICK, grant_ms=1_000)
 
 

@@ -17,7 +17,7 @@ from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.kinds import PrepareRefusal, ReplicateRefusal
-from seriatim_broker.core.values.log import Batch, CursorState, TailCopy
+from seriatim_broker.core.values.log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
 from seriatim_broker.core.values.producers import (
     BlockName,
     Entry,
@@ -63,7 +63,12 @@ def make_batch(body: bytes, sequence: int) -> Batch:
 
 batches = st.lists(st.builds(make_batch, st.binary(max_size=40), u32), max_size=3).map(tuple)
 tails = st.builds(TailCopy, u32, u63, u63, batches)
-cursors = st.lists(st.builds(CursorState, u32, texts, u63, u63, u63), max_size=3).map(tuple)
+cursor_states = st.builds(CursorState, u32, texts, u63, u63, u63, oldest=u63)
+cursors = st.lists(cursor_states, max_size=3).map(tuple)
+row_names = st.binary(max_size=20)
+rows = st.lists(st.tuples(row_names, st.binary(max_size=40)), max_size=3).map(tuple)
+changes = st.builds(LedgerChange, rows, st.lists(row_names, max_size=3).map(tuple), st.booleans())
+handover_ids = st.builds(HandOverId, u63, u63)
 segments = st.builds(
     Segment,
     no=u32,
@@ -110,6 +115,11 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "members": st.lists(members, max_size=3).map(tuple),
     "batches": batches,
     "cursors": cursors,
+    "cursor": cursor_states,
+    "change": changes,
+    "previous": st.integers(-1, 2**62),
+    "id": handover_ids,
+    "handover": st.builds(HandOverState, u32, texts, u63, handover_ids, rows),
     "chain": chains,
     "refused": st.lists(st.tuples(u32, u32), max_size=3).map(tuple),
     "replaces": st.none() | members,

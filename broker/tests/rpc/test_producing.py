@@ -29,6 +29,7 @@ from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.membership import Identity
 from seriatim_broker.runtime.traffic import Traffic
 from seriatim_broker.testing.memory_storage import MemoryStorage
+from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 BODY = bytes(pa.record_batch({"value": pa.array([bytes(500_000)], pa.binary())}).serialize())
 
@@ -113,7 +114,7 @@ def core() -> QuietCore:
 @pytest_asyncio.fixture(loop_scope="session")
 async def services(core: QuietCore) -> Services:
     storage = MemoryStorage()
-    driver = Driver(core, storage, SystemClock(), Counters(), lambda _error: None)
+    driver = Driver(core, storage, SystemClock(), Counters(), lambda _error: None, SimulatedBodies())
     nowhere: Any = Mock()  # nothing is asked of it
     driver.start(nowhere, nowhere)
     return Services(

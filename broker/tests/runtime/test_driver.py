@@ -18,6 +18,7 @@ from seriatim_broker.core.values.log import Batch, DropPartition, Write
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime import driver as driver_module
 from seriatim_broker.runtime.driver import Driver
+from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 P = PartitionId(1)
 
@@ -96,7 +97,7 @@ class Sink:
 
 def make(answer: Callable[[Event], list[fx.Effect]]) -> tuple[Driver, ScriptedCore, SlowDisk, Sink, list[Any]]:
     core, disk, sink, deaths = ScriptedCore(answer), SlowDisk(), Sink(), []
-    driver = Driver(core, disk, SystemClock(), Counters(), deaths.append)  # type: ignore[arg-type]
+    driver = Driver(core, disk, SystemClock(), Counters(), deaths.append, SimulatedBodies())  # type: ignore[arg-type]
     driver.start(sink, sink)  # type: ignore[arg-type]
     return driver, core, disk, sink, deaths
 

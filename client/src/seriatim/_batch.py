@@ -1,7 +1,6 @@
 """Writes and reads bodies of batches: an Arrow IPC record batch without its schema message.
 
-The columns are key and value (binary), timestamp (int64, ms), headers (map of utf8 to binary) and tag (utf8). Only this
-module defines them: of a body, the broker reads only the row count. The header of a batch is in `seriatim_api.batch`.
+`seriatim_api.bodies` says which columns it has, and `seriatim_api.batch` what is in the header of a batch.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
+from seriatim_api.bodies import HEADERS_TYPE, SCHEMA
 from seriatim_api.errors import (
     BadRequestError,
     BatchMismatchError,
@@ -28,18 +28,6 @@ Headers = Mapping[str, bytes]
 
 BytesLike = bytes | bytearray | memoryview
 """The types of a value or a key. The call that takes them copies all but `bytes`."""
-
-HEADERS_TYPE: Final = pa.map_(pa.utf8(), pa.binary())
-SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("timestamp", pa.int64()),
-        ("headers", HEADERS_TYPE),
-        ("tag", pa.utf8()),
-    ]
-)
-"""The schema of every body. A column without values holds nulls."""
 
 _TYPES: Final = {field.name: field.type for field in SCHEMA}
 

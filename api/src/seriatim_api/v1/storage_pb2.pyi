@@ -292,6 +292,41 @@ class StoredCursor(_message.Message):
 Global___StoredCursor: _TypeAlias = StoredCursor  # noqa: Y015
 
 @_typing.final
+class StoredHandOver(_message.Message):
+    """What the server of the segment before handed over of a consumer group; segment and group are in the key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
+    HANDOVER_EPOCH_FIELD_NUMBER: _builtins.int
+    HANDOVER_NO_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    group_epoch: _builtins.int
+    handover_epoch: _builtins.int
+    handover_no: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        group_epoch: _builtins.int = ...,
+        handover_epoch: _builtins.int = ...,
+        handover_no: _builtins.int = ...,
+        names: _abc.Iterable[_builtins.bytes] | None = ...,
+        values: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "names", b"names", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredHandOver: _TypeAlias = StoredHandOver  # noqa: Y015
+
+@_typing.final
 class StoredExtent(_message.Message):
     """An extent in use, by its number."""
 

@@ -20,7 +20,7 @@ from seriatim_api.v1 import common_pb2, peer_pb2
 
 from ..core.values import messages as m
 from ..core.values.kinds import PrepareRefusal, ReplicateRefusal
-from ..core.values.log import Batch, CursorState, TailCopy
+from ..core.values.log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
 from ..core.values.producers import (
     KEPT_BATCHES,
     PRODUCER_BYTES,
@@ -451,18 +451,94 @@ def _write_replicate_cursors(message: m.ReplicateCursors, field: Pb) -> None:
     field.server_epoch = message.server_epoch
     field.serial = message.serial
     for cursor in message.cursors:
-        field.cursors.add(
-            segment=cursor.segment_no,
-            group=cursor.consumer_group,
-            group_epoch=cursor.group_epoch,
-            acked=cursor.acked,
-            reserved=cursor.reserved,
-        )
+        _write_cursor(cursor, field.cursors.add())
 
 
 def _read_replicate_cursors(field: Pb) -> m.ReplicateCursors:
-    cursors = tuple(CursorState(c.segment, c.group, c.group_epoch, c.acked, c.reserved) for c in field.cursors)
+    cursors = tuple(map(_read_cursor, field.cursors))
     return m.ReplicateCursors(*_place(field), field.server_epoch, field.serial, cursors)
+
+
+def _write_cursor(cursor: CursorState, field: Pb) -> None:
+    field.segment = cursor.segment_no
+    field.group = cursor.consumer_group
+    field.group_epoch = cursor.group_epoch
+    field.acked = cursor.acked
+    field.reserved = cursor.reserved
+    field.oldest = cursor.oldest
+
+
+def _read_cursor(field: Pb) -> CursorState:
+    """A control record; the message that has it says of which server epoch it is."""
+    place = (field.segment, field.group, field.group_epoch)
+    return CursorState(*place, field.acked, field.reserved, oldest=field.oldest)
+
+
+def _write_replicate_ledger(message: m.ReplicateLedger, field: Pb) -> None:
+    _segment(message, field)
+    field.server_epoch = message.server_epoch
+    field.serial = message.serial
+    field.previous = message.previous + 1  # -1 comes before the first one
+    _write_cursor(message.cursor, field.cursor)
+    change = message.change
+    field.is_full = change.is_full
+    field.put_names.extend(name for name, _ in change.puts)
+    field.put_values.extend(value for _, value in change.puts)
+    field.deleted_names.extend(change.deletes)
+
+
+def _read_replicate_ledger(field: Pb) -> m.ReplicateLedger:
+    puts = _rows(field.put_names, field.put_values)
+    return m.ReplicateLedger(
+        *_place(field),
+        field.server_epoch,
+        field.serial,
+        field.previous - 1,
+        _read_cursor(field.cursor),
+        LedgerChange(puts, tuple(field.deleted_names), field.is_full),
+    )
+
+
+def _rows(names: Pb, values: Pb) -> tuple[tuple[bytes, bytes], ...]:
+    if len(names) != len(values):
+        raise BadRequestError("a message about a ledger has as many values as names of rows")
+    return tuple(zip(names, values, strict=True))
+
+
+def _write_ledger_wanted(message: m.LedgerWanted, field: Pb) -> None:
+    _segment(message, field)
+    field.server_epoch = message.server_epoch
+    field.group = message.consumer_group
+
+
+def _write_hand_over(message: m.HandOver, field: Pb) -> None:
+    handover = message.handover
+    field.partition_id = message.partition
+    field.segment = handover.segment_no
+    field.group = handover.consumer_group
+    field.group_epoch = handover.group_epoch
+    field.handover_epoch, field.handover_no = handover.id
+    field.names.extend(name for name, _ in handover.rows)
+    field.values.extend(value for _, value in handover.rows)
+
+
+def _read_hand_over(field: Pb) -> m.HandOver:
+    rows = _rows(field.names, field.values)
+    id_ = HandOverId(field.handover_epoch, field.handover_no)
+    state = HandOverState(field.segment, field.group, field.group_epoch, id_, rows)
+    return m.HandOver(PartitionId(field.partition_id), state)
+
+
+def _write_hand_over_kept(message: m.HandOverKept, field: Pb) -> None:
+    _segment(message, field)
+    field.group = message.consumer_group
+    field.group_epoch = message.group_epoch
+    field.handover_epoch, field.handover_no = message.id
+
+
+def _read_hand_over_kept(field: Pb) -> m.HandOverKept:
+    id_ = HandOverId(field.handover_epoch, field.handover_no)
+    return m.HandOverKept(*_place(field), field.group, field.group_epoch, id_)
 
 
 def _write_cursors_replicated(message: m.CursorsReplicated, field: Pb) -> None:
@@ -606,6 +682,14 @@ _TABLE: dict[type, tuple[str, Callable[[Any, Pb], None], Callable[[Pb], Any]]] =
         _write_cursors_replicated,
         lambda f: m.CursorsReplicated(*_place(f), f.server_epoch, f.serial),
     ),
+    m.ReplicateLedger: ("replicate_ledger", _write_replicate_ledger, _read_replicate_ledger),
+    m.LedgerWanted: (
+        "ledger_wanted",
+        _write_ledger_wanted,
+        lambda f: m.LedgerWanted(*_place(f), f.server_epoch, f.group),
+    ),
+    m.HandOver: ("hand_over", _write_hand_over, _read_hand_over),
+    m.HandOverKept: ("hand_over_kept", _write_hand_over_kept, _read_hand_over_kept),
     m.EligibleRequest: ("eligible_request", _segment, lambda f: m.EligibleRequest(*_place(f))),
     m.TakeOver: ("take_over", _write_take_over, lambda f: m.TakeOver(*_place(f), f.server_epoch)),
     m.HealRequest: ("heal_request", _write_heal_request, _read_heal_request),

@@ -10,9 +10,11 @@ import asyncio
 from collections import deque
 from typing import Any
 
+import google_crc32c
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
+from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import (
     BadRequestError,
     NotServingError,
@@ -29,20 +31,35 @@ from ..bugs import end_at_bug
 from ..core.values import effects as fx
 from ..core.values.events import (
     ConsumerAck,
+    ConsumerAcks,
     ConsumerCredit,
+    ConsumerExtend,
     ConsumerGone,
     ConsumerJoin,
     ConsumerLeave,
+    ConsumerNack,
     ConsumerPing,
     StartPosition,
 )
+from ..core.values.keyed import ERROR_BYTES_MAX
 from ..core.values.log import Batch
-from ..runtime.records import operation_to_number
+from ..runtime.records import mode_from_number, mode_to_number, operation_to_number
 from .limits import DELIVERY_FRAME_BYTES
 from .services import Services, abort, check_name, check_protocol
 
 HELLO_DEADLINE_S = 10.0
-_MODES = (records_pb2.CONSUMER_MODE_UNSPECIFIED, records_pb2.CONSUMER_MODE_EXCLUSIVE)
+IN_FLIGHT_DEFAULT = 1_000
+IN_FLIGHT_MAX = 100_000
+ROWS_MAX = 100_000
+"""At most so many rows are in one request of a consumer."""
+
+DELAY_MS_MAX = 40 * 86_400_000
+
+_MODES = (
+    records_pb2.CONSUMER_MODE_UNSPECIFIED,
+    records_pb2.CONSUMER_MODE_EXCLUSIVE,
+    records_pb2.CONSUMER_MODE_KEY_ORDERED,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -135,14 +152,18 @@ class _ConsumeStream:
             case "leave":
                 feed(ConsumerLeave(self._stream, request.leave.subscription))
             case "ack":
-                ack = request.ack
-                feed(ConsumerAck(self._stream, ack.subscription, ack.token, ack.offset))
+                self._ack(request.ack)
             case "credit":
                 self._give_credit(request.credit.bytes)
             case "ping":
                 feed(ConsumerPing(self._stream, request.ping.number, request.ping.session_ms))
-            case "nack" | "extend":
-                raise UnsupportedModeError("nack and extend belong to modes that this version does not serve")
+            case "nack":
+                self._nack(request.nack)
+            case "extend":
+                extend = request.extend
+                if len(extend.tokens) > ROWS_MAX:
+                    raise BadRequestError(f"a request extends at most {ROWS_MAX} grants")
+                feed(ConsumerExtend(self._stream, extend.subscription, tuple(extend.tokens), extend.grant_ms))
             case _:
                 raise BadRequestError("the request is of a kind that is not known here, or a second hello")
 
@@ -152,7 +173,7 @@ class _ConsumeStream:
             if not join.consumer or len(join.consumer) > 200:
                 raise BadRequestError("a consumer has a name of at most 200 characters")
             if join.mode not in _MODES:
-                raise UnsupportedModeError("only exclusive consumers are served by this version")
+                raise UnsupportedModeError("this version serves exclusive and key-ordered consumers only")
         except SeriatimError as exc:
             self._deliver(join.subscription, fx.SubscriptionRefused(exc, 0, ""))
             return
@@ -165,7 +186,38 @@ class _ConsumeStream:
                 join.consumer,
                 start_position(join.start),
                 join.was_active,
+                mode_from_number(join.mode),
+                min(join.in_flight_max or IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX),
+                join.run_max,
             )
+        )
+
+    def _ack(self, ack: broker_pb2.Ack) -> None:
+        if not (ack.tokens or ack.offsets or ack.started):
+            self._services.driver.feed(ConsumerAck(self._stream, ack.subscription, ack.token, ack.offset))
+            return
+        if len(ack.tokens) != len(ack.offsets):
+            raise BadRequestError("an acknowledgement names an offset for each token")
+        if len(ack.tokens) + len(ack.started) > ROWS_MAX:
+            raise BadRequestError(f"a request acknowledges at most {ROWS_MAX} messages")
+        self._services.driver.feed(
+            ConsumerAcks(
+                self._stream,
+                ack.subscription,
+                ack.number,
+                tuple(ack.tokens),
+                tuple(ack.offsets),
+                tuple(ack.started),
+            )
+        )
+
+    def _nack(self, nack: broker_pb2.Nack) -> None:
+        delay_ms = nack.delay_ms if nack.HasField("delay_ms") else None
+        if delay_ms is not None and delay_ms > DELAY_MS_MAX:
+            raise BadRequestError(f"a message can be delayed by at most {DELAY_MS_MAX} ms (40 days)")
+        reason = nack.reason.encode()[:ERROR_BYTES_MAX].decode(errors="ignore")
+        self._services.driver.feed(
+            ConsumerNack(self._stream, nack.subscription, nack.token, nack.offset, delay_ms, reason, nack.is_last)
         )
 
     def _give_credit(self, size_bytes: int) -> None:
@@ -198,6 +250,12 @@ class _ConsumeStream:
                 size += added
                 self._services.counters.delivered_batches += len(event.batches)
                 self._services.counters.delivered_bytes += added
+            elif isinstance(event, fx.Granted):
+                batch = _as_batch(event)
+                rows.append(batch)
+                size += batch.size_bytes
+                self._services.counters.delivered_batches += 1
+                self._services.counters.delivered_bytes += batch.size_bytes
         return write_delivery_frame(events, [(batch.header.raw, batch.body) for batch in rows])
 
     def _encode(self, subscription: int, event: fx.DeliveryEvent) -> broker_pb2.DeliveryEvent:
@@ -211,6 +269,20 @@ class _ConsumeStream:
                 out.batches.maybe_repeated_below = event.maybe_repeated_below
                 out.batches.attempt = event.delivery_attempt
                 out.batches.server_epoch = event.server_epoch
+            case fx.Granted():
+                granted = out.granted
+                granted.server_epoch = event.server_epoch
+                granted.token.extend([run.token for run in event.runs])
+                granted.count.extend([len(run.offsets) for run in event.runs])
+                granted.attempt.extend([run.attempt for run in event.runs])
+                granted.maybe_repeated.extend([run.maybe_repeated for run in event.runs])
+                for run in event.runs:
+                    granted.offset.extend(run.offsets)
+            case fx.AcksConfirmed():
+                out.acks_confirmed.number = event.number
+            case fx.TokensVoid():
+                out.tokens_void.tokens.extend(event.tokens)
+                out.tokens_void.error.CopyFrom(error_to_proto(event.error))
             case fx.AckConfirmed():
                 out.ack_confirmed.segment = event.segment_no
                 out.ack_confirmed.index = event.index
@@ -224,6 +296,8 @@ class _ConsumeStream:
                 out.joined.answers_pings = True
                 out.joined.paused = event.paused
                 out.joined.begun_by = operation_to_number(event.begun_by)
+                out.joined.mode = mode_to_number(event.mode)
+                out.joined.grant_ms = event.grant_ms
             case fx.Paused():
                 out.paused.paused = event.paused
             case fx.Skip():
@@ -260,6 +334,22 @@ class _ConsumeStream:
 
     def _address(self, broker: str) -> str:
         return self._services.directory.client_address(broker) if broker else ""
+
+
+def _as_batch(granted: fx.Granted) -> Batch:
+    """The messages of grants as a batch. Only the count, the length and the checksum of its header mean anything."""
+    header = make_header(
+        partition=0,
+        message_count=granted.message_count,
+        producer=bytes(16),
+        producer_epoch=0,
+        base_sequence=0,
+        first_timestamp_ms=0,
+        last_timestamp_ms=0,
+        body_length=len(granted.body),
+        body_crc=google_crc32c.value(granted.body),
+    )
+    return Batch(parse_header(header), granted.body)
 
 
 def start_position(number: int) -> StartPosition:

@@ -76,6 +76,10 @@ def _table_bytes(table: Table | None) -> int:
     return table.size_bytes if table is not None else 0
 
 
+def _rows_bytes(rows: Sequence[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) for name, value in rows)
+
+
 _CONTENT_BYTES: Final[dict[type, Callable[[Any], int]]] = {
     m.Replicate: lambda message: _batches_bytes(message.batches),
     m.ReplicateStaged: lambda message: HEADER_SIZE_BYTES,
@@ -85,6 +89,8 @@ _CONTENT_BYTES: Final[dict[type, Callable[[Any], int]]] = {
     m.StoreTail: lambda message: _tail_bytes(message.tail),
     m.TableAnswer: lambda message: _table_bytes(message.table),
     m.BlockAnswer: lambda message: sum(map(len, message.contents)),
+    m.ReplicateLedger: lambda message: _rows_bytes(message.change.puts),
+    m.HandOver: lambda message: _rows_bytes(message.handover.rows),
 }
 """Bytes of the kinds of message with content, besides `_OVERHEAD_BYTES`. A table and no chain of conditions, because
 each batch is looked up several times on its way."""

@@ -17,6 +17,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import RunId
 
 from ..core.values.events import DiskRoom, WritesRefused
+from ..interfaces.bodies import Bodies
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator, Put
 from ..interfaces.link import Dialer
@@ -71,6 +72,7 @@ class Ground:
         die: Called once when a step of the core failed. It must end the process.
         measure: Asks another broker what it took from producers lately.
         remember: Keeps on the disk what was seen of the coordinator.
+        bodies: Looks into the bodies of batches.
     """
 
     storage: Storage
@@ -82,6 +84,7 @@ class Ground:
     die: Callable[[BaseException], None]
     measure: MeasureTraffic
     remember: Remember
+    bodies: Bodies
 
 
 class Runtime:
@@ -115,7 +118,7 @@ class Runtime:
         self._has_met_broker_group = False
         self._unlinked: tuple[str, ...] = ()
         self._live_key_changed = asyncio.Event()
-        self.driver = Driver(core, ground.storage, clock, ground.counters, ground.die)
+        self.driver = Driver(core, ground.storage, clock, ground.counters, ground.die, ground.bodies)
         feed, post = self.driver.feed, self.driver.post
         self.directory = Directory(broker, keys, peers, feed)
         self.links = Links(

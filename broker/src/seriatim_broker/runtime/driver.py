@@ -22,10 +22,12 @@ from seriatim_api.errors import CorruptionError, SeriatimError
 from ..core.values import effects as fx
 from ..core.values.events import Event, LogRead, Moment, Persisted, StagedFetched, Tick
 from ..core.values.log import Write
+from ..interfaces.bodies import Bodies
 from ..interfaces.clock import Clock
 from ..interfaces.storage import Storage
 from ..metrics import Counters
 from .coordination import CoordinatorWork
+from .keyed_reads import KeyedReads
 from .links import Links
 
 READS_IN_FLIGHT_MAX = 32
@@ -83,6 +85,7 @@ class Driver:
         clock: This process's clocks. The core is told their times.
         counters: Take the counts.
         die: Called once with the error when a step fails. It must end the process. Nothing is fed afterwards.
+        bodies: Looks into the bodies of batches.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Driver:
         clock: Clock,
         counters: Counters,
         die: Callable[[BaseException], None],
+        bodies: Bodies,
     ) -> None:
         self._clock = clock
         self._core = core
@@ -112,7 +116,7 @@ class Driver:
         self._tickets: deque[tuple[int, int, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
-        self._waiting_reads: deque[fx.ReadLog] = deque()
+        self._waiting_reads: deque[fx.ReadLog | fx.ReadKeys | fx.ReadRows] = deque()
         self._reads: set[asyncio.Task[None]] = set()
         self._requests: dict[int, Callable[[Reply], None]] = {}
         self._request = 0
@@ -121,6 +125,7 @@ class Driver:
         self._notes: list[Callable[[fx.Note], None]] = []
         self._fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]] | None = None
         self._fetches: set[asyncio.Task[None]] = set()
+        self._keyed_reads = KeyedReads(storage, bodies)
         storage.on_durable(self._durable)
 
     # ---- life ----
@@ -319,7 +324,9 @@ class Driver:
             fx.Persist: lambda effect: self._persist(effect.token, effect.writes),
             fx.Send: lambda effect: links.send(effect.broker, effect.message),
             fx.Deliver: self._deliver,
-            fx.ReadLog: self._read,
+            fx.ReadLog: self._read_log,
+            fx.ReadKeys: self._read,
+            fx.ReadRows: self._read,
             fx.ReadChain: work.read_chain,
             fx.WriteChain: work.write_chain,
             fx.ReadCertificate: work.read_certificate,
@@ -389,17 +396,21 @@ class Driver:
         """Submits that are not durable yet."""
         return len(self._tickets)
 
-    def _read(self, effect: fx.ReadLog) -> None:
+    def _read_log(self, effect: fx.ReadLog) -> None:
         found = self._storage.read_at_once(
             effect.partition, effect.segment_no, effect.from_index, effect.until_index, effect.max_bytes
         )
         if found is not None:
             self.feed(LogRead(effect.serial, tuple(found)))
-            return
+        else:
+            self._read(effect)
+
+    def _read(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows) -> None:
         if len(self._reads) >= READS_IN_FLIGHT_MAX:
             self._waiting_reads.append(effect)
             return
-        task = self._loop.create_task(self._carry_out_read(effect), name="log read")
+        carry_out = self._carry_out_read if isinstance(effect, fx.ReadLog) else self._carry_out_keyed_read
+        task = self._loop.create_task(carry_out(effect), name="log read")  # type: ignore[arg-type]
         self._reads.add(task)
         task.add_done_callback(self._read_ended)
 
@@ -429,6 +440,18 @@ class Driver:
             self.fail(exc)
         if not self._dead:
             self.feed(LogRead(effect.serial, batches, is_damaged))
+
+    async def _carry_out_keyed_read(self, effect: fx.ReadKeys | fx.ReadRows) -> None:
+        found: Event | None = None
+        try:
+            if isinstance(effect, fx.ReadKeys):
+                found = await self._keyed_reads.keys(effect)
+            else:
+                found = await self._keyed_reads.rows(effect)
+        except Exception as exc:
+            self.fail(exc)
+        if found is not None and not self._dead:
+            self.feed(found)
 
 
 def _plain(value: object) -> object:

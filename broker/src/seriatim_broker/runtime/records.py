@@ -24,6 +24,8 @@ from seriatim_api.v1 import common_pb2, records_pb2
 from ..core.values.chain import Chain
 from ..core.values.deleted import NONE_DELETED, DeletedPartitions
 from ..core.values.events import ConsumerGroupOperation, CursorRecord
+from ..core.values.keyed import RETRY_DEFAULT, BackOff, ConsumerMode, Exhausted, RetryPolicy
+from ..core.values.log import HandOverId
 from ..core.values.placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec, Intent
 from ..core.values.segment import Segment
 from ..core.values.writers import ManifestPlace, WriterRecord, WriterState
@@ -238,8 +240,57 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     written.dropped_position = record.dropped_position
     written.external = record.external
     written.reported_at_ms = record.reported_at_ms
-    written.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
+    written.mode = mode_to_number(record.mode)
+    written.term_base = record.term_base
+    written.oldest = record.oldest
+    written.handover_epoch, written.handover_no = record.handover
+    if record.mode is not ConsumerMode.EXCLUSIVE:
+        written.retry.CopyFrom(retry_to_proto(record.retry))
     return written.SerializeToString()
+
+
+def mode_to_number(mode: ConsumerMode) -> records_pb2.ConsumerMode.ValueType:
+    """A mode as records and clients have it."""
+    return records_pb2.ConsumerMode.ValueType(mode)
+
+
+def mode_from_number(number: int) -> ConsumerMode:
+    """The mode with that number; unspecified is exclusive.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+    return ConsumerMode(number or ConsumerMode.EXCLUSIVE)
+
+
+def retry_to_proto(policy: RetryPolicy) -> records_pb2.RetryPolicy:
+    """A retry policy as records and clients have it."""
+    return records_pb2.RetryPolicy(
+        attempts_max=policy.attempts_max,
+        back_off=records_pb2.BackOff.ValueType(policy.back_off),
+        delays_ms=policy.delays_ms,
+        jitter_percent=policy.jitter_percent,
+        exhausted=records_pb2.Exhausted.ValueType(policy.exhausted),
+        dead_letter_topic=policy.dead_letter_topic,
+        grant_ms=policy.grant_ms,
+    )
+
+
+def retry_from_proto(written: records_pb2.RetryPolicy) -> RetryPolicy:
+    """The retry policy in a message. What is not specified is as in the default policy.
+
+    Raises:
+        ValueError: A number names nothing that this version knows.
+    """
+    return RetryPolicy(
+        written.attempts_max,
+        BackOff(written.back_off or RETRY_DEFAULT.back_off),
+        tuple(written.delays_ms) or RETRY_DEFAULT.delays_ms,
+        written.jitter_percent,
+        Exhausted(written.exhausted or RETRY_DEFAULT.exhausted),
+        written.dead_letter_topic,
+        written.grant_ms or RETRY_DEFAULT.grant_ms,
+    )
 
 
 def cursor_from_value(value: bytes) -> CursorRecord:
@@ -249,6 +300,11 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         CorruptionError: The value is no cursor record.
     """
     record = _parse(records_pb2.CursorRecord, value)
+    try:
+        mode = mode_from_number(record.mode)
+        retry = retry_from_proto(record.retry) if record.HasField("retry") else RETRY_DEFAULT
+    except ValueError as exc:
+        raise CorruptionError(f"a cursor record was written by a newer version, or is damaged: {exc}") from exc
     return CursorRecord(
         record.segment,
         record.group_epoch,
@@ -263,6 +319,11 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         record.dropped_position,
         record.external,
         record.reported_at_ms,
+        mode,
+        retry,
+        record.term_base,
+        record.oldest,
+        HandOverId(record.handover_epoch, record.handover_no),
     )
 
 

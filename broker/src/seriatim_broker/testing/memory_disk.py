@@ -22,12 +22,16 @@ from seriatim_broker.core.values.log import (
     DropPartition,
     DropPreparation,
     DropSegment,
+    HandOverState,
+    LedgerRow,
     LocalSegment,
     Preparation,
     PutBatch,
     PutBlock,
     PutChain,
     PutCursor,
+    PutHandOver,
+    PutLedger,
     PutPreparation,
     PutSegment,
     PutTailCopy,
@@ -90,13 +94,15 @@ class SegmentImage:
 class PartitionImage:
     """One partition on a disk."""
 
-    __slots__ = ("blocks", "chain", "cursors", "preparations", "segments", "tails")
+    __slots__ = ("blocks", "chain", "cursors", "handovers", "preparations", "rows", "segments", "tails")
 
     def __init__(self) -> None:
         self.segments: dict[int, SegmentImage] = {}
         self.preparations: dict[tuple[int, bytes], Preparation] = {}
         self.tails: dict[tuple[int, int], TailCopy] = {}  # by segment and place
         self.cursors: dict[tuple[int, str], CursorState] = {}
+        self.rows: dict[tuple[int, str], dict[bytes, bytes]] = {}
+        self.handovers: dict[tuple[int, str], HandOverState] = {}
         self.blocks: dict[bytes, bytes] = {}
         self.chain: Chain | None = None
 
@@ -107,6 +113,8 @@ class PartitionImage:
         twin.preparations = dict(self.preparations)
         twin.tails = dict(self.tails)
         twin.cursors = dict(self.cursors)
+        twin.rows = {place: dict(rows) for place, rows in self.rows.items()}
+        twin.handovers = dict(self.handovers)
         twin.blocks = dict(self.blocks)
         twin.chain = self.chain
         return twin
@@ -167,8 +175,14 @@ class DiskImage:
             _rewrite(partition, write)
         elif isinstance(write, PutCursor):
             partition.cursors[write.cursor.segment_no, write.cursor.consumer_group] = write.cursor
+        elif isinstance(write, PutLedger):
+            _put_ledger(partition, write)
+        elif isinstance(write, PutHandOver):
+            handover = write.handover
+            partition.handovers[handover.segment_no, handover.consumer_group] = handover
         elif isinstance(write, DropCursor):
-            partition.cursors.pop((write.segment_no, write.consumer_group), None)
+            for held in (partition.cursors, partition.rows, partition.handovers):
+                held.pop((write.segment_no, write.consumer_group), None)
         elif isinstance(write, PutChain):
             changes = write.chain.changes_since(partition.chain)
             written = tuple(segment for segment in write.chain.segments if segment.no in write.changed)
@@ -179,8 +193,9 @@ class DiskImage:
             partition.segments.pop(write.segment_no, None)
             for tail in [key for key in partition.tails if key[0] == write.segment_no]:
                 del partition.tails[tail]
-            for cursor in [key for key in partition.cursors if key[0] == write.segment_no]:
-                del partition.cursors[cursor]
+            for held in (partition.cursors, partition.rows, partition.handovers):
+                for place in [key for key in held if key[0] == write.segment_no]:
+                    del held[place]
         else:
             raise AssertionError(f"an unknown write: {write}")
 
@@ -342,6 +357,20 @@ class MemoryDisk:
         return None
 
 
+def _put_ledger(partition: PartitionImage, write: PutLedger) -> None:
+    place = write.cursor.segment_no, write.cursor.consumer_group
+    partition.cursors[place] = write.cursor
+    if write.change.is_full:
+        partition.rows.pop(place, None)
+        partition.handovers.pop(place, None)
+    rows = partition.rows.setdefault(place, {})
+    rows.update(write.change.puts)
+    for name in write.change.deletes:
+        rows.pop(name, None)
+    if not rows:
+        del partition.rows[place]
+
+
 def _trim(partition: PartitionImage, write: TrimLog) -> None:
     """Drop all messages below at once. The real disk drops some of them later, but no caller may rely on them."""
     image = partition.segments[write.segment_no]
@@ -400,5 +429,11 @@ def _recovered(name: PartitionId, image: PartitionImage) -> RecoveredPartition:
         tail_copies=tuple(tail for _, tail in sorted(image.tails.items())),
         chain=image.chain,
         cursors=tuple(cursor for _, cursor in sorted(image.cursors.items())),
+        ledger_rows=tuple(
+            LedgerRow(*place, name, value)
+            for place, rows in sorted(image.rows.items())
+            for name, value in sorted(rows.items())
+        ),
+        handovers=tuple(handover for _, handover in sorted(image.handovers.items())),
         blocks=tuple(data for _, data in sorted(image.blocks.items())),
     )

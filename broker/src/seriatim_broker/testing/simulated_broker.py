@@ -29,6 +29,7 @@ from seriatim_broker.runtime.retention import RetentionSettings
 from seriatim_broker.runtime.traffic import MeasureTraffic
 
 from .memory_network import MemoryNetwork
+from .simulated_bodies import SimulatedBodies
 from .simulated_directory import SimulatedDirectory
 
 JOIN_DEADLINE_S = 30.0
@@ -110,6 +111,7 @@ class SimulatedBroker:
             self._die,
             machine.measure,
             self._remember,
+            SimulatedBodies(),
         )
         runtime = self.runtime = Runtime(
             identity, self._keys, core, ground, {}, machine.settings, machine.balancing, machine.retention

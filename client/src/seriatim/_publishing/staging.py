@@ -12,6 +12,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 from seriatim_api.batch import FLAG_PUBLISH
+from seriatim_api.bodies import SCHEMA
 from seriatim_api.errors import BadRequestError, IllegalNameError, PartitionOutOfRangeError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.publications import (
@@ -270,7 +271,7 @@ def table_of(
     messages, _ = checks.check_messages(values, keys, timestamps_ms, headers, tags, unlimited)
     count = len(messages.values)
     if not count:
-        return pa.Table.from_batches([], _batch.SCHEMA)
+        return pa.Table.from_batches([], SCHEMA)
     times = messages.timestamps_ms if timestamps_ms is not None else [int(time.time() * 1000)] * count
     rows = _batch.record_batch(messages.values, messages.keys, times, messages.headers, messages.tags)
     return pa.Table.from_batches([rows])

@@ -27,7 +27,15 @@ from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import common_pb2, records_pb2, storage_pb2
 
 from ...core.values.chain import Chain
-from ...core.values.log import Batch, CursorState, LocalSegment, Preparation, TailCopy
+from ...core.values.log import (
+    Batch,
+    CursorState,
+    HandOverId,
+    HandOverState,
+    LocalSegment,
+    Preparation,
+    TailCopy,
+)
 from ...core.values.producers import (
     ENTRY_BYTES,
     KEPT_BATCHES,
@@ -297,6 +305,33 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     return CursorState(
         segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest
     )
+
+
+def write_handover(handover: HandOverState) -> bytes:
+    """The value of what the server of the segment before handed over."""
+    return _dump(
+        storage_pb2.StoredHandOver(
+            group_epoch=handover.group_epoch,
+            handover_epoch=handover.id.server_epoch,
+            handover_no=handover.id.no,
+            names=[name for name, _ in handover.rows],
+            values=[value for _, value in handover.rows],
+        )
+    )
+
+
+def read_handover(segment_no: int, group: str, value: bytes) -> HandOverState:
+    """The hand-over in a value.
+
+    Raises:
+        CorruptionError: The value cannot be read.
+    """
+    stored = _load(storage_pb2.StoredHandOver, value)
+    if len(stored.names) != len(stored.values):
+        raise CorruptionError("a hand-over has as many values as names of rows")
+    rows = tuple(zip(stored.names, stored.values, strict=True))
+    id_ = HandOverId(stored.handover_epoch, stored.handover_no)
+    return HandOverState(segment_no, group, stored.group_epoch, id_, rows)
 
 
 def write_bare_chain(chain: Chain) -> bytes:

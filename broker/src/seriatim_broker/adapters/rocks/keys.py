@@ -4,6 +4,8 @@
     meta      partition, letter, segment, rest    a control record; the letter says which kind
     index     partition, segment, start           a run of a segment's batches
     cursor    partition, segment, name            a consumer group's cursor
+              partition, segment, name, 0, rest   a row of its ledger; the rest is the row's name
+              partition, segment, name, 1         what the server of the segment before handed over
 
 Two partition numbers are never used for partitions. The keys of partition 0 in `index` are the records of the extents.
 The keys of the highest number in an extent are bodies that are stored apart from their batches.
@@ -31,6 +33,10 @@ _META = struct.Struct(">IcI")
 _NUMBER = struct.Struct(">I")
 _BODY = struct.Struct(">IIIQII")
 _BODIES: Final = 0xFFFFFFFE  # so that no key is above the last one that is looked at when an extent is emptied
+
+_ROW: Final = b"\0"
+_HAND_OVER: Final = b"\1"
+_BEHIND: Final = b"\2"
 
 META_PREFIX_BYTES: Final = _META.size
 PLACE_PREFIX_BYTES: Final = _PLACE.size
@@ -111,6 +117,35 @@ def split_cursor_key(key: bytes) -> tuple[int, int, str]:
     """The partition, segment and consumer group of a key that `cursor_key` made."""
     partition, segment = _PLACE.unpack_from(key)
     return partition, segment, key[PLACE_PREFIX_BYTES:].decode()
+
+
+def ledger_key(partition: int, segment: int, group: str, name: bytes) -> bytes:
+    """The key of a row of a consumer group's ledger. Names of consumer groups have no zero byte."""
+    return cursor_key(partition, segment, group) + _ROW + name
+
+
+def ledger_range(partition: int, segment: int, group: str) -> tuple[bytes, bytes]:
+    """The range of all rows of a consumer group's ledger, and of what was handed over to it."""
+    key = cursor_key(partition, segment, group)
+    return key + _ROW, key + _BEHIND
+
+
+def handover_key(partition: int, segment: int, group: str) -> bytes:
+    """The key of what was handed over."""
+    return cursor_key(partition, segment, group) + _HAND_OVER
+
+
+def split_ledger_key(key: bytes) -> tuple[int, str, bytes | None] | None:
+    """The segment, consumer group and row's name of a key in `cursor`; the name is None for what was handed over.
+
+    None: it is the key of a cursor.
+    """
+    at = next((at for at in range(PLACE_PREFIX_BYTES, len(key)) if key[at] < 2), None)
+    if at is None:
+        return None
+    segment: int = _PLACE.unpack_from(key)[1]
+    name = key[at + 1 :] if key[at : at + 1] == _ROW else None
+    return segment, key[PLACE_PREFIX_BYTES:at].decode(), name
 
 
 def extent_key(extent: int) -> bytes:

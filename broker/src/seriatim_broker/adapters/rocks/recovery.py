@@ -15,7 +15,16 @@ from seriatim_api.batch import Checksum
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
-from ...core.values.log import CursorState, LocalSegment, Preparation, RecoveredPartition, RecoveredSegment, TailCopy
+from ...core.values.log import (
+    CursorState,
+    HandOverState,
+    LedgerRow,
+    LocalSegment,
+    Preparation,
+    RecoveredPartition,
+    RecoveredSegment,
+    TailCopy,
+)
 from ...core.values.producers import Window
 from . import keys
 from .checks import verify_tail
@@ -24,6 +33,7 @@ from .codec import (
     read_chain,
     read_cursor,
     read_extent,
+    read_handover,
     read_preparation,
     read_run,
     read_segment,
@@ -81,6 +91,8 @@ class Recovery:
         preparations: list[Preparation] = []
         tails: list[TailCopy] = []
         cursors: list[CursorState] = []
+        ledger_rows: list[LedgerRow] = []
+        handovers: list[HandOverState] = []
         blocks: list[bytes] = []
         chain: dict[int, bytes] = {}
         for family, key, value in rows:
@@ -89,8 +101,14 @@ class Recovery:
                 runs.setdefault(segment, []).append(read_run(start, value))
                 continue
             if family == CURSOR:
-                _partition, segment, group = keys.split_cursor_key(key)
-                cursors.append(read_cursor(segment, group, value))
+                row = keys.split_ledger_key(key)
+                if row is None:
+                    _partition, segment, group = keys.split_cursor_key(key)
+                    cursors.append(read_cursor(segment, group, value))
+                elif row[2] is None:
+                    handovers.append(read_handover(row[0], row[1], value))
+                else:
+                    ledger_rows.append(LedgerRow(row[0], row[1], row[2], value))
                 continue
             _partition, kind, segment, rest = keys.split_meta_key(key)
             if kind == keys.SEGMENT:
@@ -119,8 +137,9 @@ class Recovery:
             self._restore(partition, no, tuple(orphaned))
         kept = read_chain(chain[0], chain) if 0 in chain else None
         return RecoveredPartition(
-            partition, segments, tuple(preparations), tuple(tails), tuple(cursors), tuple(blocks), kept
-        )
+            partition, segments, tuple(preparations), tuple(tails), tuple(cursors), tuple(blocks), kept,
+            tuple(ledger_rows), tuple(handovers),
+        )  # fmt: skip
 
     def _segment(
         self,

@@ -46,6 +46,8 @@ from ...core.values.log import (
     PutBlock,
     PutChain,
     PutCursor,
+    PutHandOver,
+    PutLedger,
     PutPreparation,
     PutSegment,
     PutTailCopy,
@@ -139,6 +141,8 @@ class RocksStorage:
             TrimLog: self._trim,
             Rewrite: self._rewrite,
             PutCursor: self._put_cursor,
+            PutLedger: self._put_ledger,
+            PutHandOver: self._put_handover,
             DropCursor: self._drop_cursor,
             PutChain: self._put_chain,
             DropSegment: self._drop_segment,
@@ -382,8 +386,26 @@ class RocksStorage:
         key = keys.cursor_key(write.partition, write.cursor.segment_no, write.cursor.consumer_group)
         self._put(group, CURSOR, key, codec.write_cursor(write.cursor))
 
+    def _put_ledger(self, group: WriteGroup, write: PutLedger) -> None:
+        place = (write.partition, write.cursor.segment_no, write.cursor.consumer_group)
+        if write.change.is_full:
+            self._delete_range(group, CURSOR, keys.ledger_range(*place))
+        self._put(group, CURSOR, keys.cursor_key(*place), codec.write_cursor(write.cursor))
+        for name, value in write.change.puts:
+            self._put(group, CURSOR, keys.ledger_key(*place, name), value)
+        for name in write.change.deletes:
+            key = keys.ledger_key(*place, name)
+            group.add((DELETE, self._engine.family(CURSOR), key, None), len(key))
+
+    def _put_handover(self, group: WriteGroup, write: PutHandOver) -> None:
+        handover = write.handover
+        key = keys.handover_key(write.partition, handover.segment_no, handover.consumer_group)
+        self._put(group, CURSOR, key, codec.write_handover(handover))
+
     def _drop_cursor(self, group: WriteGroup, write: DropCursor) -> None:
-        key = keys.cursor_key(write.partition, write.segment_no, write.consumer_group)
+        place = (write.partition, write.segment_no, write.consumer_group)
+        self._delete_range(group, CURSOR, keys.ledger_range(*place))
+        key = keys.cursor_key(*place)
         group.add((DELETE, self._engine.family(CURSOR), key, None), len(key))
 
     def _put_chain(self, group: WriteGroup, write: PutChain) -> None:

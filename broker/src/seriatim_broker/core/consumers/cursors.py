@@ -253,9 +253,7 @@ def on_replicate_cursors(
     broker.out.when_durable_send(sender, answer)
 
 
-def on_replicate_ledger(
-    broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateLedger
-) -> None:
+def on_replicate_ledger(broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateLedger) -> None:
     """The server sent a change of a consumer group's rows: keep it, or ask for all rows if a change is missing.
 
     Rule `one-write` (J1): all of a step is one message, and one write at each member. Without it:

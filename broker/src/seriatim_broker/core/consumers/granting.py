@@ -109,9 +109,7 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     )
 
 
-def _has_room(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
-) -> bool:
+def _has_room(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> bool:
     """Whether more messages may wait. If only delayed keys are in the way, their messages are set aside.
 
     Rule `holds-the-window` (I13): a delayed key does not stop the others. Without it:
@@ -130,9 +128,7 @@ def _has_room(
     if keyed.is_full and not keyed.is_full_noted:
         keyed.is_full_noted = True
         offset = keyed.oldest_aside
-        broker.out.emit(
-            Note("lists_full", partition.id, (("group", consumer_group.name), ("oldest", offset)))
-        )
+        broker.out.emit(Note("lists_full", partition.id, (("group", consumer_group.name), ("oldest", offset))))
     return is_room and keyed.read_index - keyed.window.floor < config.window_indexes_max
 
 

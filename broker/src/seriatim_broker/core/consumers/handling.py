@@ -253,9 +253,7 @@ def end_late(broker: BrokerState, partition: Partition, consumer_group: Consumer
     granting.go_on(broker, partition, consumer_group)
 
 
-def end_run(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, run: Run, reason: str
-) -> None:
+def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, run: Run, reason: str) -> None:
     """A grant ends without a word of its consumer. The attempt counts only if the consumer had begun to work on it.
 
     Rule `started-counts` (J2): what a consumer only held does not count as an attempt. Without it:

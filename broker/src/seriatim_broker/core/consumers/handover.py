@@ -274,9 +274,7 @@ def _answer_if_kept(broker: BrokerState, partition: Partition, handing: Handing)
 
 
 def _kept(partition: Partition, handover: HandOverState) -> HandOverKept:
-    return HandOverKept(
-        partition.id, handover.segment_no, handover.consumer_group, handover.group_epoch, handover.id
-    )
+    return HandOverKept(partition.id, handover.segment_no, handover.consumer_group, handover.group_epoch, handover.id)
 
 
 def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: int) -> None:

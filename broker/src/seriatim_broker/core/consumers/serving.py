@@ -342,9 +342,7 @@ def _make_dispatcher(
         keyed.mark_all_changed()
 
 
-def _handed_over(
-    partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
-) -> HandOverState | None:
+def _handed_over(partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> HandOverState | None:
     """The hand-over that the cursor names, if this disk has it.
 
     Rule `exactly-the-one-named` (J5): not another one. Without it:

@@ -12,7 +12,7 @@ from ..values.states import State
 
 
 class Consumer(State):
-    """A subscription of a consumer of this consumer group. `in_flight` and what is like it count only if order is by key.
+    """A subscription of a consumer of this consumer group. `in_flight` and its like count only if order is by key.
 
     Attributes:
         name: The consumer's name.

@@ -465,7 +465,7 @@ class KeyedDispatcher(State):
         return any(key.live and key.live[0] == self.window.floor for key in delayed)
 
     def drop_below(self, start: int) -> None:
-        """Retention dropped the messages below an index: they are passed. What is granted of them may be acknowledged."""
+        """Retention dropped the messages below an index: they are passed, except those that are granted."""
         for key in list(self.keys.values()):
             if key.live and key.live[0] < start and not key.token:
                 gone = bisect_right(key.live, start - 1)
@@ -544,4 +544,3 @@ class KeyedDispatcher(State):
         if key.phase is KeyPhase.RETRY and not key.attempts and not key.aside:
             key.phase = None
             key.ready_at_ms = 0
-

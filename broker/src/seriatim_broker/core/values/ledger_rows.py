@@ -6,9 +6,9 @@
                               (u64), number of the first offset in the list (u64), offsets in the list (u64), last error
     "a" chunk (u64) name      the offsets with the numbers chunk * 1,024 and following: the first as u64, then varints
                               of the differences
-    "g" token (u64)           a grant that is handed over to the next segment: the first messages of the key's list. Count
-                              (u32), milliseconds left (u32), started (u8), bytes of the consumer's name (u16), that name
-                              and the key's name
+    "g" token (u64)           a grant that is handed over to the next segment, with the first messages of the key's
+                              list: their count (u32), milliseconds left (u32), started (u8), bytes of the consumer's
+                              name (u16), that name and the key's name
 
 Numbers are big-endian, so that a disk keeps blocks and chunks in their order.
 """

@@ -112,8 +112,8 @@ class Preparation:
 class CursorState:
     """A consumer group's control record in a segment.
 
-    All below `acked` is acknowledged. All below `reserved` may have been delivered; nothing above it was. It is the head
-    of the consumer group's ledger. Modes other than exclusive have rows beside it (`ledger_rows`).
+    All below `acked` is acknowledged. All below `reserved` may have been delivered; nothing above it was. It is the
+    head of the consumer group's ledger. Modes other than exclusive have rows beside it (`ledger_rows`).
 
     Attributes:
         segment_no: The segment.

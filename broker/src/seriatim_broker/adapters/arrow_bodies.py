@@ -1,0 +1,109 @@
+"""Bodies of batches, with pyarrow. It is imported when the first body is read: it takes 27 MB of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
+
+from ..core.values.log import Batch
+from ..interfaces.bodies import OpenedBody, UnreadableBodyError
+
+_COMPRESSED = FLAG_LZ4 | FLAG_ZSTD
+
+
+class ArrowBodies:
+    """The bodies that clients send."""
+
+    def __init__(self) -> None:
+        self._schema_message = b""
+
+    def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
+        """The key of each message. Of a compressed body only the column of keys is decompressed."""
+        if not batch.header.flags & FLAG_KEYED:
+            return None
+        column = self._key_column(batch) if batch.header.flags & _COMPRESSED else self._rows(batch).column(0)
+        if column.null_count == len(column):
+            return None
+        return tuple(column.to_pylist())
+
+    def open(self, batch: Batch) -> OpenedBody:
+        """Take a body apart. The rows of a body that is not compressed are views of it."""
+        rows = self._rows(batch)
+        return OpenedBody(rows, max(rows.nbytes, batch.size_bytes))
+
+    def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
+        """A body with these rows, in this order."""
+        import pyarrow as pa
+
+        wanted: dict[int, tuple[OpenedBody, list[int]]] = {}
+        for body, rows in parts:
+            wanted.setdefault(id(body), (body, []))[1].extend(rows)
+        pieces = [_take(body.rows, rows) for body, rows in wanted.values()]
+        if len(pieces) == 1:
+            whole = pieces[0]
+        else:
+            (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
+        if len(parts) > len(pieces):
+            whole = whole.take(pa.array(_order(parts), pa.int64()))
+        return bytes(whole.serialize().to_pybytes())
+
+    def _rows(self, batch: Batch) -> Any:
+        import pyarrow as pa
+        from seriatim_api.bodies import SCHEMA
+
+        try:
+            rows = pa.ipc.read_record_batch(pa.py_buffer(batch.body), SCHEMA)
+        except (pa.ArrowException, OSError) as exc:
+            raise UnreadableBodyError(str(exc)) from exc
+        if rows.num_rows != batch.header.message_count:
+            raise UnreadableBodyError(
+                f"the header of a batch says {batch.header.message_count} messages, and its body has {rows.num_rows}"
+            )
+        return rows
+
+    def _key_column(self, batch: Batch) -> Any:
+        import pyarrow as pa
+        from seriatim_api.bodies import SCHEMA
+
+        if not self._schema_message:
+            self._schema_message = SCHEMA.serialize().to_pybytes()
+        stream = pa.BufferReader(self._schema_message + batch.body)
+        try:
+            with pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(included_fields=[0])) as reader:
+                column = reader.read_next_batch().column(0)
+        except (pa.ArrowException, OSError, StopIteration) as exc:
+            raise UnreadableBodyError(str(exc)) from exc
+        if len(column) != batch.header.message_count:
+            raise UnreadableBodyError(
+                f"the header of a batch says {batch.header.message_count} messages, and its body has {len(column)}"
+            )
+        return column
+
+
+def _take(rows: Any, wanted: Sequence[int]) -> Any:
+    """The wanted rows of a record batch, without a copy if they follow one another."""
+    import pyarrow as pa
+
+    first, count = wanted[0], len(wanted)
+    if wanted[-1] - first + 1 == count and list(wanted) == list(range(first, first + count)):
+        return rows.slice(first, count)
+    return rows.take(pa.array(wanted, pa.int64()))
+
+
+def _order(parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> list[int]:
+    """The places of the rows, in the order of `parts`, if all rows of each body stand together."""
+    begins: dict[int, int] = {}
+    counts: dict[int, int] = {}
+    for body, rows in parts:
+        counts[id(body)] = counts.get(id(body), 0) + len(rows)
+    begin = 0
+    for which, count in counts.items():
+        begins[which], begin = begin, begin + count
+    order: list[int] = []
+    for body, rows in parts:
+        at = begins[id(body)]
+        order.extend(range(at, at + len(rows)))
+        begins[id(body)] = at + len(rows)
+    return order

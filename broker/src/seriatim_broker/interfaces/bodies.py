@@ -1,0 +1,40 @@
+"""Bodies of batches, as far as a broker looks into them: for consumer groups in which order is by key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ..core.values.log import Batch
+
+
+class UnreadableBodyError(Exception):
+    """A body is not of the form that all bodies have. The client that sent it did not follow the contract."""
+
+
+class OpenedBody(NamedTuple):
+    """A body that was taken apart, and about how many bytes it takes in memory."""
+
+    rows: Any
+    size_bytes: int
+
+
+class Bodies(Protocol):
+    """Reads keys and takes single messages out of bodies."""
+
+    def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
+        """The key of each message; None if none of them has a key.
+
+        Raises:
+            UnreadableBodyError: The body cannot be read.
+        """
+
+    def open(self, batch: Batch) -> OpenedBody:
+        """Take a body apart.
+
+        Raises:
+            UnreadableBodyError: The body cannot be read.
+        """
+
+    def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
+        """A body with these rows of opened bodies, in this order. It is not compressed."""

@@ -1,0 +1,143 @@
+"""Reads for consumer groups in which order is by key: keys of batches, and single messages.
+
+Batches whose messages are granted in several pieces are kept opened for a while, so that they are not read and taken
+apart for each consumer. The cache drops those that were not used for longest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from typing import Final
+
+import structlog
+from seriatim_api.batch import FLAG_LZ4, FLAG_ZSTD
+from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.ids import PartitionId, make_offset, split_offset
+
+from ..core.values import effects as fx
+from ..core.values.events import KeysRead, RowsRead
+from ..core.values.keyed import KeyColumn
+from ..core.values.log import Batch
+from ..interfaces.bodies import Bodies, OpenedBody, UnreadableBodyError
+from ..interfaces.storage import Storage
+
+CACHE_BYTES_MAX: Final = 64 << 20
+READ_BYTES: Final = 1 << 20
+
+_log = structlog.get_logger(__name__)
+
+_Place = tuple[PartitionId, int, int]
+
+
+class KeyedReads:
+    """Carries out `ReadKeys` and `ReadRows`.
+
+    Args:
+        storage: The disk.
+        bodies: Looks into bodies.
+        cache_bytes_max: Bytes of opened bodies that are kept.
+    """
+
+    def __init__(self, storage: Storage, bodies: Bodies, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._storage = storage
+        self._bodies = bodies
+        self._cache_bytes_max = cache_bytes_max
+        self._cache: OrderedDict[_Place, tuple[OpenedBody, int, int]] = OrderedDict()  # -> (body, base, end)
+        self._cache_bytes = 0
+        self._bases: dict[tuple[PartitionId, int], list[int]] = {}  # of the kept batches of a segment, ascending
+
+    async def keys(self, effect: fx.ReadKeys) -> KeysRead:
+        """The keys of the batches that the effect asks for, without those behind one that cannot be read."""
+        columns: list[KeyColumn] = []
+        try:
+            batches = await self._storage.read(
+                effect.partition,
+                effect.segment_no,
+                effect.from_index,
+                effect.until_index,
+                effect.max_bytes,
+                sequential=True,
+            )
+            for batch in batches:
+                columns.append(KeyColumn(batch.header, self._keys_of(batch)))
+                if not batch.header.flags & (FLAG_LZ4 | FLAG_ZSTD):  # others are taken apart when they are granted
+                    self._keep(effect.partition, batch)
+        except UnreadableBodyError as exc:
+            _log.error("keys_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
+        except SeriatimError as exc:
+            is_damaged = isinstance(exc, CorruptionError)
+            _log.error("keys_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
+            return KeysRead(effect.serial, None, is_damaged)
+        return KeysRead(effect.serial, tuple(columns))
+
+    def _keys_of(self, batch: Batch) -> tuple[bytes | None, ...] | None:
+        try:
+            return self._bodies.keys(batch)
+        except UnreadableBodyError as exc:  # consumers are given the body as it is, and say what is wrong with it
+            _log.error("body_not_readable", segment=batch.header.segment, index=batch.header.base_index, error=str(exc))
+            return None
+
+    async def rows(self, effect: fx.ReadRows) -> RowsRead:
+        """A body with the messages that the effect asks for."""
+        for batch in effect.batches:
+            self._keep(effect.partition, batch)
+        parts: list[tuple[OpenedBody, list[int]]] = []
+        try:
+            rows: list[int] = []
+            first = end = 0  # the offsets that the last opened body has
+            for offset in effect.offsets:
+                if not first <= offset < end:
+                    no, index = split_offset(offset)
+                    found = self._find(effect.partition, no, index) or await self._read(effect.partition, no, index)
+                    if found is None:
+                        return RowsRead(effect.serial, None)
+                    rows = []
+                    parts.append((found[0], rows))
+                    first, end = make_offset(no, found[1]), make_offset(no, found[2])
+                rows.append(offset - first)
+            return RowsRead(effect.serial, self._bodies.join(parts))
+        except SeriatimError as exc:
+            _log.error("messages_not_read", partition=effect.partition, error=str(exc))
+            return RowsRead(effect.serial, None, isinstance(exc, CorruptionError))
+        except UnreadableBodyError as exc:
+            _log.error("messages_not_read", partition=effect.partition, error=str(exc))
+            return RowsRead(effect.serial, None)
+
+    async def _read(self, partition: PartitionId, no: int, index: int) -> tuple[OpenedBody, int, int] | None:
+        batches = await self._storage.read(partition, no, index, index + 1, READ_BYTES, sequential=True)
+        for batch in batches:
+            self._keep(partition, batch)
+        return self._find(partition, no, index)
+
+    # ---- the cache -----------------------------------------------------------------------------------
+
+    def _find(self, partition: PartitionId, no: int, index: int) -> tuple[OpenedBody, int, int] | None:
+        """The opened batch with that message, if it is kept."""
+        bases = self._bases.get((partition, no), ())
+        at = bisect_right(bases, index) - 1
+        if at < 0:
+            return None
+        place = (partition, no, bases[at])
+        found = self._cache[place]
+        if index >= found[2]:
+            return None
+        self._cache.move_to_end(place)
+        return found
+
+    def _keep(self, partition: PartitionId, batch: Batch) -> None:
+        header = batch.header
+        place = (partition, header.segment, header.base_index)
+        if place in self._cache:
+            return
+        opened = self._bodies.open(batch)
+        self._cache[place] = (opened, header.base_index, header.end_index)
+        insort(self._bases.setdefault(place[:2], []), header.base_index)
+        self._cache_bytes += opened.size_bytes
+        while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
+            (gone_from, no, base), (gone, _, _) = self._cache.popitem(last=False)
+            self._cache_bytes -= gone.size_bytes
+            bases = self._bases[gone_from, no]
+            bases.remove(base)
+            if not bases:
+                del self._bases[gone_from, no]

@@ -1,0 +1,40 @@
+"""Bodies of the simulation: the number of the first message; the others follow. A message's number says its key."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from ..core.values.log import Batch
+from ..interfaces.bodies import OpenedBody
+
+KEYS = 6
+"""So many keys there are. About one message in ten has none."""
+
+
+def key_of(message: int) -> bytes | None:
+    """The key of a message."""
+    drawn = zlib.crc32(message.to_bytes(8, "big"))
+    return None if drawn % 10 == 0 else b"k%d" % (drawn // 10 % KEYS)
+
+
+def messages_in(body: bytes) -> list[int]:
+    """The messages of a body that `join` made."""
+    return [int.from_bytes(body[at : at + 8], "big") for at in range(0, len(body), 8)]
+
+
+class SimulatedBodies:
+    """The bodies of the simulation."""
+
+    def keys(self, batch: Batch) -> tuple[bytes | None, ...]:
+        """The key of each message."""
+        return tuple(map(key_of, self.open(batch).rows))
+
+    def open(self, batch: Batch) -> OpenedBody:
+        """The numbers of the messages."""
+        first = int.from_bytes(batch.body[:8], "big")
+        return OpenedBody(range(first, first + batch.header.message_count), batch.size_bytes)
+
+    def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
+        """The numbers of these messages, one after another."""
+        return b"".join(body.rows[row].to_bytes(8, "big") for body, rows in parts for row in rows)
