@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from seriatim._consumer import Consumer
     from seriatim._consuming.inbox import FetchedTable
     from seriatim._errors import SendError, SendFailedError, SendUnknownError
+    from seriatim._keyed_consumer import GiveUp, KeyedConsumer, KeyedMessage, Retry
     from seriatim._partitioner import Partitioner, partition_of_key
     from seriatim._producer import Producer
     from seriatim._producing.backlog import FlushResult
@@ -97,10 +98,13 @@ __all__ = [
     "FetchedTable",
     "FlushResult",
     "Gap",
+    "GiveUp",
     "GroupChange",
     "GroupDescription",
     "GroupPartition",
     "HeadMove",
+    "KeyedConsumer",
+    "KeyedMessage",
     "LostRange",
     "Message",
     "MovePlan",
@@ -122,6 +126,7 @@ __all__ = [
     "Receipt",
     "RestartCheck",
     "RetainedRange",
+    "Retry",
     "Route",
     "ScrubProgress",
     "Segment",
@@ -142,6 +147,10 @@ _HOMES: Final = {
     "Client": "seriatim._client",
     "Opening": "seriatim._client",
     "Consumer": "seriatim._consumer",
+    "GiveUp": "seriatim._keyed_consumer",
+    "KeyedConsumer": "seriatim._keyed_consumer",
+    "KeyedMessage": "seriatim._keyed_consumer",
+    "Retry": "seriatim._keyed_consumer",
     "FetchedTable": "seriatim._consuming.inbox",
     "SendError": "seriatim._errors",
     "SendFailedError": "seriatim._errors",

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
 
 from seriatim_api.errors import BadRequestError, IllegalNameError, UnsupportedModeError
 from seriatim_api.ids import is_legal_name
@@ -28,6 +28,7 @@ from seriatim._transport.unary import Caller
 
 if TYPE_CHECKING:
     from seriatim._consumer import Consumer
+    from seriatim._keyed_consumer import KeyedConsumer
     from seriatim._partitioner import Partitioner
     from seriatim._producer import Producer
     from seriatim._ranges.reading import RangeReader
@@ -228,6 +229,7 @@ class Client:
 
         return Opening(begin)
 
+    @overload
     def consumer(
         self,
         topic: str,
@@ -240,13 +242,43 @@ class Client:
         on_assignment: Callable[[Assignment], None] | None = None,
         on_group_change: Callable[[GroupChange], None] | None = None,
         **options: Unpack[ConsumerOptions],
-    ) -> Opening[Consumer]:
+    ) -> Opening[Consumer]: ...
+
+    @overload
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: Literal["key_ordered"],
+        partitions: Sequence[int] | None = None,
+        name: str | None = None,
+        on_gap: Callable[[Gap], None] | None = None,
+        on_assignment: Callable[[Assignment], None] | None = None,
+        on_group_change: Callable[[GroupChange], None] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[KeyedConsumer]: ...
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: Literal["exclusive", "key_ordered"] = "exclusive",
+        partitions: Sequence[int] | None = None,
+        name: str | None = None,
+        on_gap: Callable[[Gap], None] | None = None,
+        on_assignment: Callable[[Assignment], None] | None = None,
+        on_group_change: Callable[[GroupChange], None] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Opening[Consumer] | Opening[KeyedConsumer]:
         """A consumer of a topic, in a consumer group: `async with client.consumer("t", "g") as consumer`.
 
         Args:
             topic: The topic's name.
             group: The consumer group's name.
-            mode: `exclusive`: one consumer at a time reads a partition, and the others are standbys.
+            mode: `exclusive`: one consumer at a time reads a partition, and the others are standbys. `key_ordered`: any
+                number of consumers share a partition, and order counts within a key.
             partitions: Numbers of the partitions to read; None: all, also those that are added later.
             name: The consumer's name, unique in the consumer group; made up if None.
             on_gap: Called when messages will not be delivered, because they were declared lost or retention dropped
@@ -257,7 +289,7 @@ class Client:
             options: The fields of `ConsumerSettings`.
 
         Raises:
-            UnsupportedModeError: The mode is not `exclusive`. The call itself raises this.
+            UnsupportedModeError: There is no such mode. The call itself raises this.
             IllegalNameError: A topic or a consumer group cannot have this name. For the group's name, the call itself
                 raises it.
             BadRequestError: An option is over its limit (the call raises it), or `start` is an offset for more than one
@@ -271,14 +303,18 @@ class Client:
         _check_group(group, mode)
         settings = ConsumerSettings(**options)
 
-        async def begin() -> Consumer:
+        async def begin() -> Any:
             answer = await self._ask_for_topic(topic)
-            from seriatim._consumer import Consumer
+            kind: Any
+            if mode == "key_ordered":
+                from seriatim._keyed_consumer import KeyedConsumer as kind  # noqa: N813
+            else:
+                from seriatim._consumer import Consumer as kind  # noqa: N813
 
             if settings.start not in ("earliest", "latest"):
                 await self.admin().create_group(topic, group, settings.start, partitions=partitions)
             unique_name = name or f"consumer-{os.urandom(6).hex()}"
-            consumer = Consumer(
+            consumer = kind(
                 topic_of(answer.topic), group, unique_name, partitions, settings, self._channels,
                 self._caller, self.name, self._recorder, on_gap, on_assignment, on_group_change,
             )  # fmt: skip
@@ -497,12 +533,12 @@ def _check_group(group: str, mode: str) -> None:
 
     Raises:
         IllegalNameError: A consumer group cannot have this name.
-        UnsupportedModeError: The mode is not `exclusive`.
+        UnsupportedModeError: There is no such mode.
     """
     if not is_legal_name(group):
         raise IllegalNameError(f"{group!r} cannot name a consumer group")
-    if mode != "exclusive":
-        raise UnsupportedModeError(f"this version does not serve mode {mode!r}: use exclusive")
+    if mode not in ("exclusive", "key_ordered"):
+        raise UnsupportedModeError(f"this version does not serve mode {mode!r}: use exclusive or key_ordered")
 
 
 def _is_address(text: str) -> bool:

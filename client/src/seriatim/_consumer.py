@@ -14,7 +14,7 @@ from seriatim_api.errors import (
     SeriatimError,
     UnknownTopicError,
 )
-from seriatim_api.v1 import common_pb2
+from seriatim_api.v1 import common_pb2, records_pb2
 
 from seriatim._alarms import Alarms
 from seriatim._consuming.inbox import FetchedTable, Inbox
@@ -68,7 +68,7 @@ class Consumer:
         self.name = name
         self.settings = settings
         self._recorder = recorder
-        numbers = _wanted(topic, partitions)
+        numbers = wanted_numbers(topic, partitions)
         self._inbox = Inbox(topic.name, None if recorder is None else self._record)
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
@@ -83,7 +83,8 @@ class Consumer:
             topic=topic.name,
             group=group,
             name=name,
-            inbox=self._inbox,
+            mode=records_pb2.CONSUMER_MODE_EXCLUSIVE,
+            fail=self._inbox.fail,
             end=self._end,
             streams=self._streams,
             servers=self._servers,
@@ -103,19 +104,19 @@ class Consumer:
 
     def _subscribe(self, number: int, partition_id: int, start: Start) -> None:
         config = ConsumerConfig(ack_interval_ms=self.settings.ack_interval_ms, session_ms=self.settings.session_ms)
-        subscription = Subscription(self._shared, number, partition_id, start, config)
+        subscription = Subscription(self._shared, self._inbox, number, partition_id, start, config)
         self._subscriptions[number] = subscription
         self._streams.register(subscription)
         subscription.start()
 
     def _look_found_gone(self, made_again: bool) -> None:
         self._servers.stop()
-        self._inbox.fail(_deleted(self.topic, made_again=made_again))
+        self._inbox.fail(deleted_error(self.topic, made_again=made_again))
 
     def _end(self, error: SeriatimError) -> None:
         """A partition cannot be read any more: the next call raises `error`, and no broker is asked again."""
         self._servers.stop()
-        self._inbox.fail(_deleted(self.topic) if isinstance(error, UnknownTopicError) else error)
+        self._inbox.fail(deleted_error(self.topic) if isinstance(error, UnknownTopicError) else error)
 
     def _grow(self, topic: Topic, _routes: Sequence[common_pb2.Route]) -> None:
         """Read the added partitions from their beginning: all messages in them are younger than this consumer."""
@@ -291,7 +292,7 @@ def _nothing() -> None:
     return None
 
 
-def _deleted(topic: str, *, made_again: bool = False) -> UnknownTopicError:
+def deleted_error(topic: str, *, made_again: bool = False) -> UnknownTopicError:
     """The error with which the consumer of a deleted topic ends. It does not go on in a new topic of the same name.
 
     The new topic has other messages and other partitions, and the consumer group has other cursors there. Only the
@@ -309,7 +310,7 @@ def _deadline(timeout_s: float) -> float:
     return asyncio.get_running_loop().time() + timeout_s
 
 
-def _wanted(topic: Topic, partitions: Sequence[int] | None) -> Sequence[int]:
+def wanted_numbers(topic: Topic, partitions: Sequence[int] | None) -> Sequence[int]:
     """The numbers of the partitions to read, each once."""
     numbers = range(topic.partition_count) if partitions is None else list(dict.fromkeys(partitions))
     for number in numbers:

@@ -23,6 +23,7 @@ time at or after a datetime. The datetime has a time zone."""
 
 BATCH_SIZE_BYTES_MAX: Final = 512 << 10
 CREDIT_BYTES_MIN: Final = 1 << 16
+IN_FLIGHT_MAX: Final = 100_000
 SESSION_MS_MIN: Final = 2000
 """The least session: some heartbeats (one every 500 ms) and a question to another broker must fit into it."""
 
@@ -106,6 +107,12 @@ class ConsumerSettings:
     blocks the event loop for longer than the session gets the messages that it had not taken once more: flagged, or
     with a higher delivery attempt."""
 
+    in_flight_max: int = 1_000
+    """Only in key-ordered mode: at most so many messages of a partition are given to the consumer and not acknowledged,
+    1 to 100,000. The consumer holds their keys, so a slow consumer should hold few."""
+    run_max: int = 0
+    """Only in key-ordered mode: at most so many messages of a key are given at once; 0: up to 256."""
+
     def __post_init__(self) -> None:
         if not isinstance(self.start, int | datetime) and self.start not in ("earliest", "latest"):
             raise BadRequestError(f"a group starts at earliest, latest, an offset or a time, not {self.start!r}")
@@ -117,6 +124,10 @@ class ConsumerSettings:
             )
         if self.session_ms < SESSION_MS_MIN:
             raise BadRequestError(f"session_ms is at least {SESSION_MS_MIN}")
+        if not 1 <= self.in_flight_max <= IN_FLIGHT_MAX:
+            raise BadRequestError(f"in_flight_max is between 1 and {IN_FLIGHT_MAX}")
+        if self.run_max < 0:
+            raise BadRequestError("run_max is 0 or more")
 
     @property
     def credit_range_bytes(self) -> tuple[int, int]:
@@ -133,3 +144,5 @@ class ConsumerOptions(TypedDict, total=False):
     credit_bytes_max: int | None
     ack_interval_ms: int
     session_ms: int
+    in_flight_max: int
+    run_max: int

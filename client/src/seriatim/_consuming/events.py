@@ -34,6 +34,7 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
                 told.answers_pings,
                 told.paused,
                 _BEGINNINGS.get(told.begun_by),
+                told.grant_ms,
             )
         case "paused":
             return ct.Paused(sub, event.paused.paused)
@@ -46,6 +47,10 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
             return ct.Refused(sub, _error(event.refused.error), event.refused.server_address)
         case "revoked":
             return ct.Refused(sub, _error(event.revoked.error))
+        case "acks_confirmed":
+            return ct.AcksConfirmed(sub, event.acks_confirmed.number)
+        case "tokens_void":
+            return ct.TokensVoid(sub, tuple(event.tokens_void.tokens))
         case "gap":
             return ct.GapDeclared(sub, event.gap.segment, event.gap.from_index, event.gap.reason)
         case "dropped":

@@ -15,7 +15,7 @@ from seriatim._transport.channels import Channels
 from seriatim._transport.consume import ConsumeLink
 
 if TYPE_CHECKING:
-    from seriatim._consuming.subscription import Subscription
+    from seriatim._consuming.subscription import Subscribed
 
 PING_S: Final = 0.5
 """Seconds between two heartbeats of a stream. The broker answers them from memory. So an idle
@@ -63,11 +63,11 @@ class Streams:
         self._servers = servers
         self._client_name = client_name
         self._credit = (credit_bytes, credit_bytes_max)
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, Subscribed] = {}
         self._links: dict[str, ConsumeLink] = {}
         self._stream_count = 0
         self._failed = failed
-        self._doubted: set[Subscription] = set()  # their broker answered that it may not deliver to them now
+        self._doubted: set[Subscribed] = set()  # their broker answered that it may not deliver to them now
         self._watches = (
             asyncio.create_task(self._watch_silence(), name="consumer watch"),
             asyncio.create_task(self._ping_all(), name="consumer heartbeats"),
@@ -79,7 +79,7 @@ class Streams:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
-    def register(self, subscription: Subscription) -> None:
+    def register(self, subscription: Subscribed) -> None:
         """Give the subscription all events of its partition from now on."""
         self._subscriptions[subscription.number] = subscription
 
@@ -150,7 +150,7 @@ class Streams:
         if event.HasField("joined") and event.joined.answers_pings:
             link.answers_pings = True
         subscription = self._subscriptions.get(event.subscription >> 32)
-        if event.HasField("batches"):
+        if batches:
             if subscription is None or not subscription.delivered(link, event, batches):
                 for header, _ in batches:
                     link.give_credit(HEADER_SIZE_BYTES + header.body_length)
@@ -201,12 +201,12 @@ class Streams:
                 await self._check(link, subscription)
                 return
 
-    def _link_of(self, subscription: Subscription) -> ConsumeLink | None:
+    def _link_of(self, subscription: Subscribed) -> ConsumeLink | None:
         """The stream of a subscription's server; None if the subscription is not joined."""
         served = subscription.core.place
         return self._links.get(served.address) if served is not None and subscription.is_joined else None
 
-    async def _check(self, link: ConsumeLink, subscription: Subscription) -> None:
+    async def _check(self, link: ConsumeLink, subscription: Subscribed) -> None:
         place = await self._servers.ask(subscription.partition_id, subscription.start_at, None, link.address)
         served = subscription.core.place
         assert served is not None, "a place is replaced, but never removed"

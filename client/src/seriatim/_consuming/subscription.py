@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BadRequestError, SeriatimError, make_error
@@ -20,7 +20,8 @@ from seriatim._consuming.inbox import Chunk, Inbox
 from seriatim._consuming.servers import STARTS, Servers
 from seriatim._consuming.streams import Streams
 from seriatim._core import consumer_types as ct
-from seriatim._core.consumer import ConsumerPhase, PartitionConsumer
+from seriatim._core.consumer import PartitionConsumer
+from seriatim._core.joining import ConsumerPhase, Joining
 from seriatim._failure import Failure, entry
 from seriatim._recording import Recorder
 from seriatim._records import Assignment, Gap, GroupChange
@@ -39,11 +40,12 @@ class Shared:
     topic: str
     group: str
     name: str
-    inbox: Inbox
+    mode: records_pb2.ConsumerMode.ValueType
+    fail: Callable[[SeriatimError], None]
     end: Callable[[SeriatimError], None]
     streams: Streams
     servers: Servers
-    alarms: Alarms[Subscription]
+    alarms: Alarms[Any]
     recorder: Recorder | None
     on_gap: Callable[[Gap], None] | None
     on_assignment: Callable[[Assignment], None] | None
@@ -51,19 +53,19 @@ class Shared:
     failure: Failure
 
 
-class Subscription:
-    """One partition of a consumer: it feeds the core, and carries out the core's effects."""
+class Subscribed:
+    """One partition of a consumer: it feeds the core, and carries out the core's effects.
 
-    def __init__(
-        self, shared: Shared, number: int, partition_id: int, start_at: Start, config: ct.ConsumerConfig
-    ) -> None:
+    What depends on the mode is in the classes that derive from it.
+    """
+
+    def __init__(self, shared: Shared, number: int, partition_id: int, start_at: Start, core: Joining) -> None:
         self._shared = shared
         self.failure = shared.failure
         self.start_at: Start = start_at  # where the consumer group begins here if it has no cursor
         self.number = number
         self.partition_id = partition_id
-        self.core = PartitionConsumer(config, subscription_base=number << 32)
-        self.taken: int | None = None  # the last offset that the application got under the present grant
+        self.core = core
         self._is_leaving = False
 
     @property
@@ -82,37 +84,6 @@ class Subscription:
     def start(self) -> None:
         """Find the server, and join."""
         self._step(ct.Timer())
-
-    def acknowledge(self, grant: int, offset: int) -> bool:
-        """Acknowledge all messages up to `offset` that the application got under `grant`.
-
-        Returns:
-            Whether the acknowledgement counts: the grant is still the present one.
-
-        Raises:
-            BadRequestError: The application did not get the message.
-            ClientFailureError: The consumer has ended because its own code failed.
-        """
-        if self.failure.error is not None:
-            raise self.failure.error
-        core, shared = self.core, self._shared
-        segment, index = split_offset(offset)
-        if not self.is_active or grant != core.grant or segment != core.segment:
-            return False
-        if self.taken is None or offset > self.taken:
-            raise BadRequestError(f"offset {segment}:{index} was not delivered to this consumer")
-        if shared.recorder is not None:
-            shared.recorder.acked(shared.group, shared.topic, self.number, offset)
-        try:
-            self._step(ct.Acknowledge(grant, segment, index + 1))
-        except Exception as exc:
-            self.failure.raise_for(exc)
-        return True
-
-    def acknowledge_taken(self) -> None:
-        """Acknowledge all messages that the application got under the present grant."""
-        if self.taken is not None:
-            self.acknowledge(self.core.grant, self.taken)
 
     @entry
     def leave(self) -> None:
@@ -141,12 +112,6 @@ class Subscription:
         if self.is_joined:
             self._step(ct.Answered(link.stream, sent_at_us))
 
-    def is_current(self, grant: int) -> bool:
-        """Whether messages that came under a grant may still be given to the application."""
-        if self.core.has_lapsed(time.monotonic_ns() // 1000):
-            self.timer_due()
-        return grant == self.core.grant
-
     @entry
     def told(self, event: broker_pb2.DeliveryEvent) -> None:
         """An event came that is not a delivery."""
@@ -167,28 +132,7 @@ class Subscription:
     def _delivered(
         self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
     ) -> bool:
-        told = event.batches
-        deliver = self._step(
-            ct.Delivered(
-                event.subscription,
-                told.segment,
-                tuple((header.base_index, header.message_count) for header, _ in batches),
-                told.from_index,
-                told.maybe_repeated_below,
-                told.attempt,
-                told.server_epoch,
-            )
-        )
-        if deliver is None:
-            return False
-        self._shared.inbox.put(
-            Chunk(
-                self, deliver.grant, deliver.segment, max(deliver.from_index, header.base_index),
-                deliver.maybe_repeated_below, deliver.delivery_attempt, header, body, link,
-            )
-            for header, body in batches
-        )  # fmt: skip
-        return True
+        raise NotImplementedError
 
     # ---- the core ------------------------------------------------------------------------------------
 
@@ -204,7 +148,7 @@ class Subscription:
         try:
             effects = self.core.step(event, now_us, random.random())  # noqa: S311 - spreads retries
         except SeriatimError as exc:
-            self._shared.inbox.fail(exc)
+            self._shared.fail(exc)
             return None
         for effect in effects:
             if isinstance(effect, ct.Deliver):
@@ -219,9 +163,6 @@ class Subscription:
     def _do(self, effect: ct.Effect) -> None:
         shared = self._shared
         match effect:
-            case ct.SendAck():
-                ack = broker_pb2.Ack(subscription=effect.subscription, token=effect.token, offset=effect.offset)
-                shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(ack=ack))
             case ct.SendJoin():
                 shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(join=self._join(effect)))
             case ct.SendLeave():
@@ -247,6 +188,12 @@ class Subscription:
             case ct.Ended():
                 if effect.error is not None:
                     shared.end(make_error(effect.error.number, effect.error.message))
+            case _:
+                self._do_own(effect)
+
+    def _do_own(self, effect: ct.Effect) -> None:
+        """Carry out an effect of the mode."""
+        raise NotImplementedError
 
     @entry
     def _resolved(self, place: ct.Place | None) -> None:
@@ -257,14 +204,13 @@ class Subscription:
             partition_id=self.partition_id,
             group=self._shared.group,
             consumer=self._shared.name,
-            mode=records_pb2.CONSUMER_MODE_EXCLUSIVE,
+            mode=self._shared.mode,
             start=STARTS[self.start_at],
             subscription=effect.subscription,
             was_active=effect.was_active,
         )
 
     def _assigned(self, effect: ct.Assigned) -> None:
-        self.taken = None
         if self._shared.on_assignment is not None and not self._is_leaving:
             offset = make_offset(effect.segment, effect.index)
             assignment = Assignment(self._shared.topic, self.number, effect.active, offset)
@@ -299,6 +245,102 @@ class Subscription:
                 shared.group,
                 gap,
             )
+
+
+class Subscription(Subscribed):
+    """One partition of an exclusive consumer."""
+
+    core: PartitionConsumer
+
+    def __init__(
+        self,
+        shared: Shared,
+        inbox: Inbox,
+        number: int,
+        partition_id: int,
+        start_at: Start,
+        config: ct.ConsumerConfig,
+    ) -> None:
+        super().__init__(
+            shared, number, partition_id, start_at, PartitionConsumer(config, subscription_base=number << 32)
+        )
+        self._inbox = inbox
+        self.taken: int | None = None  # the last offset that the application got under the present grant
+
+    def acknowledge(self, grant: int, offset: int) -> bool:
+        """Acknowledge all messages up to `offset` that the application got under `grant`.
+
+        Returns:
+            Whether the acknowledgement counts: the grant is still the present one.
+
+        Raises:
+            BadRequestError: The application did not get the message.
+            ClientFailureError: The consumer has ended because its own code failed.
+        """
+        if self.failure.error is not None:
+            raise self.failure.error
+        core, shared = self.core, self._shared
+        segment, index = split_offset(offset)
+        if not self.is_active or grant != core.grant or segment != core.segment:
+            return False
+        if self.taken is None or offset > self.taken:
+            raise BadRequestError(f"offset {segment}:{index} was not delivered to this consumer")
+        if shared.recorder is not None:
+            shared.recorder.acked(shared.group, shared.topic, self.number, offset)
+        try:
+            self._step(ct.Acknowledge(grant, segment, index + 1))
+        except Exception as exc:
+            self.failure.raise_for(exc)
+        return True
+
+    def acknowledge_taken(self) -> None:
+        """Acknowledge all messages that the application got under the present grant."""
+        if self.taken is not None:
+            self.acknowledge(self.core.grant, self.taken)
+
+    def is_current(self, grant: int) -> bool:
+        """Whether messages that came under a grant may still be given to the application."""
+        if self.core.has_lapsed(time.monotonic_ns() // 1000):
+            self.timer_due()
+        return grant == self.core.grant
+
+    def _delivered(
+        self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
+    ) -> bool:
+        told = event.batches
+        deliver = self._step(
+            ct.Delivered(
+                event.subscription,
+                told.segment,
+                tuple((header.base_index, header.message_count) for header, _ in batches),
+                told.from_index,
+                told.maybe_repeated_below,
+                told.attempt,
+                told.server_epoch,
+            )
+        )
+        if deliver is None:
+            return False
+        self._inbox.put(
+            Chunk(
+                self, deliver.grant, deliver.segment, max(deliver.from_index, header.base_index),
+                deliver.maybe_repeated_below, deliver.delivery_attempt, header, body, link,
+            )
+            for header, body in batches
+        )  # fmt: skip
+        return True
+
+    def _do_own(self, effect: ct.Effect) -> None:
+        match effect:
+            case ct.SendAck():
+                ack = broker_pb2.Ack(subscription=effect.subscription, token=effect.token, offset=effect.offset)
+                self._shared.streams.write(effect.stream, broker_pb2.ConsumeRequest(ack=ack))
+            case _:
+                pass
+
+    def _assigned(self, effect: ct.Assigned) -> None:
+        self.taken = None
+        super()._assigned(effect)
 
 
 def _call_back(name: str, callback: Callable[[T], None], told: T) -> None:

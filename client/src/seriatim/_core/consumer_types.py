@@ -72,6 +72,7 @@ class Joined:
     answers_pings: bool = False
     paused: bool = False
     begun_by: Literal["rewind", "skip"] | None = None
+    grant_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,42 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
+class Granted:
+    """Grants, as (token, attempt, maybe repeated, offsets), in the order of the frame."""
+
+    subscription: int
+    runs: tuple[tuple[int, int, bool, tuple[int, ...]], ...]
+    server_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcksConfirmed:
+    """All requests with acknowledgements up to `number` are durable on every eligible member."""
+
+    subscription: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokensVoid:
+    """The server says that these grants do not count."""
+
+    subscription: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The application failed on the next message of a grant. `delay_ms` None: as the consumer group's policy says."""
+
+    token: int
+    offset: int
+    delay_ms: int | None
+    reason: str
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Timer:
     """Time has passed, and nothing else happened."""
 
@@ -199,6 +236,10 @@ Event = (
     | Acknowledge
     | Timer
     | Leave
+    | Granted
+    | AcksConfirmed
+    | TokensVoid
+    | Fail
 )
 
 
@@ -245,6 +286,51 @@ class SendAck:
     subscription: int
     token: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendAcks:
+    """Acknowledge single messages, each under the token of its grant, and report the grants that were begun."""
+
+    stream: int
+    subscription: int
+    number: int
+    tokens: tuple[int, ...]
+    offsets: tuple[int, ...]
+    started: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendNack:
+    """Give a grant back, because the application failed on its next message."""
+
+    stream: int
+    subscription: int
+    failure: Fail
+
+
+@dataclass(frozen=True, slots=True)
+class SendExtend:
+    """Move the deadlines of grants to `grant_ms` from now."""
+
+    stream: int
+    subscription: int
+    tokens: tuple[int, ...]
+    grant_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRuns:
+    """The application gets these grants, of those that came."""
+
+    runs: tuple[tuple[int, int, bool, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrantsEnded:
+    """These grants do not count any more. What waits of them must not be given to the application."""
+
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,4 +416,9 @@ Effect = (
     | GapFound
     | AckedDurably
     | Ended
+    | SendAcks
+    | SendNack
+    | SendExtend
+    | TakeRuns
+    | GrantsEnded
 )

@@ -1,6 +1,6 @@
 """Copies and fingerprints of core state, for exploration and comparison in tests and in the simulator.
 
-A class of the core lists its whole state in `__slots__` and derives from `State`. A slot may have only immutable
+A class of the core lists its state in `__slots__` and derives from `State`. A slot may have only immutable
 values, other `State`s, and dicts, lists and deques of these.
 """
 
@@ -16,16 +16,20 @@ class State:
 
     __slots__: tuple[str, ...] = ()
 
+    @classmethod
+    def _slot_names(cls) -> list[str]:
+        return [name for kind in reversed(cls.__mro__) for name in getattr(kind, "__slots__", ())]
+
     def copy(self) -> Self:
         """An independent copy: a step of one does not change the other."""
         twin = object.__new__(type(self))
-        for name in self.__slots__:
+        for name in self._slot_names():
             setattr(twin, name, _twin(getattr(self, name)))
         return twin
 
     def freeze(self) -> Hashable:
         """A hashable value. It is equal for two states that will behave in the same way."""
-        return (type(self).__name__, *(_frozen(getattr(self, name)) for name in self.__slots__))
+        return (type(self).__name__, *(_frozen(getattr(self, name)) for name in self._slot_names()))
 
 
 def _twin(value: Any) -> Any:

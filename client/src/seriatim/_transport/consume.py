@@ -177,7 +177,8 @@ class ConsumeLink:
             at = 0
             for raw in frame.events:
                 event = broker_pb2.DeliveryEvent.FromString(raw)
-                count = event.batches.batch_count if event.HasField("batches") else 0
+                kind = event.WhichOneof("event")
+                count = event.batches.batch_count if kind == "batches" else int(kind == "granted")
                 self._listener.arrived(self, event, frame.batches[at : at + count])
                 at += count
             if at != len(frame.batches):

@@ -1,0 +1,270 @@
+"""One consumer on one partition of a consumer group in which order is by key: its grants and acknowledgements. Pure.
+
+A grant has messages of one key, under a token. The application works on them in their order, and acknowledges each.
+`joining` has how the consumer finds its server. The core checks:
+
+* Only a grant that is held counts: it ends when its messages are acknowledged, when the application fails on one, when
+  the server says so, and when the server or the stream is lost.
+* Within a grant, only the next message can be acknowledged.
+* When the consumer group moves on to the next segment, grants go on there under the same tokens. Acknowledgements that
+  were not confirmed are repeated there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from seriatim_api.ids import make_offset, split_offset
+
+from .consumer_types import (
+    AcksConfirmed,
+    Assigned,
+    ConsumerConfig,
+    Dropped,
+    Effect,
+    Event,
+    Fail,
+    GapDeclared,
+    GapFound,
+    Granted,
+    GrantsEnded,
+    Joined,
+    SegmentEnded,
+    SendAcks,
+    SendExtend,
+    SendLeave,
+    SendNack,
+    TakeRuns,
+    TokensVoid,
+)
+from .joining import DROPPED, US_PER_MS, ConsumerPhase, Joining
+from .state import State
+
+UNCONFIRMED_MAX: Final = 10_000
+"""At most so many requests with acknowledgements are kept for a repetition. Older ones are not repeated: their messages
+may come again."""
+
+TOKENS_MAX: Final = 50_000
+"""At most so many tokens are in one request."""
+
+
+class HeldGrant(State):
+    """A grant that this consumer has: its messages, and how many of them are acknowledged."""
+
+    __slots__ = ("done", "is_started", "offsets", "token")
+
+    def __init__(self, token: int, offsets: tuple[int, ...]) -> None:
+        self.token = token
+        self.offsets = offsets
+        self.done = 0
+        self.is_started = False
+
+
+class KeyedPartitionConsumer(Joining):
+    """One consumer of a consumer group on one partition, if order is by key."""
+
+    __slots__ = (
+        "_acked",
+        "_carries",
+        "_extend_at_us",
+        "_grant_ms",
+        "_number",
+        "_send_at_us",
+        "_started",
+        "_tokens",
+        "_unconfirmed",
+        "grants",
+    )
+
+    def __init__(self, config: ConsumerConfig, subscription_base: int = 0) -> None:
+        super().__init__(config, subscription_base)
+        self.grants: dict[int, HeldGrant] = {}  # by token
+        self._tokens: list[int] = []  # of acknowledgements that are not sent,
+        self._acked: list[int] = []  # and their offsets
+        self._started: list[int] = []  # tokens of grants that were begun, not reported
+        self._send_at_us = 0
+        self._number = 0  # of the last request with acknowledgements
+        self._unconfirmed: deque[tuple[int, tuple[int, ...], tuple[int, ...]]] = deque()
+        self._carries = False  # the consumer group has moved to the next segment, and the grants with it
+        self._grant_ms = 0
+        self._extend_at_us = 0
+
+    # ---- the application -----------------------------------------------------------------------------
+
+    def begin(self, token: int, now_us: int) -> bool:
+        """The application begins to work on a grant. Returns whether the grant counts."""
+        grant = self.grants.get(token)
+        if grant is None:
+            return False
+        if not grant.is_started:
+            grant.is_started = True
+            self._started.append(token)
+            self._plan(now_us)
+        return True
+
+    def acknowledge(self, token: int, offset: int, now_us: int) -> bool:
+        """The application is done with the next message of a grant.
+
+        Returns:
+            Whether it counts: the grant is held, and this is its next message.
+        """
+        grant = self.grants.get(token)
+        if grant is None or grant.offsets[grant.done] != offset:
+            return False
+        # Rule `client-acks-early` counts here too: only the application acknowledges.
+        self._tokens.append(token)
+        self._acked.append(offset)
+        self._plan(now_us)
+        grant.done += 1
+        if grant.done == len(grant.offsets):
+            del self.grants[token]
+        return True
+
+    def _plan(self, now_us: int) -> None:
+        if len(self._tokens) + len(self._started) == 1:
+            self._send_at_us = now_us + self._config.ack_interval_ms * US_PER_MS
+
+    # ---- what depends on the mode --------------------------------------------------------------------
+
+    @property
+    def _due_at_us(self) -> int | None:
+        if self.phase is not ConsumerPhase.ACTIVE:
+            return None
+        times = [self._send_at_us] if self._tokens or self._started else []
+        if self.grants:
+            times.append(self._extend_at_us)
+        return min(times, default=None)
+
+    def _take(self, event: Event, now_us: int, effects: list[Effect]) -> None:
+        match event:
+            case Granted():
+                self._granted(event, now_us, effects)
+            case AcksConfirmed():
+                while self._unconfirmed and self._unconfirmed[0][0] <= event.number:
+                    self._unconfirmed.popleft()
+            case TokensVoid():
+                if self._is_heard(event.subscription):
+                    self._drop(event.tokens, effects)
+            case Fail():
+                self._fail(event, effects)
+            case GapDeclared():
+                if self._is_heard(event.subscription):
+                    effects.append(GapFound(event.segment, event.from_index, event.reason))
+            case Dropped():
+                if self._is_heard(event.subscription):
+                    end = make_offset(event.segment, event.to_index)
+                    effects.append(GapFound(*split_offset(event.from_offset), DROPPED, end, event.messages))
+            case _:
+                pass
+
+    def _granted(self, event: Granted, now_us: int, effects: list[Effect]) -> None:
+        if (
+            not self._is_heard(event.subscription)
+            or event.server_epoch < self._server_epoch
+            or self.phase is not ConsumerPhase.ACTIVE
+        ):
+            return
+        if not self.grants:
+            self._extend_at_us = now_us + self._grant_ms * US_PER_MS // 3
+        for token, _, _, offsets in event.runs:
+            self.grants[token] = HeldGrant(token, offsets)
+        effects.append(TakeRuns(event.runs))
+
+    def _fail(self, event: Fail, effects: list[Effect]) -> None:
+        grant = self.grants.get(event.token)
+        if grant is None or grant.offsets[grant.done] != event.offset or self.phase is not ConsumerPhase.ACTIVE:
+            return
+        del self.grants[event.token]
+        self._flush(effects)  # what was acknowledged of the grant comes first
+        assert self._stream is not None
+        effects.append(SendNack(self._stream, self.subscription, event))
+        effects.append(GrantsEnded((event.token,)))
+
+    def _drop(self, tokens: tuple[int, ...], effects: list[Effect]) -> None:
+        gone = tuple(token for token in tokens if self.grants.pop(token, None) is not None)
+        if gone:
+            effects.append(GrantsEnded(gone))
+
+    def _send_due(self, now_us: int, effects: list[Effect]) -> None:
+        if (self._tokens or self._started) and now_us >= self._send_at_us:
+            self._flush(effects)
+        if self.grants and now_us >= self._extend_at_us:
+            self._extend_at_us = now_us + self._grant_ms * US_PER_MS // 3
+            self._extend(effects)
+
+    def _flush(self, effects: list[Effect]) -> None:
+        if not (self._tokens or self._started):
+            return
+        assert self._stream is not None
+        self._number += 1
+        tokens, offsets, started = tuple(self._tokens), tuple(self._acked), tuple(self._started)
+        self._tokens, self._acked, self._started = [], [], []
+        if tokens:
+            self._unconfirmed.append((self._number, tokens, offsets))
+            if len(self._unconfirmed) > UNCONFIRMED_MAX:
+                self._unconfirmed.popleft()
+        effects.append(SendAcks(self._stream, self.subscription, self._number, tokens, offsets, started))
+
+    def _extend(self, effects: list[Effect]) -> None:
+        assert self._stream is not None
+        tokens = tuple(self.grants)
+        for begin in range(0, len(tokens), TOKENS_MAX):
+            part = tokens[begin : begin + TOKENS_MAX]
+            effects.append(SendExtend(self._stream, self.subscription, part, self._grant_ms))
+
+    def _joined(self, event: Joined, effects: list[Effect]) -> None:
+        if not self._takes_join(event, effects):
+            return
+        carries, self._carries = self._carries, False
+        self._grant_ms = max(event.grant_ms, 1)
+        self._was_active = True
+        self.phase = ConsumerPhase.ACTIVE
+        if not carries:
+            self._end_grant(effects)
+        self.grant += 1
+        effects.append(Assigned(self.grant, True, event.segment, event.index))
+        if carries:
+            self._claim(effects)
+
+    def _claim(self, effects: list[Effect]) -> None:
+        """Tell the server of the next segment which grants go on, and repeat what was not confirmed."""
+        assert self._stream is not None
+        for number, tokens, offsets in self._unconfirmed:
+            effects.append(SendAcks(self._stream, self.subscription, number, tokens, offsets, ()))
+        started = tuple(token for token, grant in self.grants.items() if grant.is_started)
+        if started:
+            self._number += 1
+            effects.append(SendAcks(self._stream, self.subscription, self._number, (), (), started))
+        self._extend(effects)
+
+    def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:
+        if not self._is_heard(event.subscription):
+            return
+        self._flush(effects)  # the old server ignores it, and it is repeated at the next one
+        self._carries = True
+        self._go_on_at(event, now_us)
+
+    def _lose(self, now_us: int, jitter: float, effects: list[Effect], *, complain: bool) -> None:
+        carries = self._carries and self.phase is not ConsumerPhase.ACTIVE
+        super()._lose(now_us, jitter, effects, complain=complain)
+        self._carries = carries
+
+    def _end_grant(self, effects: list[Effect]) -> None:
+        if self._carries:
+            return  # the grants go on at the server of the next segment, once it is found
+        was_active = self.phase is ConsumerPhase.ACTIVE and bool(self.grants or self._tokens)
+        self._tokens, self._acked, self._started = [], [], []
+        self._unconfirmed.clear()
+        if self.grants:
+            effects.append(GrantsEnded(tuple(self.grants)))
+            self.grants = {}
+        if was_active:
+            self.grant += 1
+            effects.append(Assigned(self.grant, False, self.segment, self.next_index))
+
+    def _send_last_words(self, effects: list[Effect]) -> None:
+        assert self._stream is not None
+        if self.phase is ConsumerPhase.ACTIVE:
+            self._flush(effects)
+        effects.append(SendLeave(self._stream, self.subscription))
