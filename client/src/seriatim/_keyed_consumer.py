@@ -156,7 +156,7 @@ class KeyedConsumer:
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
-        self._servers = Servers(caller, group, self._end, failed)
+        self._servers = Servers(caller, group, self._end, failed, records_pb2.CONSUMER_MODE_KEY_ORDERED)
         self._streams = Streams(
             channels, self._servers, client_name, *settings.credit_range_bytes, settings.session_ms, failed
         )

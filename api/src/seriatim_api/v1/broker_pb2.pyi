@@ -1212,10 +1212,13 @@ class ResolveConsumerRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     FAILED_SERVER_EPOCH_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     group: _builtins.str
     failed_server_epoch: _builtins.int
     start: Global___StartPosition.ValueType
+    mode: _records_pb2.ConsumerMode.ValueType
+    """of a group without a cursor"""
     def __init__(
         self,
         *,
@@ -1223,10 +1226,11 @@ class ResolveConsumerRequest(_message.Message):
         group: _builtins.str = ...,
         failed_server_epoch: _builtins.int | None = ...,
         start: Global___StartPosition.ValueType = ...,
+        mode: _records_pb2.ConsumerMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_failed_server_epoch", b"_failed_server_epoch", "failed_server_epoch", b"failed_server_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed_server_epoch", b"_failed_server_epoch", "failed_server_epoch", b"failed_server_epoch", "group", b"group", "partition_id", b"partition_id", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failed_server_epoch", b"_failed_server_epoch", "failed_server_epoch", b"failed_server_epoch", "group", b"group", "mode", b"mode", "partition_id", b"partition_id", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__failed_server_epoch: _TypeAlias = _typing.Literal["failed_server_epoch"]  # noqa: Y015
     _WhichOneofArgType__failed_server_epoch: _TypeAlias = _typing.Literal["_failed_server_epoch", b"_failed_server_epoch"]  # noqa: Y015

@@ -41,7 +41,7 @@ from ..core.values.events import (
     ConsumerPing,
     StartPosition,
 )
-from ..core.values.keyed import ERROR_BYTES_MAX
+from ..core.values.keyed import ERROR_BYTES_MAX, ConsumerMode
 from ..core.values.log import Batch
 from ..runtime.records import mode_from_number, mode_to_number, operation_to_number
 from .limits import DELIVERY_FRAME_BYTES
@@ -172,8 +172,7 @@ class _ConsumeStream:
             check_name(join.group, "consumer group")
             if not join.consumer or len(join.consumer) > 200:
                 raise BadRequestError("a consumer has a name of at most 200 characters")
-            if join.mode not in _MODES:
-                raise UnsupportedModeError("this version serves exclusive and key-ordered consumers only")
+            mode = consumer_mode(join.mode)
         except SeriatimError as exc:
             self._deliver(join.subscription, fx.SubscriptionRefused(exc, 0, ""))
             return
@@ -186,7 +185,7 @@ class _ConsumeStream:
                 join.consumer,
                 start_position(join.start),
                 join.was_active,
-                mode_from_number(join.mode),
+                mode,
                 min(join.in_flight_max or IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX),
                 join.run_max,
             )
@@ -350,6 +349,17 @@ def _as_batch(granted: fx.Granted) -> Batch:
         body_crc=google_crc32c.value(granted.body),
     )
     return Batch(parse_header(header), granted.body)
+
+
+def consumer_mode(number: int) -> ConsumerMode:
+    """The mode that a client asks for.
+
+    Raises:
+        UnsupportedModeError: This version does not serve it.
+    """
+    if number not in _MODES:
+        raise UnsupportedModeError("this version serves exclusive and key-ordered consumers only")
+    return mode_from_number(number)
 
 
 def start_position(number: int) -> StartPosition:

@@ -11,7 +11,7 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 
 from ..core.values.effects import ConsumerResolved, Resolved
 from ..core.values.events import ResolveConsumer, ResolveProducer
-from .consuming import start_position
+from .consuming import consumer_mode, start_position
 from .services import Services, check_name, deadline_us, remaining_s, typed_errors
 
 _STATES = {
@@ -94,9 +94,10 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         failed = request.failed_server_epoch if request.HasField("failed_server_epoch") else None
         until_us = deadline_us(context)
         start = start_position(request.start)
+        mode = consumer_mode(request.mode)
         reply = await self._services.ask_core(
             lambda number: ResolveConsumer(
-                number, PartitionId(request.partition_id), request.group, failed, start, until_us
+                number, PartitionId(request.partition_id), request.group, failed, start, until_us, mode
             ),
             remaining_s(context),
         )

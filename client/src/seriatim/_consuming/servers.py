@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from seriatim_api.errors import SeriatimError
-from seriatim_api.v1 import broker_pb2
+from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._core.consumer_types import Place, Resolve
 from seriatim._settings import Start
@@ -32,6 +32,7 @@ class Servers:
         group: The consumer group's name.
         fail: Called with an error that a retry cannot change.
         failed: Called with an unexpected exception of a question.
+        mode: The mode of a consumer group that has no cursor.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class Servers:
         group: str,
         fail: Callable[[SeriatimError], None],
         failed: Callable[[BaseException], Any],
+        mode: records_pb2.ConsumerMode.ValueType = records_pb2.CONSUMER_MODE_EXCLUSIVE,
     ) -> None:
         self._caller = caller
         self._group = group
         self._fail = fail
         self._failed = failed
+        self._mode = mode
         self._questions: set[asyncio.Task[None]] = set()
         self._is_over = False
 
@@ -66,6 +69,7 @@ class Servers:
             group=self._group,
             failed_server_epoch=failed_server_epoch,
             start=STARTS[start],
+            mode=self._mode,
         )
         try:
             answer = await self._caller.routing(

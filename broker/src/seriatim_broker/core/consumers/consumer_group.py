@@ -8,17 +8,29 @@ from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.effects import Deliver, DeliveryEvent, ReadCursor
 from ..values.events import StartPosition
+from ..values.keyed import ConsumerMode
 from ..values.states import drop, put
 
 
-def consumer_group_of(broker: BrokerState, partition: Partition, group: str, start: StartPosition) -> ConsumerGroup:
-    """The state of a consumer group here. If this broker has none, make it, and read the chain and the cursor."""
+def consumer_group_of(
+    broker: BrokerState,
+    partition: Partition,
+    group: str,
+    start: StartPosition,
+    mode: ConsumerMode = ConsumerMode.EXCLUSIVE,
+) -> ConsumerGroup:
+    """The state of a consumer group here. If this broker has none, make it, and read the chain and the cursor.
+
+    `start` and `mode` count only if the consumer group has no cursor yet.
+    """
     consumer_group = partition.consumer_groups.get(group)
     if consumer_group is None:
-        consumer_group = ConsumerGroup(group, start)
+        consumer_group = ConsumerGroup(group, start, mode)
         partition.consumer_groups = put(partition.consumer_groups, group, consumer_group)
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
+    elif consumer_group.cursor is None and not consumer_group.consumers and mode is not ConsumerMode.EXCLUSIVE:
+        consumer_group.mode = mode  # somebody asked about it before, who did not know the mode
     return consumer_group
 
 

@@ -16,6 +16,7 @@ from ..state.partition import Partition
 from ..switching import routes
 from ..values.effects import ConsumerGroupDescribed, ConsumerResolved
 from ..values.events import DescribeConsumerGroup, ResolveConsumer, StartPosition
+from ..values.keyed import ConsumerMode
 from ..values.kinds import SwitchReason, TimerKind
 from ..values.segment import Segment, SegmentState
 from . import cursors
@@ -28,7 +29,7 @@ def on_resolve(broker: BrokerState, partition: Partition, event: ResolveConsumer
     """A consumer asks which broker serves its consumer group, and perhaps complains of a server."""
     _ask(
         broker, partition, event.request, event.consumer_group, event.failed_server_epoch, event.start,
-        event.deadline_us,
+        event.deadline_us, event.mode,
     )  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def _ask(
     failed_epoch: int | None,
     start: StartPosition,
     deadline_us: int,
+    mode: ConsumerMode = ConsumerMode.EXCLUSIVE,
     describe: bool = False,
 ) -> None:
     """Keep a question until it can be answered, and read the chain and the cursor for it.
@@ -60,12 +62,12 @@ def _ask(
         failed_epoch: The server epoch of the server that the consumer complains of; None: no complaint.
         start: Where the consumer group begins if it is new and a consumer asks or joins.
         deadline_us: When the answer leaves in any case, by the monotonic clock.
+        mode: Its mode, if it is new.
         describe: Whether a person asks how far the consumer group is.
     """
-    consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is None:
-        consumer_group = consumer_group_of(broker, partition, group, start)
-    elif consumer_group.phase is not ConsumerGroupPhase.LOADING or partition.chain is not None:
+    is_new = group not in partition.consumer_groups
+    consumer_group = consumer_group_of(broker, partition, group, start, mode)
+    if not is_new and (consumer_group.phase is not ConsumerGroupPhase.LOADING or partition.chain is not None):
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
     consumer_group.questions.append(Question(request, failed_epoch, deadline_us, describe))

@@ -169,7 +169,7 @@ def _create_cursor(
     # Rule `begins-in-the-record` (I8): the write compares the chain revision. Without it:
     #   1. The segment leaves the record after it was read here.
     #   2. The new cursor names a segment that does not exist.
-    mode = consumer_group.consumers[0].mode if consumer_group.consumers else ConsumerMode.EXCLUSIVE
+    mode = consumer_group.mode
     if mode is not ConsumerMode.EXCLUSIVE and not versions.all_read(broker, FORM_KEY_ORDERED):
         refusal = errors.PreconditionError(
             "a broker of an older version serves exclusive consumer groups only: upgrade all brokers first"

@@ -27,12 +27,12 @@ TOKEN_COUNTER_BITS = 24
 
 def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
     """A consumer joins: it becomes active if it is the first, else it stands by."""
-    consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start)
+    consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start, event.mode)
     for consumer in consumer_group.consumers:
         if consumer.name == event.consumer:  # it came back before this broker noticed the end of its old stream
             tell(broker, consumer, Revoked(errors.NotActiveError("the consumer has joined again on another stream")))
             leave(broker, partition, consumer.stream, consumer.subscription)
-            consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start)
+            consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start, event.mode)
             break
     consumer = Consumer(event)
     is_first = not consumer_group.consumers

@@ -17,6 +17,7 @@ from ..values.events import (
     ReadRange,
     StartPosition,
 )
+from ..values.keyed import ConsumerMode
 from ..values.log import HandOverState
 from ..values.positions import Place
 from ..values.states import State, nothing
@@ -69,6 +70,7 @@ class ConsumerGroup(State):
         "group_epoch",
         "keyed",
         "ledger",
+        "mode",
         "name",
         "operations",
         "passes_alone",
@@ -80,9 +82,10 @@ class ConsumerGroup(State):
         "start",
     )
 
-    def __init__(self, group: str, start: StartPosition) -> None:
+    def __init__(self, group: str, start: StartPosition, mode: ConsumerMode = ConsumerMode.EXCLUSIVE) -> None:
         self.name = group
-        self.start = start
+        self.start = start  # where it begins,
+        self.mode = mode  # and in which mode, if it has no cursor
         self.phase = ConsumerGroupPhase.LOADING
         self.consumers: list[Consumer] = []
         self.questions: list[Question] = []

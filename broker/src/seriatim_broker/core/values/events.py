@@ -405,6 +405,7 @@ class ResolveConsumer:
     failed_server_epoch: int | None
     start: StartPosition
     deadline_us: int
+    mode: ConsumerMode = ConsumerMode.EXCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
