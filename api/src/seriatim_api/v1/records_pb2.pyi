@@ -88,7 +88,7 @@ class _Exhausted:
 class _ExhaustedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Exhausted.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EXHAUSTED_UNSPECIFIED: _Exhausted.ValueType  # 0
-    """park the key"""
+    """block"""
     EXHAUSTED_BLOCK: _Exhausted.ValueType  # 1
     """try again for ever, with the last delay"""
     EXHAUSTED_PARK_KEY: _Exhausted.ValueType  # 2
@@ -99,7 +99,7 @@ class _ExhaustedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Exhausted.V
 class Exhausted(_Exhausted, metaclass=_ExhaustedEnumTypeWrapper): ...
 
 EXHAUSTED_UNSPECIFIED: Exhausted.ValueType  # 0
-"""park the key"""
+"""block"""
 EXHAUSTED_BLOCK: Exhausted.ValueType  # 1
 """try again for ever, with the last delay"""
 EXHAUSTED_PARK_KEY: Exhausted.ValueType  # 2

@@ -1,4 +1,4 @@
-"""Bodies of batches, with pyarrow. It is imported when the first body is read: it takes 27 MB of memory."""
+"""Bodies of batches, with pyarrow. It is imported before the first body is read: 27 MB of memory, and a second."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ class ArrowBodies:
 
     def __init__(self) -> None:
         self._schema_message = b""
+
+    def prepare(self) -> None:
+        """Import pyarrow, with the module that `take` needs."""
+        import pyarrow.compute
+        from seriatim_api import bodies
+
+        del bodies
+        assert pyarrow.compute is not None
 
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
         """The key of each message. Of a compressed body only the column of keys is decompressed."""

@@ -22,6 +22,9 @@ class OpenedBody(NamedTuple):
 class Bodies(Protocol):
     """Reads keys and takes single messages out of bodies."""
 
+    def prepare(self) -> None:
+        """Load what the other methods need. It may take a second, so it is called once, in a thread."""
+
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
         """The key of each message; None if none of them has a key.
 

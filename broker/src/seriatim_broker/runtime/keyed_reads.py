@@ -6,6 +6,7 @@ apart for each consumer. The cache drops those that were not used for longest.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from typing import Final
@@ -45,10 +46,19 @@ class KeyedReads:
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[_Place, tuple[OpenedBody, int, int]] = OrderedDict()  # -> (body, base, end)
         self._cache_bytes = 0
+        self._prepared: asyncio.Future[None] | None = None
         self._bases: dict[tuple[PartitionId, int], list[int]] = {}  # of the kept batches of a segment, ascending
+
+    async def _prepare(self) -> None:
+        """Load what bodies need, once, beside the event loop: heartbeats must not wait for it."""
+        if self._prepared is None:
+            self._prepared = asyncio.ensure_future(asyncio.to_thread(self._bodies.prepare))
+        if not self._prepared.done():
+            await asyncio.shield(self._prepared)
 
     async def keys(self, effect: fx.ReadKeys) -> KeysRead:
         """The keys of the batches that the effect asks for, without those behind one that cannot be read."""
+        await self._prepare()
         columns: list[KeyColumn] = []
         try:
             batches = await self._storage.read(
@@ -80,6 +90,7 @@ class KeyedReads:
 
     async def rows(self, effect: fx.ReadRows) -> RowsRead:
         """A body with the messages that the effect asks for."""
+        await self._prepare()
         for batch in effect.batches:
             self._keep(effect.partition, batch)
         parts: list[tuple[OpenedBody, list[int]]] = []

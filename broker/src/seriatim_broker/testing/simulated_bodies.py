@@ -26,6 +26,9 @@ def messages_in(body: bytes) -> list[int]:
 class SimulatedBodies:
     """The bodies of the simulation."""
 
+    def prepare(self) -> None:
+        """Nothing must be loaded."""
+
     def keys(self, batch: Batch) -> tuple[bytes | None, ...]:
         """The key of each message."""
         return tuple(map(key_of, self.open(batch).rows))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from seriatim_api.batch import BatchHeader
-from seriatim_api.ids import MemberId, split_offset
+from seriatim_api.ids import MemberId, make_offset, split_offset
 
 from ..peers import disks
 from ..state.broker import BrokerState
@@ -31,7 +31,8 @@ def read_rows(
     broker: BrokerState, partition: Partition, keyed: KeyedDispatcher, group: str, serial: int, offsets: tuple[int, ...]
 ) -> None:
     """Read messages by their offsets, first those that are not on this disk from other members."""
-    missing = sorted(offset for offset in offsets if not _is_here(partition, keyed, offset))
+    first = make_offset(keyed.segment_no, 0)
+    missing = sorted(offset for offset in offsets if offset < first and not _is_here(partition, offset))
     if not missing:
         broker.out.emit(ReadRows(serial, partition.id, offsets))
         return
@@ -39,10 +40,11 @@ def read_rows(
     _ask(broker, partition, fetch, group)
 
 
-def _is_here(partition: Partition, keyed: KeyedDispatcher, offset: int) -> bool:
+def _is_here(partition: Partition, offset: int) -> bool:
+    """Whether this disk has a message of an earlier segment."""
     no, index = split_offset(offset)
     log = partition.logs.get(no)
-    return no == keyed.segment_no or (log is not None and log.is_whole and index >= log.start)
+    return log is not None and log.is_whole and index >= log.start
 
 
 def _ask(broker: BrokerState, partition: Partition, fetch: Fetch, group: str) -> None:

@@ -204,8 +204,9 @@ def _after_passing(
 def _reserve(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
     """Reserve all that was read, so that it can be granted; see rule `reservations` in `delivery`."""
     ledger = consumer_group.ledger
-    if keyed.read_index > ledger.reserved:
-        ledger.reserved = keyed.read_index + broker.config.reservation_messages
+    ahead = broker.config.reservation_messages
+    if keyed.read_index + ahead // 2 > ledger.reserved:  # early, so that no grant waits for it
+        ledger.reserved = keyed.read_index + ahead
         cursors.replicate(broker, partition, consumer_group)
 
 
@@ -233,7 +234,7 @@ def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
         broker.reads[consumer.rows] = (
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
-        offsets = tuple(offset for run in runs for offset in run.offsets)
+        offsets = tuple([offset for run in runs for offset in run.offsets])
         fetching.read_rows(broker, partition, keyed, consumer_group.name, consumer.rows, offsets)
 
 
@@ -306,6 +307,8 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
     """
     if key.aside:
         return tuple(offset for offset, _ in zip(key.aside, range(count), strict=False))
+    if len(key.live) == 1 and key.live[0] < below:
+        return (make_offset(keyed.segment_no, key.live[0]),)
     found = key.live[:count]
     if found and found[-1] >= below:
         found = [index for index in found if index < below]

@@ -66,11 +66,11 @@ class RetryPolicy:
         grant_ms: How long a consumer has for the messages of a grant, if it does not extend it.
     """
 
-    attempts_max: int = 5
+    attempts_max: int = 0
     back_off: BackOff = BackOff.EXPONENTIAL
     delays_ms: tuple[int, ...] = (1_000, 300_000)
     jitter_percent: int = 20
-    exhausted: Exhausted = Exhausted.PARK_KEY
+    exhausted: Exhausted = Exhausted.BLOCK
     dead_letter_topic: str = ""
     grant_ms: int = GRANT_MS_DEFAULT
 
