@@ -16,6 +16,7 @@ from seriatim_api.errors import UnknownTopicError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, ConsumerGone, Event, ResolveConsumer, ResolveProducer
+from seriatim_broker.core.values.keyed import ConsumerMode
 
 from .cluster import checksum
 from .faults import Options
@@ -272,6 +273,8 @@ class Clients:
             return
         if isinstance(effect.event, fx.Batches):
             self.judge.served(process.name, effect.event.batches, effect.event.server_epoch)
+        if isinstance(effect.event, fx.Granted):
+            self.judge.granted(process.name, effect.stream, effect.subscription, effect.event)
         self.judge.told(process.name, effect.stream, effect.subscription, effect.event)
         self.reply(stream, effect)
 
@@ -521,11 +524,15 @@ def _route(route: fx.RouteInfo | None) -> core.Route | None:
 
 
 def ask_consumer_route(
-    partition: PartitionId, group: str, failed_server_epoch: int | None, start: Any
+    partition: PartitionId,
+    group: str,
+    failed_server_epoch: int | None,
+    start: Any,
+    mode: ConsumerMode = ConsumerMode.EXCLUSIVE,
 ) -> Callable[[int, int], Event]:
     """Make the question which broker serves a consumer group's cursor segment."""
 
     def make(request: int, deadline_us: int) -> Event:
-        return ResolveConsumer(request, partition, group, failed_server_epoch, start, deadline_us)
+        return ResolveConsumer(request, partition, group, failed_server_epoch, start, deadline_us, mode)
 
     return make

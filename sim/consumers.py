@@ -18,6 +18,7 @@ from seriatim_broker.core.values.events import (
     ConsumerPing,
     StartPosition,
 )
+from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.core.values.log import Batch
 
 from .clients import LOOK_US, RESOLVE_DEADLINE_US, SILENCE_US, Clients, Stream, ask_consumer_route
@@ -35,6 +36,9 @@ def name_of(label: str) -> str:
 class SimConsumer:
     """One consumer of a group on one partition. `group` is the label that the judge knows it by."""
 
+    mode = ConsumerMode.EXCLUSIVE
+    _core: Any
+
     def __init__(self, clients: Clients, judge: Judge, partition: PartitionId, group: str, name: str) -> None:
         self.name = f"{name}/{partition}"
         self.group = group
@@ -44,6 +48,7 @@ class SimConsumer:
         self._schedule = clients.schedule
         self._judge = judge
         self._core = core.PartitionConsumer(CONFIG)
+        self._in_flight_max, self._run_max = 1_000, 0
         self._streams: dict[str, Stream] = {}
         self._wake_at_us: int | None = None
         self._is_cut = False
@@ -211,7 +216,7 @@ class SimConsumer:
             self._schedule.after(RESOLVE_DEADLINE_US, answered, None)
             return
         make = ask_consumer_route(
-            self.partition, name_of(self.group), effect.failed_server_epoch, StartPosition.EARLIEST
+            self.partition, name_of(self.group), effect.failed_server_epoch, StartPosition.EARLIEST, self.mode
         )
         self._clients.unary(effect.avoid_address, make, answered)
 
@@ -258,6 +263,9 @@ class SimConsumer:
                 self.name,
                 StartPosition.EARLIEST,
                 effect.was_active,
+                self.mode,
+                self._in_flight_max,
+                self._run_max,
             ),
         )
 

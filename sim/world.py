@@ -25,6 +25,7 @@ from .consumers import SimConsumer
 from .cores.cluster import CORES
 from .injecting import Injector
 from .judge import Judge, own_tail
+from .keyed_consumers import KEYED, KEYED_RETRY, SimKeyedConsumer
 from .people import People
 from .publishing.surroundings import Publishing
 from .ranges import SimRangeReader
@@ -152,6 +153,8 @@ class World:
         )
         if self.options.producers_idle:
             self.config = replace(self.config, **IDLE_LIMITS)
+        if self.options.keyed_consumers:
+            self.config = replace(self.config, retry=KEYED_RETRY)
         if self.options.part_bytes:
             self.config = replace(self.config, fence_turn_bytes=self.options.part_bytes, fence_turn_us=40_000)
         self.core_kind = core_kind
@@ -268,6 +271,10 @@ class World:
         """Whether a group has not been given everything."""
         seen = len(self.judge.view(group, partition).firsts)
         return seen < self.judge.wanted(group, chain, open_length)
+
+    def _keyed_lack(self, partition: PartitionId, chain: Chain, open_length: int) -> list[int]:
+        """The messages that the group in which order is by key has not finished."""
+        return self.judge.rules.keyed.lacks(KEYED, partition, self.judge.replay(chain, open_length))
 
     def _is_only_eligible(self, member: MemberId) -> bool:
         """Whether no other member may serve some segment: then only the certified end of its run helps."""
@@ -455,6 +462,9 @@ class World:
                 reader = SimRangeReader(self, self.clients, self.judge, partition, RANGE)
                 self.range_readers.append(reader)
                 reader.start()
+        for number in range(self.options.keyed_consumers):
+            self.judge.seen.keyed_groups.add(KEYED)
+            self.schedule.after(self.schedule.rng.randint(0, 300_000), self.add_keyed_consumer, number)
         for group in self.groups:
             delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
             delay += self.options.readers_after_us
@@ -482,6 +492,13 @@ class World:
             return
         for partition in self.partitions:
             consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{number}")
+            self.consumers.append(consumer)
+            consumer.start()
+
+    def add_keyed_consumer(self, number: int) -> None:
+        """A consumer of the group in which order is by key, for each partition."""
+        for partition in self.partitions:
+            consumer = SimKeyedConsumer(self.clients, self.judge, partition, KEYED, f"{KEYED}.{number}")
             self.consumers.append(consumer)
             consumer.start()
 
@@ -514,6 +531,12 @@ class World:
         )
 
     def _replace_consumer(self, group: str, partition: PartitionId) -> None:
+        if group == KEYED:
+            name = f"{KEYED}.{self.clients.number()}"
+            keyed = SimKeyedConsumer(self.clients, self.judge, partition, KEYED, name)
+            self.consumers.append(keyed)
+            keyed.start()
+            return
         if group not in self.groups:
             return
         consumer = SimConsumer(self.clients, self.judge, partition, group, f"{group}.{self.clients.number()}")
@@ -560,6 +583,8 @@ class World:
                 return False
             length = self._open_length(chain)
             if any(self._lacks(group, partition, chain, length) for group in self.readers):
+                return False
+            if self.options.keyed_consumers and self._keyed_lack(partition, chain, length):
                 return False
             if not self._has_two_copies(chain) or self.judge.untold(partition, self.readers):
                 return False
@@ -615,6 +640,9 @@ class World:
                 wanted = self.judge.wanted(group, chain, self._open_length(chain))
                 if seen < wanted:
                     parts.append(f"{group} has {seen} of {wanted} in partition {partition}")
+            lack = self._keyed_lack(partition, chain, self._open_length(chain)) if self.options.keyed_consumers else []
+            if lack:
+                parts.append(f"{KEYED} lacks {len(lack)} in partition {partition}: {lack[:5]}")
             if not self._has_two_copies(chain):
                 parts.append(f"partition {partition} has not two copies of everything")
             for group, no in self.judge.untold(partition, self.readers):

@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, split_offset
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.events import DiskRoom, Event, LogRead, Moment, Persisted, Tick
+from seriatim_broker.core.values.events import (
+    DiskRoom,
+    Event,
+    KeysRead,
+    LogRead,
+    Moment,
+    Persisted,
+    RowsRead,
+    Tick,
+)
+from seriatim_broker.core.values.keyed import KeyColumn
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.testing.memory_disk import MemoryDisk
+from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 from ..cluster import WALL_MS_START, checksum
 from ..schedule import Violation
@@ -123,6 +134,8 @@ class Process:
             fx.Connect: self._connect,
             fx.Disconnect: self._disconnect,
             fx.ReadLog: self._read_log,
+            fx.ReadKeys: self._read_log,
+            fx.ReadRows: self._read_log,
             fx.ReadChain: self._ask_coordinator,
             fx.WriteChain: self._ask_coordinator,
             fx.ReadCertificate: self._ask_coordinator,
@@ -290,18 +303,42 @@ class Process:
     def _disconnect(self, effect: fx.Disconnect) -> None:
         self._cluster.network.disconnect(self, effect.broker, effect.session)
 
-    def _read_log(self, effect: fx.ReadLog) -> None:
+    def _read_log(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows) -> None:
         slow = self.broker.slow_reads_until_us > self._schedule.now_us
         self._schedule.after(
             self._schedule.rng.randint(*((300_000, 900_000) if slow else (20, 500))), self._read, effect
         )
 
-    def _read(self, effect: fx.ReadLog) -> None:
-        if self.alive:
+    def _read(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows) -> None:
+        if not self.alive:
+            return
+        if isinstance(effect, fx.ReadRows):
+            self.deliver(RowsRead(effect.serial, self._rows(effect)))
+        elif isinstance(effect, fx.ReadKeys):
+            found = self.broker.disk.read(
+                effect.partition, effect.segment_no, effect.from_index, effect.until_index, effect.max_bytes
+            )
+            bodies = SimulatedBodies()
+            self.deliver(KeysRead(effect.serial, tuple(KeyColumn(one.header, bodies.keys(one)) for one in found)))
+        else:
             batches = self.broker.disk.read(
                 effect.partition, effect.segment_no, effect.from_index, effect.until_index, effect.max_bytes
             )
             self.deliver(LogRead(effect.serial, tuple(batches)))
+
+    def _rows(self, effect: fx.ReadRows) -> bytes | None:
+        """A body with these messages; None if one of them is not here."""
+        bodies = SimulatedBodies()
+        parts = []
+        for offset in effect.offsets:
+            no, index = split_offset(offset)
+            found = [batch for batch in effect.batches if batch.header.segment == no]
+            found += self.broker.disk.read(effect.partition, no, index, index + 1, 1)
+            one = next((one for one in found if one.header.base_index <= index < one.header.end_index), None)
+            if one is None:
+                return None
+            parts.append((bodies.open(one), (index - one.header.base_index,)))
+        return bodies.join(parts)
 
     def _ask_coordinator(self, effect: Any) -> None:
         self._cluster.coordinator.request(self, effect)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from . import chains, disks, links, ordinary, producing, retaining, serving
+from . import chains, disks, keyed, links, ordinary, producing, retaining, serving
 from .kinds import RUNTIME_KINDS
 from .options import Options
 
@@ -58,6 +58,7 @@ PROFILES: dict[str, Profile] = {
     "unflushed-publications": Profile(producing.unflushed_publications, 0),
     "group-operations": Profile(retaining.group_operations, 0),
     "late-operations": Profile(retaining.late_operations, 0),
+    "keyed": Profile(keyed.keyed, 0),
     "fences": Profile(chains.fences, 0),
     "prepared": Profile(chains.prepared, 0),
     "two-servers": Profile(serving.two_servers, 0),

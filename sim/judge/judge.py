@@ -9,9 +9,10 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, RunId, format_offset, split_offset
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
-from seriatim_broker.core.values.effects import Note
+from seriatim_broker.core.values.effects import Granted, Note
 from seriatim_broker.core.values.events import AckLevel, CursorRecord
 from seriatim_broker.core.values.log import Batch, PutBatch, PutPreparation, PutSegment, PutTailCopy, Write
+from seriatim_broker.testing.simulated_bodies import messages_in
 
 from ..schedule import Schedule, Violation
 from .chain_records import ChainRecords
@@ -178,6 +179,17 @@ class Judge:
             rules.lengths.promised(what, partition, header.segment, header.end_index)
             if partition not in self.seen.gone:
                 rules.two_copies.two_hold(batch, what)
+
+    def granted(self, who: str, stream: int, subscription: int, event: Granted) -> None:
+        """A broker puts grants of messages on a consumer's stream."""
+        of = self.rules.operations.grant_of(stream, subscription)
+        if of is None:
+            return
+        messages, at = messages_in(event.body), 0
+        for run in event.runs:
+            mine = messages[at : at + len(run.offsets)]
+            at += len(mine)
+            self.rules.keyed.granted(who, *of, event.server_epoch, run, mine)
 
     def begun(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
         """The first delivery under a grant is at this place, and not flagged."""

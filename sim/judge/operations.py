@@ -60,6 +60,13 @@ class Operations:
         """A consumer of a group subscribes on a stream."""
         self._subscribed[stream, subscription] = (group, partition)
 
+    def grant_of(self, stream: int, subscription: int) -> tuple[str, PartitionId, int] | None:
+        """The consumer group, the partition and the group epoch of a subscription, if it was joined."""
+        key = (stream, subscription)
+        if key not in self._subscribed or key not in self._granted:
+            return None
+        return (*self._subscribed[key], self._granted[key])
+
     def told(self, who: str, stream: int, subscription: int, event: DeliveryEvent) -> None:
         """VOID, PAUSE, for what a broker puts on a stream."""
         key = (stream, subscription)

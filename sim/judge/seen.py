@@ -59,6 +59,7 @@ class Seen:
         self.flush = flush
         self.losses = Losses(brokers, watches_memory=not flush)
         self.states: set[str] = set()
+        self.keyed_groups: set[str] = set()  # consumer groups in which order is by key
         self.fates: dict[int, Fate] = {}
         self.placed: dict[tuple[PartitionId, int, int], Batch] = {}
         self.sealed: dict[Place, tuple[int, int | None]] = {}

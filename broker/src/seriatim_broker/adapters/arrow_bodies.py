@@ -18,6 +18,12 @@ class ArrowBodies:
 
     def __init__(self) -> None:
         self._schema_message = b""
+        self._is_prepared = False
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether pyarrow was imported."""
+        return self._is_prepared
 
     def prepare(self) -> None:
         """Import pyarrow, with the module that `take` needs."""
@@ -26,6 +32,7 @@ class ArrowBodies:
 
         del bodies
         assert pyarrow.compute is not None
+        self._is_prepared = True
 
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
         """The key of each message. Of a compressed body only the column of keys is decompressed."""

@@ -22,6 +22,10 @@ class OpenedBody(NamedTuple):
 class Bodies(Protocol):
     """Reads keys and takes single messages out of bodies."""
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the other methods can be called without `prepare`."""
+
     def prepare(self) -> None:
         """Load what the other methods need. It may take a second, so it is called once, in a thread."""
 

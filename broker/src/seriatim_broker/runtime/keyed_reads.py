@@ -51,10 +51,11 @@ class KeyedReads:
 
     async def _prepare(self) -> None:
         """Load what bodies need, once, beside the event loop: heartbeats must not wait for it."""
+        if self._bodies.is_prepared:
+            return
         if self._prepared is None:
             self._prepared = asyncio.ensure_future(asyncio.to_thread(self._bodies.prepare))
-        if not self._prepared.done():
-            await asyncio.shield(self._prepared)
+        await asyncio.shield(self._prepared)
 
     async def keys(self, effect: fx.ReadKeys) -> KeysRead:
         """The keys of the batches that the effect asks for, without those behind one that cannot be read."""

@@ -26,6 +26,11 @@ def messages_in(body: bytes) -> list[int]:
 class SimulatedBodies:
     """The bodies of the simulation."""
 
+    @property
+    def is_prepared(self) -> bool:
+        """Always."""
+        return True
+
     def prepare(self) -> None:
         """Nothing must be loaded."""
 

@@ -90,6 +90,11 @@ class KeyedPartitionConsumer(Joining):
         self._grant_ms = 0
         self._extend_at_us = 0
 
+    @property
+    def unconfirmed(self) -> tuple[int, ...]:
+        """The numbers of the requests that count and are not confirmed."""
+        return tuple(number for number, _, _ in self._unconfirmed)
+
     # ---- the application -----------------------------------------------------------------------------
 
     def begin(self, token: int, now_us: int) -> bool:

@@ -188,8 +188,8 @@ def was_carried_out(consumer_group: ConsumerGroup, record: CursorRecord) -> bool
 def on_kept(broker: BrokerState, partition: Partition, sender: MemberId, message: HandOverKept) -> None:
     """A member has the hand-over: another member that must keep it, or the server of the next segment for all."""
     handing = partition.handing.get(message.consumer_group)
-    if handing is not None and _names(handing.handover, message):
-        handing.waiting.pop(sender, None)
+    if handing is not None and _names(handing.handover, message) and sender in handing.waiting:
+        del handing.waiting[sender]
         _answer_if_kept(broker, partition, handing)
     consumer_group = partition.consumer_groups.get(message.consumer_group)
     keyed = consumer_group.keyed if consumer_group is not None else None

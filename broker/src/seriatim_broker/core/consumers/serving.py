@@ -176,7 +176,7 @@ def _create_cursor(
         )
         _refuse(broker, partition, consumer_group, refusal)
         return
-    begun = CursorRecord(segment.no, epoch, index, chain.topic, mode=mode)
+    begun = CursorRecord(segment.no, epoch, index, chain.topic, mode=mode, retry=broker.config.retry)
     crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision)
 
 

@@ -324,13 +324,13 @@ class KeyedDispatcher(State):
 
     def due_runs(self, now_us: int) -> list[Run]:
         """The runs whose deadline has passed."""
-        due: list[Run] = []
+        due: dict[int, Run] = {}  # a run may have the same deadline twice
         while self.deadlines and self.deadlines[0][0] <= now_us:
             deadline_us, token = heapq.heappop(self.deadlines)
             run = self.doing.get(token)
             if run is not None and run.deadline_us == deadline_us:
-                due.append(run)
-        return due
+                due[token] = run
+        return list(due.values())
 
     def acknowledge(self, run: Run) -> None:
         """The first message of the run that is not acknowledged is done with. The caller ends a run that is done."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from .keyed import RETRY_DEFAULT, RetryPolicy
+
 ADOPTED_BYTES_MIN: Final = 16 << 10
 """Bytes of a staged body. A smaller one is written again when it is published, because to look for it costs more than
 to write it (measured: at 2 KiB a quarter more processor time, at 5 KiB about the same)."""
@@ -103,6 +105,7 @@ class BrokerConfig:
         reservation_messages: How many messages one reservation of a consumer group covers.
         deliver_bytes: Bytes that are read for one delivery.
         grant_poll_us: How often grants are checked for deadlines that have passed.
+        retry: The retry policy of consumer groups that a consumer makes by joining.
         live_messages_max: How many messages of a consumer group, in which order is by key, wait in memory on one
             partition.
         window_indexes_max: How far such a consumer group reads ahead of the first message that is not passed.
@@ -180,6 +183,7 @@ class BrokerConfig:
     reservation_messages: int = 10_000
     deliver_bytes: int = 2048 * 1024
     grant_poll_us: int = 250_000
+    retry: RetryPolicy = RETRY_DEFAULT
     live_messages_max: int = 100_000
     window_indexes_max: int = 1_000_000
     aside_messages_max: int = 1_000_000

@@ -1,0 +1,168 @@
+"""Consumers of groups in which order is by key: the client's core, and an application with several hands that fails."""
+
+from __future__ import annotations
+
+from seriatim._core import consumer_types as ct
+from seriatim._core.keyed_consumer import KeyedPartitionConsumer
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
+from seriatim_broker.core.values.keyed import ConsumerMode, RetryPolicy
+from seriatim_broker.testing.simulated_bodies import messages_in
+
+from .clients import Clients
+from .consumers import CONFIG, SimConsumer
+from .judge import Judge
+
+KEYED_RETRY = RetryPolicy(delays_ms=(20, 400), grant_ms=1_000)
+
+KEYED = "keyed"
+"""The name of the consumer group in which order is by key."""
+
+
+class SimKeyedConsumer(SimConsumer):
+    """One consumer of the group on one partition."""
+
+    mode = ConsumerMode.KEY_ORDERED
+    _core: KeyedPartitionConsumer
+
+    def __init__(self, clients: Clients, judge: Judge, partition: PartitionId, group: str, name: str) -> None:
+        super().__init__(clients, judge, partition, group, name)
+        self._core = KeyedPartitionConsumer(CONFIG)
+        rng = clients.schedule.rng
+        self._in_flight_max = rng.choice((1, 4, 20, 200))
+        self._run_max = rng.choice((0, 0, 1, 2))
+        self._messages: dict[int, tuple[int, ...]] = {}  # of the grants that are held, by token
+        self._known: dict[tuple[int, int], int] = {}  # (token, offset) -> the message
+        self._sent: dict[int, list[tuple[int, int]]] = {}  # request -> (token, message) that it acknowledges
+        self._void: set[int] = set()
+
+    # ---- what the core wants ------------------------------------------------------------------------
+
+    def _carry_out(self, effect: ct.Effect) -> None:
+        match effect:
+            case ct.SendAcks():
+                self._sent.setdefault(effect.number, [])
+                for token, offset in zip(effect.tokens, effect.offsets, strict=True):
+                    self._sent[effect.number].append((token, self._known.get((token, offset), -1)))
+                self._send(
+                    effect.stream,
+                    ConsumerAcks(
+                        effect.stream, effect.subscription, effect.number, effect.tokens, effect.offsets, effect.started
+                    ),
+                )
+            case ct.SendNack():
+                failure = effect.failure
+                nack = ConsumerNack(
+                    effect.stream, effect.subscription, failure.token, failure.offset, failure.delay_ms, failure.reason
+                )
+                self._send(effect.stream, nack)
+            case ct.SendExtend():
+                if self._schedule.rng.random() < 0.7:  # others are lost
+                    extend = ConsumerExtend(effect.stream, effect.subscription, effect.tokens, effect.grant_ms)
+                    self._send(effect.stream, extend)
+            case ct.TakeRuns():
+                self._take(effect)
+            case ct.GrantsEnded():
+                for token in effect.tokens:
+                    self._messages.pop(token, None)
+            case ct.Assigned():
+                pass
+            case _:
+                super()._carry_out(effect)
+
+    def _arrived(self, effect: fx.Deliver) -> None:
+        event = effect.event
+        if isinstance(event, fx.Granted):
+            messages = messages_in(event.body)
+            at = 0
+            for run in event.runs:
+                for offset in run.offsets:
+                    self._known[run.token, offset] = messages[at]
+                    at += 1
+            runs = tuple((run.token, run.attempt, run.maybe_repeated, run.offsets) for run in event.runs)
+            self._step(ct.Granted(effect.subscription, runs, event.server_epoch))
+        elif isinstance(event, fx.AcksConfirmed):
+            self._confirmed(event.number)
+            self._step(ct.AcksConfirmed(effect.subscription, event.number))
+        elif isinstance(event, fx.TokensVoid):
+            self._void.update(event.tokens)
+            self._step(ct.TokensVoid(effect.subscription, event.tokens))
+        elif isinstance(event, fx.Joined):
+            self._group_epoch = max(self._group_epoch, event.group_epoch)
+            joined = ct.Joined(
+                effect.subscription,
+                event.active,
+                event.segment_no,
+                event.index,
+                event.token,
+                event.group_epoch,
+                event.server_epoch,
+                answers_pings=True,
+                paused=event.paused,
+                grant_ms=event.grant_ms,
+            )
+            self._step(joined)
+        else:
+            super()._arrived(effect)
+
+    def _confirmed(self, number: int) -> None:
+        for known in [known for known in self._core.unconfirmed if known <= number]:  # others were never taken
+            messages = [message for token, message in self._sent[known] if token not in self._void]
+            self._judge.rules.keyed.confirmed(self.group, self.partition, self._group_epoch, messages)
+
+    # ---- the application ----------------------------------------------------------------------------
+
+    def _take(self, effect: ct.TakeRuns) -> None:
+        rng = self._schedule.rng
+        size_bytes = 0
+        for token, _, _, offsets in effect.runs:
+            self._messages[token] = offsets
+            size_bytes += 8 * len(offsets)
+            self._schedule.after(rng.randint(0, 20_000), self._work, token, 0)
+        stream = self._place_stream
+        if stream is not None:
+            self._take_more(stream, size_bytes + 192)
+
+    def _work(self, token: int, at: int) -> None:
+        """A hand of the application begins to work on a message of a grant."""
+        offsets = self._messages.get(token)
+        if not self.alive or offsets is None:
+            return
+        rng = self._schedule.rng
+        self._core.begin(token, self._schedule.now_us)
+        drawn = rng.random()
+        work_us = rng.randint(100, 20_000) if drawn < 0.97 else rng.randint(500_000, 2_500_000)
+        self._schedule.after(work_us, self._finish, token, at)
+        self._step(ct.Timer())
+
+    def _finish(self, token: int, at: int) -> None:
+        offsets = self._messages.get(token)
+        if not self.alive or offsets is None:
+            return
+        rng = self._schedule.rng
+        message = self._known[token, offsets[at]]
+        if rng.random() < 0.08:
+            delay_ms = rng.choice((None, 0, 5, 300))
+            self._tell(f"fails on {message} under {token:#x}")
+            self._judge.rules.keyed.failed(self.group, self.partition, self._group_epoch, message, token)
+            self._messages.pop(token, None)
+            self._step(ct.Fail(token, offsets[at], delay_ms, "drawn", False))
+            return
+        if rng.random() < 0.02:
+            self._lie(token, offsets[at])
+        self._tell(f"is done with {message} under {token:#x}")
+        if self._core.acknowledge(token, offsets[at], self._schedule.now_us):
+            self._judge.rules.keyed.acknowledged(self.group, self.partition, self._group_epoch, offsets[at], message)
+        self._step(ct.Timer())
+        if at + 1 < len(offsets) and token in self._messages:
+            self._work(token, at + 1)
+
+    def _lie(self, token: int, offset: int) -> None:
+        """A request that must change nothing: a token that never was, one of another message, a later offset."""
+        rng = self._schedule.rng
+        stream = self._place_stream
+        if stream is None:
+            return
+        token, offset = rng.choice(((token + (1 << 50), offset), (token, offset + 1000), (token - 1, offset)))
+        self._send(stream.number, ConsumerAcks(stream.number, self._core.subscription, 0, (token,), (offset,)))
