@@ -30,7 +30,7 @@ class SimKeyedConsumer(SimConsumer):
         super().__init__(clients, judge, partition, group, name)
         self._core = KeyedPartitionConsumer(CONFIG)
         rng = clients.schedule.rng
-        self._in_flight_max = rng.choice((1, 4, 20, 200))
+        self._in_flight_max = rng.choice((4, 20, 200))
         self._run_max = rng.choice((0, 0, 1, 2))
         self._messages: dict[int, tuple[int, ...]] = {}  # of the grants that are held, by token
         self._known: dict[tuple[int, int], int] = {}  # (token, offset) -> the message

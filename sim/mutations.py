@@ -16,6 +16,7 @@ from .mutants import (
     folding,
     groups,
     idle,
+    keyed,
     operations,
     publishing,
     ranges,
@@ -47,6 +48,7 @@ MUTATIONS: dict[str, Mutation] = {
     **retaining.MUTATIONS,
     **copies.MUTATIONS,
     **publishing.MUTATIONS,
+    **keyed.MUTATIONS,
 }
 """By name."""
 

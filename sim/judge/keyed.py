@@ -115,10 +115,6 @@ class Keyed:
     def lacks(self, group: str, partition: PartitionId, order: list[tuple[int, int]]) -> list[int]:
         """The messages that the consumer group has not finished."""
         done = self._done.get((group, partition), set())
-        owed = {
-            message
-            for (of, on, _), view in self._views.items()
-            if (of, on) == (group, partition)
-            for message in view.owed
-        }
+        epochs = [epoch for of, on, epoch in self._views if (of, on) == (group, partition)]
+        owed = self.view(group, partition, max(epochs, default=0)).owed
         return [message for _, message in order if message not in done or message in owed]

@@ -55,12 +55,12 @@ def _epochs_are_merged() -> list[Patch]:
 
     real = cursors._keep
 
-    def keep(broker: BrokerState, partition: Partition, cursor: CursorState) -> None:
+    def keep(broker: BrokerState, partition: Partition, cursor: CursorState, *more: Any) -> None:
         known = partition.cursor_in(cursor.segment_no, cursor.consumer_group)
         if known is not None:
             acked, reserved = max(known.acked, cursor.acked), max(known.reserved, cursor.reserved)
             cursor = replace(cursor, acked=acked, reserved=reserved)
-        real(broker, partition, cursor)
+        real(broker, partition, cursor, *more)
 
     return [(cursors, "_keep", keep)]
 

@@ -68,6 +68,7 @@ class KeyedPartitionConsumer(Joining):
         "_acked",
         "_carries",
         "_extend_at_us",
+        "_failed",
         "_grant_ms",
         "_number",
         "_send_at_us",
@@ -86,6 +87,7 @@ class KeyedPartitionConsumer(Joining):
         self._send_at_us = 0
         self._number = 0  # of the last request with acknowledgements
         self._unconfirmed: deque[tuple[int, tuple[int, ...], tuple[int, ...]]] = deque()
+        self._failed: list[Fail] = []  # not told to the server yet
         self._carries = False  # the consumer group has moved to the next segment, and the grants with it
         self._grant_ms = 0
         self._extend_at_us = 0
@@ -178,13 +180,23 @@ class KeyedPartitionConsumer(Joining):
 
     def _fail(self, event: Fail, effects: list[Effect]) -> None:
         grant = self.grants.get(event.token)
-        if grant is None or grant.offsets[grant.done] != event.offset or self.phase is not ConsumerPhase.ACTIVE:
+        if grant is None or grant.offsets[grant.done] != event.offset:
             return
         del self.grants[event.token]
-        self._flush(effects)  # what was acknowledged of the grant comes first
-        assert self._stream is not None
-        effects.append(SendNack(self._stream, self.subscription, event))
         effects.append(GrantsEnded((event.token,)))
+        # What fails while the consumer is on its way to the next server is told there.
+        # Without it: 1. The consumer group moves to the next segment, and the grants with it. 2. The application fails
+        # on k:5 before the consumer has joined there. 3. The consumer extends the grant for ever.
+        self._failed.append(event)
+        if self.phase is ConsumerPhase.ACTIVE:
+            self._tell_failed(effects)
+
+    def _tell_failed(self, effects: list[Effect]) -> None:
+        self._flush(effects)  # what was acknowledged of the grants comes first
+        assert self._stream is not None
+        for failure in self._failed:
+            effects.append(SendNack(self._stream, self.subscription, failure))
+        self._failed = []
 
     def _drop(self, tokens: tuple[int, ...], effects: list[Effect]) -> None:
         gone = tuple(token for token in tokens if self.grants.pop(token, None) is not None)
@@ -242,6 +254,7 @@ class KeyedPartitionConsumer(Joining):
             self._number += 1
             effects.append(SendAcks(self._stream, self.subscription, self._number, (), (), started))
         self._extend(effects)
+        self._tell_failed(effects)
 
     def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription):
@@ -261,6 +274,7 @@ class KeyedPartitionConsumer(Joining):
         was_active = self.phase is ConsumerPhase.ACTIVE and bool(self.grants or self._tokens)
         self._tokens, self._acked, self._started = [], [], []
         self._unconfirmed.clear()
+        self._failed = []
         if self.grants:
             effects.append(GrantsEnded(tuple(self.grants)))
             self.grants = {}

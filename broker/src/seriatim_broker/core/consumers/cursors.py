@@ -256,7 +256,7 @@ def on_replicate_cursors(
 def on_replicate_ledger(broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateLedger) -> None:
     """The server sent a change of a consumer group's rows: keep it, or ask for all rows if a change is missing.
 
-    Rule `one-write` (J1): all of a step is one message, and one write at each member. Without it:
+    All of a step is one message, and one write at each member. Without it:
       1. A person parks a key: the passed bit of k:5 and its entry in the list of k are written one after the other.
       2. The server dies between the two. Another member takes the right.
       3. k:5 is passed, and in no list: it is never delivered.
@@ -286,8 +286,8 @@ def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId
         consumer_group is not None
         and consumer_group.phase is ConsumerGroupPhase.SERVING
         and consumer_group.server_epoch == message.server_epoch
-        and consumer_group.ledger.synced.pop(sender, None) is not None
     ):
+        consumer_group.ledger.synced.pop(sender, None)
         replicate(broker, partition, consumer_group)
 
 

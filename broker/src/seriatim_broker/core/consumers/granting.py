@@ -112,7 +112,7 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 def _has_room(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> bool:
     """Whether more messages may wait. If only delayed keys are in the way, their messages are set aside.
 
-    Rule `holds-the-window` (I13): a delayed key does not stop the others. Without it:
+    A delayed key does not stop the others. Without it:
       1. A consumer fails on the first message of key k. The policy tries again for ever.
       2. The window and the memory for live messages are full: all others wait for k.
     """
@@ -280,7 +280,7 @@ def _pass_gone(
 ) -> None:
     """Messages in the list of a key that retention dropped, or that were declared lost, are passed: tell consumers.
 
-    Rule `lists-lose-too` (J6): a list loses what its segment loses, and the consumers are told. Without it:
+    A list loses what its segment loses, and the consumers are told. Without it:
       1. k:5 was set aside in segment 1. Retention drops segment 1.
       2. k becomes ready. No member has k:5, so k waits for ever, and all later messages of k with it.
     """

@@ -64,6 +64,12 @@ def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Run | Non
     return run if run is not None and run.consumer is consumer and run.is_given else None
 
 
+def _run_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: int) -> Run | None:
+    """The run with that token, if the consumer has it, and the message at `offset` is its next one."""
+    run = _run_of(keyed, consumer, token)
+    return run if run is not None and run.offsets[run.done] == offset else None
+
+
 def _waits(keyed: KeyedDispatcher, event: ConsumerAcks | ConsumerNack | ConsumerExtend) -> bool:
     """Whether what a consumer sent waits until the hand-over is over.
 
@@ -118,8 +124,8 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
             run.is_started = True
     void: dict[int, None] = {}
     for token, offset in zip(event.tokens, event.offsets, strict=True):
-        run = _run_of(keyed, consumer, token)
-        if run is None or run.offsets[run.done] != offset:
+        run = _run_at(keyed, consumer, token, offset)
+        if run is None:
             void[token] = None
             continue
         keyed.acknowledge(run)
@@ -168,8 +174,8 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
     assert keyed is not None
     if _waits(keyed, event):
         return
-    run = _run_of(keyed, consumer, event.token)
-    if run is None or run.offsets[run.done] != event.offset:
+    run = _run_at(keyed, consumer, event.token, event.offset)
+    if run is None:
         _tell_void(broker, consumer, (event.token,))
         return
     keyed.end_run(run)
@@ -256,7 +262,7 @@ def end_late(broker: BrokerState, partition: Partition, consumer_group: Consumer
 def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, run: Run, reason: str) -> None:
     """A grant ends without a word of its consumer. The attempt counts only if the consumer had begun to work on it.
 
-    Rule `started-counts` (J2): what a consumer only held does not count as an attempt. Without it:
+    What a consumer only held does not count as an attempt. Without it:
       1. A consumer is given 1,000 keys in advance. One of them kills its process.
       2. Each of the 1,000 keys has lost an attempt. After five such deaths all of them are parked.
     """

@@ -7,10 +7,11 @@ While it is frozen, nothing is granted, and what consumers send waits. The next 
 it, keeps the newest hand-over. The cursor names one, and the next server begins from exactly that one. Then consumers
 join there with the grants that they have, and repeat the acknowledgements that were not confirmed.
 
-Rule `offer-before-cursor` (J5): the cursor moves only when every eligible and joining member of the next segment has
+The cursor moves only when every eligible and joining member of the next segment has
 the hand-over on its disk. Without it:
   1. k:5 has failed in segment 1. The cursor moves to segment 2, and its server alone has the hand-over.
-  2. That server dies. The next one knows nothing of k:5, which is never delivered.
+  2. That server dies. The next one knows nothing of k:5: the consumer group begins again at k:5, in a new group epoch,
+     and gets all messages since then again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 
 from seriatim_api.ids import MemberId
 
-from ..peers import right
+from ..peers import right, updates
 from ..state import keyed_rows
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Handing
@@ -144,7 +145,7 @@ def _send(broker: BrokerState, partition: Partition, handing: HandingOver) -> No
 def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, handing: HandingOver) -> None:
     """Write the cursor, under the revision of the chain.
 
-    Rule `crossing-compares-chain` (J2): the transaction compares the chain record, which names the server. Without it:
+    The transaction compares the chain record, which names the server. Without it:
       1. A hands over. It is deposed and does not know. A2 serves, and confirms the acknowledgement of k:5.
       2. A writes the cursor, which names A's older hand-over.
       3. The server of the next segment grants k:5 again.
@@ -187,6 +188,10 @@ def was_carried_out(consumer_group: ConsumerGroup, record: CursorRecord) -> bool
 
 def on_kept(broker: BrokerState, partition: Partition, sender: MemberId, message: HandOverKept) -> None:
     """A member has the hand-over: another member that must keep it, or the server of the next segment for all."""
+    segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
+    is_server = segment is not None and segment.server == broker.member
+    if segment is not None and is_server and sender not in (*segment.eligible, *right.joining(partition, segment.no)):
+        updates.tell_member(broker, partition, sender)  # it was cut off, and does not know that it was removed
     handing = partition.handing.get(message.consumer_group)
     if handing is not None and _names(handing.handover, message) and sender in handing.waiting:
         del handing.waiting[sender]

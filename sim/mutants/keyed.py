@@ -1,0 +1,174 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
+"""Bugs in consumer groups in which order is by key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seriatim_broker.core.consumers import cursors, granting, handling, handover, serving
+from seriatim_broker.core.state import keyed_rows
+from seriatim_broker.core.state.keyed import KeyedDispatcher
+from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.log import LedgerChange
+from seriatim_broker.core.values.messages import HandOver, ReplicateLedger
+
+from .mutation import Mutation, Patch, with_handler
+
+K = ("K1", "K2", "K3", "K4", "I13", "CORE")
+"""What a bug about keys may break first."""
+
+
+def _any_token_counts() -> list[Patch]:
+    real = handling._run_at
+
+    def run_at(keyed: KeyedDispatcher, consumer: Any, token: int, offset: int) -> Any:
+        """An acknowledgement names a message, whatever its token is."""
+        found = (run for run in keyed.doing.values() if run.is_given and run.offsets[run.done] == offset)
+        return real(keyed, consumer, token, offset) or next(found, None)
+
+    return [(handling, "_run_at", run_at)]
+
+
+def _failed_goes_behind() -> list[Patch]:
+    real = KeyedDispatcher.note_failure
+
+    def note_failure(self: KeyedDispatcher, key: Any, *arguments: Any) -> None:
+        """The message goes behind the others of its key."""
+        real(self, key, *arguments)
+        key.live = key.live[1:] + key.live[:1]
+
+    return [(KeyedDispatcher, "note_failure", note_failure)]
+
+
+def _live_before_list() -> list[Patch]:
+    real = KeyedDispatcher.take_in
+
+    def take_in(self: KeyedDispatcher, name: bytes, index: int, offset: int) -> None:
+        """A message of a key with a list is live."""
+        key = self.keys.get(name)
+        if key is not None and key.aside and not key.is_held:
+            key.live.append(index)
+            self.live_count += 1
+        else:
+            real(self, name, index, offset)
+
+    real_first = granting._first_messages
+
+    def first_messages(keyed: KeyedDispatcher, key: Any, count: int, below: int) -> Any:
+        if not key.live:
+            return real_first(keyed, key, count, below)
+        aside, key.aside = key.aside, ()
+        found = real_first(keyed, key, count, below)
+        key.aside = aside
+        return found
+
+    return [(KeyedDispatcher, "take_in", take_in), (granting, "_first_messages", first_messages)]
+
+
+def _changes_only() -> list[Patch]:
+    real = cursors._send_change
+
+    def send_change(broker: Any, of: Any, consumer_group: Any, serial: int, cursor: Any, *rest: Any) -> None:
+        """What another server left behind on a member stays there."""
+        for member in rest[-1]:
+            link = broker.links.get(member.broker)
+            consumer_group.ledger.synced[member] = link.session if link is not None else 0
+        real(broker, of, consumer_group, serial, cursor, *rest)
+
+    def on_replicate(broker: Any, of: Any, sender: Any, message: Any) -> None:
+        known = of.ledger_versions.get(message.cursor.consumer_group)
+        if known is None or known[0] != message.server_epoch:
+            versions = dict(of.ledger_versions)
+            versions[message.cursor.consumer_group] = (message.server_epoch, message.previous)
+            of.ledger_versions = versions
+        change = message.change
+        if change.is_full:
+            message = replace(message, change=LedgerChange(change.puts, change.deletes))
+        REAL_REPLICATE(broker, of, sender, message)
+
+    return [(cursors, "_send_change", send_change), with_handler(ReplicateLedger, on_replicate)]
+
+
+REAL_REPLICATE = cursors.on_replicate_ledger
+
+
+def _live_is_left() -> list[Patch]:
+    real = keyed_rows.rows_to_hand_over
+
+    def rows(dispatcher: KeyedDispatcher, now: Any) -> Any:
+        """Only lists are handed over."""
+        lives = {key.name: key.live for key in dispatcher.keys.values()}
+        for key in dispatcher.keys.values():
+            key.live = []
+        found = real(dispatcher, now)
+        for key in dispatcher.keys.values():
+            key.live = lives[key.name]
+        return found
+
+    return [(keyed_rows, "rows_to_hand_over", rows)]
+
+
+def _grants_before_begun() -> list[Patch]:
+    real = serving._make_dispatcher
+
+    def make(broker: Any, of: Any, consumer_group: Any, *rest: Any) -> None:
+        real(broker, of, consumer_group, *rest)
+        consumer_group.keyed.is_begun = True
+        consumer_group.keyed.frozen = None
+
+    return [(serving, "_make_dispatcher", make)]
+
+
+def _terms_fall() -> list[Patch]:
+    return [(CursorRecord, "after_term", lambda self, *_: self)]
+
+
+def _into_the_empty() -> list[Patch]:
+    return [(handover, "_has_messages", lambda *_: True)]
+
+
+def _any_hand_over() -> list[Patch]:
+    def handed_over(partition: Any, consumer_group: Any, record: Any) -> Any:
+        return partition.handovers.get(consumer_group.name)
+
+    return [(serving, "_handed_over", handed_over)]
+
+
+def _blind_stays() -> list[Patch]:
+    real = serving._begin_at_oldest
+
+    def begin(broker: Any, of: Any, consumer_group: Any, record: Any) -> None:
+        real(broker, of, consumer_group, replace(record, oldest=0))
+
+    return [(serving, "_begin_at_oldest", begin)]
+
+
+def _frozen_takes() -> list[Patch]:
+    return [(handling, "_waits", lambda *_: False)]
+
+
+def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
+    return Mutation(rule, patches, K, profile)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "token-and-offset": _mutation(
+        "an acknowledgement counts under the token of the grant that gave the message", _any_token_counts
+    ),
+    "head-stays": _mutation("a failed message stays the first one of its key", _failed_goes_behind),
+    "list-first": _mutation("what was set aside is older than what is live", _live_before_list),
+    "full-first": _mutation("a new server first sends all rows, which replace what was there", _changes_only),
+    "live-joins-the-list": _mutation("what is live is handed over in the lists", _live_is_left),
+    "begun-first": _mutation(
+        "nothing is granted before every eligible member knows that the next server has begun", _grants_before_begun
+    ),
+    "terms-grow": _mutation("the tokens of the next server are higher than those of the last one", _terms_fall),
+    "not-into-the-empty": _mutation("nothing is handed over to a segment without messages", _into_the_empty),
+    "exactly-the-one-named": _mutation(
+        "the next server begins from the hand-over that the cursor names", _any_hand_over
+    ),
+    "blind-goes-back": _mutation("a blind server goes back to the oldest message that was set aside", _blind_stays),
+    "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
+}
+"""By name."""
