@@ -61,7 +61,7 @@ class SimKeyedConsumer(SimConsumer):
                 if self._schedule.rng.random() < 0.7:  # others are lost
                     extend = ConsumerExtend(effect.stream, effect.subscription, effect.tokens, effect.grant_ms)
                     self._send(effect.stream, extend)
-            case ct.TakeRuns():
+            case ct.TakeGrants():
                 self._take(effect)
             case ct.GrantsEnded():
                 for token in effect.tokens:
@@ -113,7 +113,7 @@ class SimKeyedConsumer(SimConsumer):
 
     # ---- the application ----------------------------------------------------------------------------
 
-    def _take(self, effect: ct.TakeRuns) -> None:
+    def _take(self, effect: ct.TakeGrants) -> None:
         rng = self._schedule.rng
         size_bytes = 0
         for token, _, _, offsets in effect.runs:

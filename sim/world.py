@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from seriatim._core import producer as producing
 from seriatim_api.ids import MemberId, PartitionId, RunId
@@ -75,7 +76,7 @@ SIM_CONFIG = BrokerConfig(
 RANGE = "range"
 """What the judge calls the readers of ranges: the label of a consumer group without a cursor."""
 
-IDLE_LIMITS: dict[str, int] = {
+IDLE_LIMITS: dict[str, Any] = {
     "tidy_ms": 20,
     "producer_idle_ms": 500,
     "producer_evict_ms": 1_000,

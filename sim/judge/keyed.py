@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from seriatim_api.ids import PartitionId, format_offset
-from seriatim_broker.core.values.keyed import GrantedRun
+from seriatim_broker.core.values.keyed import KeyGrant
 from seriatim_broker.testing.simulated_bodies import key_of
 
 from .seen import Seen
@@ -56,7 +56,7 @@ class Keyed:
         partition: PartitionId,
         group_epoch: int,
         server_epoch: int,
-        run: GrantedRun,
+        run: KeyGrant,
         messages: list[int],
     ) -> None:
         """A server puts a grant on a consumer's stream."""

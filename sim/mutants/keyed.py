@@ -11,7 +11,7 @@ from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.log import LedgerChange
-from seriatim_broker.core.values.messages import HandOver, ReplicateLedger
+from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
 
@@ -73,7 +73,7 @@ def _changes_only() -> list[Patch]:
         """What another server left behind on a member stays there."""
         for member in rest[-1]:
             link = broker.links.get(member.broker)
-            consumer_group.ledger.synced[member] = link.session if link is not None else 0
+            consumer_group.ledger.sessions[member] = link.session if link is not None else 0
         real(broker, of, consumer_group, serial, cursor, *rest)
 
     def on_replicate(broker: Any, of: Any, sender: Any, message: Any) -> None:

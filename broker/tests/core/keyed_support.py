@@ -9,12 +9,12 @@ from seriatim_api.ids import MemberId, make_offset, split_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.keyed import ConsumerMode, GrantedRun, KeyColumn, RetryPolicy
+from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, KeyColumn, KeyGrant, RetryPolicy
 from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, HandOverId, LedgerRow
 
 from .support import GROUP, M00, M01, MS, STREAM, TOPIC, P, Serving
 
-QUICK = RetryPolicy(attempts_max=3, delays_ms=(100, 10_000), jitter_percent=0, grant_ms=60_000)
+QUICK = RetryPolicy(3, delays_ms=(100, 10_000), jitter_percent=0, exhausted=Exhausted.PARK_KEY, grant_ms=60_000)
 
 
 class KeyedServing(Serving):
@@ -91,7 +91,7 @@ class KeyedServing(Serving):
 
     # ---- what was granted ----
 
-    def runs(self) -> list[GrantedRun]:
+    def runs(self) -> list[KeyGrant]:
         """The grants since the last look, as the consumers got them."""
         found = [run for event in self.delivered(fx.Granted) for run in event.runs]
         self.effects = [
@@ -105,12 +105,12 @@ class KeyedServing(Serving):
         """The indexes of the grants since the last look."""
         return [indexes_of(run) for run in self.runs()]
 
-    def acks(self, run: GrantedRun, *, upto: int | None = None, number: int = 1, subscription: int = 1) -> None:
+    def acks(self, run: KeyGrant, *, upto: int | None = None, number: int = 1, subscription: int = 1) -> None:
         """The consumer acknowledges the first messages of a grant."""
         offsets = run.offsets[: upto or len(run.offsets)]
         self.do(ev.ConsumerAcks(STREAM, subscription, number, (run.token,) * len(offsets), offsets))
 
-    def nack(self, run: GrantedRun, at: int = 0, delay_ms: int | None = None, *, is_last: bool = False) -> None:
+    def nack(self, run: KeyGrant, at: int = 0, delay_ms: int | None = None, *, is_last: bool = False) -> None:
         """The consumer fails on a message of a grant."""
         self.do(ev.ConsumerNack(STREAM, 1, run.token, run.offsets[at], delay_ms, "no", is_last))
 
@@ -123,7 +123,7 @@ class KeyedServing(Serving):
         return dict(self.part.ledger_rows.get(GROUP, {}))
 
 
-def indexes_of(run: GrantedRun) -> list[int]:
+def indexes_of(run: KeyGrant) -> list[int]:
     """The indexes of a grant, all of segment 1."""
     assert all(split_offset(offset)[0] == 1 for offset in run.offsets)
     return [split_offset(offset)[1] for offset in run.offsets]

@@ -22,9 +22,15 @@ from seriatim_broker.core.values.log import (
     DropPartition,
     DropPreparation,
     DropSegment,
+    HandOverId,
+    HandOverState,
+    LedgerChange,
+    LedgerRow,
     PutBlock,
     PutChain,
     PutCursor,
+    PutHandOver,
+    PutLedger,
     PutPreparation,
     PutSegment,
     PutTailCopy,
@@ -218,6 +224,32 @@ async def test_a_dropped_cursor_stays_dropped_and_the_others_stay(harness: Harne
     for crash in (True, False):
         await harness.reopen(crash=crash)
         assert harness.recovered[5].cursors == tuple(cursors[:2])
+
+
+async def test_rows_of_a_ledger_follow_their_control_record(harness: Harness) -> None:
+    at = PartitionId(5)
+    billing, other = (CursorState(2, group, 1, 2, 3, 7, 9) for group in ("billing", "bill"))
+    both = LedgerChange(((b"b1", b"bits"), (b"kx", b"\0\1")), is_full=True)
+    handed = HandOverState(2, "billing", 1, HandOverId(6, 4), ((b"kx", b"row"), (b"g1", b"")))
+    await put(harness, [PutSegment(at, segment_record(2)), PutHandOver(at, handed), PutLedger(at, other, both)])
+    await harness.reopen(crash=True)
+    assert harness.recovered[5].handovers == (handed,)
+    await put(harness, [PutLedger(at, billing, both)])
+    await put(harness, [PutLedger(at, billing, LedgerChange(((b"ky", b"more"),), (b"b1", b"never")))])
+    mine = tuple(LedgerRow(2, "billing", name, value) for name, value in ((b"kx", b"\0\1"), (b"ky", b"more")))
+    theirs = tuple(LedgerRow(2, "bill", name, value) for name, value in both.puts)
+    for crash in (True, False):
+        await harness.reopen(crash=crash)
+        found = harness.recovered[5]
+        assert found.cursors == (other, billing)
+        assert found.ledger_rows == (*theirs, *mine)
+        assert found.handovers == (), "a full change takes the place of what was handed over"
+    await put(
+        harness, [PutLedger(at, billing, LedgerChange(((b"kz", b"new"),), is_full=True)), DropCursor(at, 2, "bill")]
+    )
+    await harness.reopen(crash=True)
+    assert harness.recovered[5].cursors == (billing,)
+    assert harness.recovered[5].ledger_rows == (LedgerRow(2, "billing", b"kz", b"new"),)
 
 
 async def test_idle_blocks_are_there_until_they_are_dropped(harness: Harness) -> None:

@@ -21,7 +21,7 @@ from seriatim_api.v1 import common_pb2, records_pb2
 
 from seriatim._alarms import Alarms
 from seriatim._consumer import deleted_error, wanted_numbers
-from seriatim._consuming.keyed import KeyedSubscription, Run, Runs
+from seriatim._consuming.keyed import Grant, KeyedSubscription, WaitingGrants
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscribed
@@ -71,7 +71,7 @@ class KeyedMessage:
     messages of its key, and the exception goes on to the caller.
     """
 
-    def __init__(self, consumer: KeyedConsumer, run: Run) -> None:
+    def __init__(self, consumer: KeyedConsumer, run: Grant) -> None:
         self._consumer = consumer
         self._run = run
         self.message = run.messages[run.at]
@@ -152,7 +152,7 @@ class KeyedConsumer:
         self.settings = settings
         self._recorder = recorder
         numbers = wanted_numbers(topic, partitions)
-        self._runs = Runs()
+        self._runs = WaitingGrants()
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
@@ -241,7 +241,7 @@ class KeyedConsumer:
                 self._record(run)
                 yield KeyedMessage(self, run)
 
-    async def _next_run(self) -> Run | None:
+    async def _next_run(self) -> Grant | None:
         """The next run; None if the consumer is closed."""
         while True:
             if self._runs.error is not None:
@@ -263,19 +263,19 @@ class KeyedConsumer:
             finally:
                 self._runs.do_not_wake(wake)
 
-    def go_on_with(self, run: Run) -> None:
+    def go_on_with(self, run: Grant) -> None:
         """The next message of a run can be worked on, or the run is done."""
         if run.at < len(run.messages) and not run.is_over:
             self._runs.put(iter((run,)))
 
-    def give_back(self, run: Run, error: BaseException) -> None:
+    def give_back(self, run: Grant, error: BaseException) -> None:
         """The application failed on the next message of a run."""
         delay_s, reason, is_last = None, f"{type(error).__name__}: {error}", isinstance(error, GiveUp)
         if isinstance(error, Retry):
             delay_s, reason = error.delay_s, error.reason or "the handler asked for another attempt"
         run.fail(delay_s, _cut(reason), is_last=is_last)
 
-    def _record(self, run: Run) -> None:
+    def _record(self, run: Grant) -> None:
         if self._recorder is not None:
             self._recorder.deliveries([run.messages[run.at]], self.group, self.name)
 

@@ -1,6 +1,6 @@
 """Reads for consumer groups in which order is by key: keys of batches, and single messages.
 
-Batches whose messages are granted in several pieces are kept opened for a while, so that they are not read and taken
+Batches whose messages are granted in several pieces are kept opened, so that they are not read and taken
 apart for each consumer. The cache drops those that were not used for longest.
 """
 

@@ -25,7 +25,7 @@ from seriatim._transport.consume import ConsumeLink
 NEXT_OPENED_BYTES: Final = 256 << 10
 
 
-class Run:
+class Grant:
     """A grant that came: messages of one key, which are worked on in their order.
 
     Attributes:
@@ -81,7 +81,7 @@ class KeyedSubscription(Subscribed):
     def __init__(
         self,
         shared: Shared,
-        take: Callable[[Iterator[Run]], None],
+        take: Callable[[Iterator[Grant]], None],
         number: int,
         partition_id: int,
         start_at: Start,
@@ -94,7 +94,7 @@ class KeyedSubscription(Subscribed):
         self._take = take
         self._in_flight_max = in_flight_max
         self._run_max = run_max
-        self._runs: dict[int, Run] = {}  # by token
+        self._runs: dict[int, Grant] = {}  # by token
         self._accepted: tuple[tuple[int, int, bool, tuple[int, ...]], ...] | None = None
 
     # ---- from the application ------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class KeyedSubscription(Subscribed):
 
     def _opened(
         self, runs: tuple[tuple[int, int, bool, tuple[int, ...]], ...], header: BatchHeader, body: memoryview
-    ) -> Iterator[Run]:
+    ) -> Iterator[Grant]:
         rows = _batch.decode(body, header.message_count, header.body_crc)
         messages = messages_of(self._shared.topic, self.number, 0, rows)
         for token, attempt, repeated, offsets in runs:
@@ -164,7 +164,7 @@ class KeyedSubscription(Subscribed):
                 message._replace(offset=offset, attempt=attempt if at == 0 else 1, maybe_repeated=repeated, grant=token)
                 for at, (offset, message) in enumerate(zip(offsets, messages, strict=False))
             ]
-            run = self._runs[token] = Run(self, token, mine)
+            run = self._runs[token] = Grant(self, token, mine)
             yield run
 
     # ---- the core ------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class KeyedSubscription(Subscribed):
                     subscription=effect.subscription, tokens=effect.tokens, grant_ms=effect.grant_ms
                 )
                 write(effect.stream, broker_pb2.ConsumeRequest(extend=extend))
-            case ct.TakeRuns():
+            case ct.TakeGrants():
                 self._accepted = effect.runs
             case ct.GrantsEnded():
                 for token in effect.tokens:
@@ -214,16 +214,16 @@ class KeyedSubscription(Subscribed):
         return join
 
 
-class Runs:
-    """Runs that wait for the application, in the order in which they came."""
+class WaitingGrants:
+    """WaitingGrants that wait for the application, in the order in which they came."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Run] = deque()
+        self.waiting: deque[Grant] = deque()
         self.error: SeriatimError | None = None
         self.is_closed = False
         self._wakers: deque[Callable[[], None]] = deque()
 
-    def put(self, runs: Iterator[Run]) -> None:
+    def put(self, runs: Iterator[Grant]) -> None:
         """Add runs, and wake those who wait for one."""
         before = len(self.waiting)
         self.waiting.extend(runs)
@@ -245,7 +245,7 @@ class Runs:
         self.is_closed = True
         self._wake(len(self._wakers))
 
-    def take(self) -> Run | None:
+    def take(self) -> Grant | None:
         """The next run that counts; None if none is here."""
         while self.waiting:
             run = self.waiting.popleft()

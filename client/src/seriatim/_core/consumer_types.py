@@ -320,7 +320,7 @@ class SendExtend:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeRuns:
+class TakeGrants:
     """The application gets these grants, of those that came."""
 
     runs: tuple[tuple[int, int, bool, tuple[int, ...]], ...]
@@ -419,6 +419,6 @@ Effect = (
     | SendAcks
     | SendNack
     | SendExtend
-    | TakeRuns
+    | TakeGrants
     | GrantsEnded
 )

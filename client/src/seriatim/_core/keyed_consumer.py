@@ -35,7 +35,7 @@ from .consumer_types import (
     SendExtend,
     SendLeave,
     SendNack,
-    TakeRuns,
+    TakeGrants,
     TokensVoid,
 )
 from .joining import DROPPED, US_PER_MS, ConsumerPhase, Joining
@@ -176,7 +176,7 @@ class KeyedPartitionConsumer(Joining):
             self._extend_at_us = now_us + self._grant_ms * US_PER_MS // 3
         for token, _, _, offsets in event.runs:
             self.grants[token] = HeldGrant(token, offsets)
-        effects.append(TakeRuns(event.runs))
+        effects.append(TakeGrants(event.runs))
 
     def _fail(self, event: Fail, effects: list[Effect]) -> None:
         grant = self.grants.get(event.token)

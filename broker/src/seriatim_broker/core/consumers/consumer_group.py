@@ -30,7 +30,7 @@ def consumer_group_of(
         partition.read_chain(broker)
         read_cursor(broker, partition, consumer_group)
     elif consumer_group.cursor is None and not consumer_group.consumers and mode is not ConsumerMode.EXCLUSIVE:
-        consumer_group.mode = mode  # somebody asked about it before, who did not know the mode
+        consumer_group.mode = mode  # a question or an operation came before, which does not name the mode
     return consumer_group
 
 

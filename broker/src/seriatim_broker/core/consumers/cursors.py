@@ -167,9 +167,9 @@ def _send_change(
         link = broker.links.get(member.broker)
         session = link.session if link is not None and broker.is_linked(member) else 0
         sent = change
-        if ledger.synced.get(member) != session or not session:
+        if ledger.sessions.get(member) != session or not session:
             sent = LedgerChange(tuple(partition.ledger_rows.get(consumer_group.name, {}).items()), is_full=True)
-            ledger.synced[member] = session
+            ledger.sessions[member] = session
         broker.send(
             member,
             ReplicateLedger(partition.id, cursor.segment_no, cursor.server_epoch, serial, previous, cursor, sent),
@@ -193,7 +193,7 @@ def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: in
         if consumer_group is not None and is_keyed:
             version = consumer_group.ledger.version
             link = broker.links.get(member.broker)
-            consumer_group.ledger.synced[member] = link.session if link is not None else 0
+            consumer_group.ledger.sessions[member] = link.session if link is not None else 0
         full = LedgerChange(tuple((rows or {}).items()), is_full=True)
         message = ReplicateLedger(partition.id, no, server_epoch, serial, version - 1, cursor, full)
         broker.send(member, message)
@@ -287,7 +287,7 @@ def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId
         and consumer_group.phase is ConsumerGroupPhase.SERVING
         and consumer_group.server_epoch == message.server_epoch
     ):
-        consumer_group.ledger.synced.pop(sender, None)
+        consumer_group.ledger.sessions.pop(sender, None)
         replicate(broker, partition, consumer_group)
 
 

@@ -16,11 +16,11 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
-from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Key, KeyedDispatcher, Run
+from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Grant, Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import Dropped, Gap, Granted, Note, ReadKeys
 from ..values.events import KeysRead, RowsRead
-from ..values.keyed import ConsumerMode, GrantedRun, KeyColumn, name_of_key, name_of_offset
+from ..values.keyed import ConsumerMode, KeyColumn, KeyGrant, name_of_key, name_of_offset
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.producers import ProducerTable
@@ -247,7 +247,7 @@ def _room_of(broker: BrokerState, consumer: Consumer) -> int:
 
 def _runs_for(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, consumer: Consumer
-) -> list[Run]:
+) -> list[Grant]:
     assert consumer_group.cursor is not None
     credit = min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
     room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, max(credit // keyed.average_bytes, 1))
@@ -255,7 +255,7 @@ def _runs_for(
     deadline_us = broker.now.mono_us + 1_000 * consumer_group.cursor.retry.grant_ms
     below = consumer_group.ledger.safe_reserved
     term = consumer_group.cursor.term_base + consumer_group.server_epoch
-    runs: list[Run] = []
+    runs: list[Grant] = []
     while room > 0 and (key := keyed.next_ready()) is not None:
         _pass_gone(broker, partition, consumer_group, keyed, key)
         if not (key.live or key.aside):
@@ -268,7 +268,7 @@ def _runs_for(
         keyed.take_ready()
         broker.streams.tokens += 1
         token = term << TOKEN_COUNTER_BITS | broker.streams.tokens
-        run = Run(token, key, consumer, offsets, is_aside=bool(key.aside), deadline_us=deadline_us)
+        run = Grant(token, key, consumer, offsets, is_aside=bool(key.aside), deadline_us=deadline_us)
         keyed.begin_run(run)
         runs.append(run)
         room -= len(offsets)
@@ -364,17 +364,17 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
 
 
 def _deliver(
-    broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, runs: list[Run], body: bytes
+    broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, runs: list[Grant], body: bytes
 ) -> None:
     repeated_below = consumer_group.ledger.repeated_below
-    granted: list[GrantedRun] = []
+    granted: list[KeyGrant] = []
     count = 0
     for run in runs:
         run.is_given = True
         count += len(run.offsets)
         first_no, first = split_offset(run.offsets[0])
         is_repeated = first_no < consumer_group.segment_no or first < repeated_below
-        granted.append(GrantedRun(run.token, run.key.attempts + 1, is_repeated, run.offsets))
+        granted.append(KeyGrant(run.token, run.key.attempts + 1, is_repeated, run.offsets))
     tell(broker, consumer, Granted(tuple(granted), body, count, consumer_group.server_epoch))
     streams = broker.streams
     streams.credits[consumer.stream] = streams.credits.get(consumer.stream, 0) - len(body) - _HEADER_BYTES

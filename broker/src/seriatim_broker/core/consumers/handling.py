@@ -18,7 +18,7 @@ from seriatim_api import errors
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup
 from ..state.dispatcher import Consumer
-from ..state.keyed import Key, KeyedDispatcher, Run
+from ..state.keyed import Grant, Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import Joined, Note, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
@@ -59,12 +59,12 @@ def _served(partition: Partition, stream: int, subscription: int) -> tuple[Consu
     return None
 
 
-def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Run | None:
+def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Grant | None:
     run = keyed.doing.get(token)
     return run if run is not None and run.consumer is consumer and run.is_given else None
 
 
-def _run_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: int) -> Run | None:
+def _run_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: int) -> Grant | None:
     """The run with that token, if the consumer has it, and the message at `offset` is its next one."""
     run = _run_of(keyed, consumer, token)
     return run if run is not None and run.offsets[run.done] == offset else None
@@ -259,7 +259,7 @@ def end_late(broker: BrokerState, partition: Partition, consumer_group: Consumer
     granting.go_on(broker, partition, consumer_group)
 
 
-def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, run: Run, reason: str) -> None:
+def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, run: Grant, reason: str) -> None:
     """A grant ends without a word of its consumer. The attempt counts only if the consumer had begun to work on it.
 
     What a consumer only held does not count as an attempt. Without it:

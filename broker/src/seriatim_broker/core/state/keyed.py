@@ -92,7 +92,7 @@ class Key(State):
         return self.aside_first + len(self.aside)
 
 
-class Run(State):
+class Grant(State):
     """A grant: messages of one key that one consumer works on, in order, under one token.
 
     Attributes:
@@ -157,7 +157,7 @@ class Fetch(State):
         batches: The batches that were found.
         asked: The member that was asked last, and the offset.
         asked_us: When.
-        tries: How often a member was asked in vain.
+        tries: How many members did not give any of the messages.
     """
 
     offsets: tuple[int, ...]
@@ -182,7 +182,7 @@ class KeyedDispatcher(State):
         read_index: All below was read.
         live_count: How many messages are live.
         aside_count: How many offsets are in lists.
-        aside_heads: A heap of (first offset of a list, name). An entry counts only if it is still the first.
+        first_asides: A heap of (first offset of a list, name). An entry counts only if it is still the first.
         changed: Names of keys whose records changed since the last control record.
         chunks: Chunks of their lists that changed, by name.
         reading: The serial of the read of keys that is under way; 0: none.
@@ -203,7 +203,6 @@ class KeyedDispatcher(State):
     __slots__ = (
         "absent",
         "aside_count",
-        "aside_heads",
         "average_bytes",
         "changed",
         "chunks",
@@ -211,6 +210,7 @@ class KeyedDispatcher(State):
         "delayed",
         "doing",
         "fetches",
+        "first_asides",
         "frozen",
         "handover",
         "is_begun",
@@ -235,16 +235,16 @@ class KeyedDispatcher(State):
         self.keys: dict[bytes, Key] = {}
         self.ready: deque[bytes] = deque()
         self.delayed: list[tuple[int, int, bytes]] = []
-        self.doing: dict[int, Run] = {}
+        self.doing: dict[int, Grant] = {}
         self.deadlines: list[tuple[int, int]] = []
         self.read_index = window.floor
         self.live_count = 0
         self.aside_count = 0
-        self.aside_heads: list[tuple[int, bytes]] = []
+        self.first_asides: list[tuple[int, bytes]] = []
         self.changed: dict[bytes, None] = {}
         self.chunks: dict[bytes, dict[int, None]] = {}
         self.reading = 0
-        self.rows: dict[int, tuple[Consumer, list[Run]]] = {}
+        self.rows: dict[int, tuple[Consumer, list[Grant]]] = {}
         self.average_bytes = 1
         self.is_full = False
         self.is_full_noted = False
@@ -310,21 +310,21 @@ class KeyedDispatcher(State):
         """The first ready key leaves the queue."""
         self.keys[self.ready.popleft()].is_queued = False
 
-    def begin_run(self, run: Run) -> None:
+    def begin_run(self, run: Grant) -> None:
         """A run is granted."""
         run.key.token = run.token
         run.consumer.in_flight += run.left
         self.doing[run.token] = run
         self.set_deadline(run, run.deadline_us)
 
-    def set_deadline(self, run: Run, deadline_us: int) -> None:
+    def set_deadline(self, run: Grant, deadline_us: int) -> None:
         """The run ends at that time."""
         run.deadline_us = deadline_us
         heapq.heappush(self.deadlines, (deadline_us, run.token))
 
-    def due_runs(self, now_us: int) -> list[Run]:
+    def due_runs(self, now_us: int) -> list[Grant]:
         """The runs whose deadline has passed."""
-        due: dict[int, Run] = {}  # a run may have the same deadline twice
+        due: dict[int, Grant] = {}  # a run may have the same deadline twice
         while self.deadlines and self.deadlines[0][0] <= now_us:
             deadline_us, token = heapq.heappop(self.deadlines)
             run = self.doing.get(token)
@@ -332,7 +332,7 @@ class KeyedDispatcher(State):
                 due[token] = run
         return list(due.values())
 
-    def acknowledge(self, run: Run) -> None:
+    def acknowledge(self, run: Grant) -> None:
         """The first message of the run that is not acknowledged is done with. The caller ends a run that is done."""
         key = run.key
         if run.is_aside:
@@ -356,7 +356,7 @@ class KeyedDispatcher(State):
                 first, last = key.aside_first // CHUNK_OFFSETS, (key.aside_end - 1) // CHUNK_OFFSETS
                 self.chunks[name] = dict.fromkeys(range(first, last + 1))
 
-    def end_run(self, run: Run) -> None:
+    def end_run(self, run: Grant) -> None:
         """The run is over: what it holds that is not acknowledged comes again, before the key's other messages."""
         key = run.key
         del self.doing[run.token]
@@ -379,12 +379,12 @@ class KeyedDispatcher(State):
     @property
     def oldest_aside(self) -> int:
         """The oldest offset in a list; 0: no list has any."""
-        while self.aside_heads:
-            offset, name = self.aside_heads[0]
+        while self.first_asides:
+            offset, name = self.first_asides[0]
             key = self.keys.get(name)
             if key is not None and key.aside and key.aside[0] == offset:
                 return offset
-            heapq.heappop(self.aside_heads)
+            heapq.heappop(self.first_asides)
         return 0
 
     def carry(self, grants: Sequence[CarriedGrant], now_us: int) -> None:
@@ -398,7 +398,7 @@ class KeyedDispatcher(State):
                 consumer = self.absent[grant.consumer] = Consumer.absent(grant.consumer)
             offsets = tuple(islice(key.aside, grant.message_count))
             deadline_us = now_us + 1_000 * grant.left_ms
-            run = Run(grant.token, key, consumer, offsets, is_aside=True, deadline_us=deadline_us)
+            run = Grant(grant.token, key, consumer, offsets, is_aside=True, deadline_us=deadline_us)
             run.is_given, run.is_started = True, grant.is_started
             key.is_queued = False
             self.begin_run(run)
@@ -521,7 +521,7 @@ class KeyedDispatcher(State):
         key.aside.append(offset)
         self.aside_count += 1
         if len(key.aside) == 1:
-            heapq.heappush(self.aside_heads, (offset, key.name))
+            heapq.heappush(self.first_asides, (offset, key.name))
 
     def _pop_aside(self, key: Key) -> None:
         assert isinstance(key.aside, deque)
@@ -530,7 +530,7 @@ class KeyedDispatcher(State):
         key.aside_first += 1
         self.aside_count -= 1
         if key.aside:
-            heapq.heappush(self.aside_heads, (key.aside[0], key.name))
+            heapq.heappush(self.first_asides, (key.aside[0], key.name))
         self.is_full = self.is_full_noted = False
         self._settle_record(key)
 

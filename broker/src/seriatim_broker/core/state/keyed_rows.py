@@ -25,7 +25,7 @@ from ..values.ledger_rows import (
     write_key,
 )
 from ..values.log import LedgerChange
-from .keyed import Key, KeyedDispatcher, Run
+from .keyed import Grant, Key, KeyedDispatcher
 from .window import Window
 
 
@@ -102,7 +102,7 @@ def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Moment) -> tuple[list[tu
     return rows, oldest
 
 
-def _last_done(run: Run) -> int:
+def _last_done(run: Grant) -> int:
     return run.offsets[run.done - 1] & INDEX_MAX
 
 
@@ -129,9 +129,9 @@ def dispatcher_of(segment_no: int, floor: int, rows: Sequence[tuple[bytes, bytes
         if offsets:
             key.aside = deque(offsets)
             dispatcher.aside_count += count
-            dispatcher.aside_heads.append((offsets[0], name))
+            dispatcher.first_asides.append((offsets[0], name))
         if key.ready_at_ms > now.wall_ms:
             key.ready_us = now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms)
         dispatcher.queue(key)
-    heapify(dispatcher.aside_heads)
+    heapify(dispatcher.first_asides)
     return dispatcher

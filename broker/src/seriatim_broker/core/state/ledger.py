@@ -44,7 +44,7 @@ class Ledger(State):
         "reserved",
         "safe_acked",
         "safe_reserved",
-        "synced",
+        "sessions",
         "version",
     )
 
@@ -61,7 +61,7 @@ class Ledger(State):
         self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
         self.replications: dict[int, CursorReplication] = {}  # by serial
         self.version = 0  # of the rows, counted by this server
-        self.synced: dict[MemberId, int] = {}  # members that were sent all rows, and the session in which they were
+        self.sessions: dict[MemberId, int] = {}  # members that were sent all rows, and the session in which they were
 
     def begin(self, known: CursorState | None, record: CursorRecord) -> None:
         """Begin at the control record of this disk, or without one where the cursor's record says.
@@ -77,7 +77,7 @@ class Ledger(State):
         self.safe_acked = self.safe_reserved = record.start_index
         self.found_acked = self.acked
         self.repeated_below = 0 if known is None else known.reserved
-        self.synced = {}
+        self.sessions = {}
         self.take_up_dropped(record)
 
     def take_up_dropped(self, record: CursorRecord) -> None:

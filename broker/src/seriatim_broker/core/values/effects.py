@@ -13,7 +13,7 @@ from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .events import ConsumerGroupOperation, CursorRecord
-from .keyed import ConsumerMode, GrantedRun
+from .keyed import ConsumerMode, KeyGrant
 from .log import Batch, Write
 from .messages import CopyReport, Message
 from .positions import Place
@@ -264,7 +264,7 @@ class Joined:
 class Granted:
     """Grants for one subscription, with one body that has their messages, grant after grant."""
 
-    runs: tuple[GrantedRun, ...]
+    runs: tuple[KeyGrant, ...]
     body: bytes
     message_count: int
     server_epoch: int

@@ -109,7 +109,7 @@ class KeyColumn(NamedTuple):
     keys: tuple[bytes | None, ...] | None
 
 
-class GrantedRun(NamedTuple):
+class KeyGrant(NamedTuple):
     """A grant: messages of one key, under one token. `attempt` is that of the first message."""
 
     token: int
