@@ -230,3 +230,14 @@ def test_a_consumer_of_another_mode_is_refused() -> None:
     (refused,) = bench.delivered(fx.SubscriptionRefused)
     assert "key_ordered" in str(refused.error)
     assert [consumer.name for consumer in bench.part.consumer_groups[GROUP].consumers] == ["consumer-1"]
+
+
+def test_a_person_is_told_all_consumers_and_no_standbys() -> None:
+    bench = served("ab")
+    bench.join(2)
+    bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.wait(SECOND, (M01,))
+    described = bench.all(fx.ConsumerGroupDescribed)[-1]
+    assert (described.active, described.standbys) == ("consumer-1, consumer-2", ())

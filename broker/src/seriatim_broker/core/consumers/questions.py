@@ -171,6 +171,8 @@ def _description(
     end = last.base + log.commit if log is not None and last.base is not None else None
     active = dispatcher.active.name if dispatcher.active is not None else ""
     standbys = tuple(consumer.name for consumer in consumer_group.consumers if consumer is not dispatcher.active)
+    if consumer_group.keyed is not None:  # no consumer stands by
+        active, standbys = ", ".join(standbys), ()
     return ConsumerGroupDescribed(
         question.request, segment.no, acked or 0, position, end, consumer_group.group_epoch, active, standbys, None
     )
