@@ -20,6 +20,7 @@ to I14 are the protocol's invariants. Where each rule is:
     gaps             I1 of segments that are lost
     retention        RETAIN
     full_disks       FULL
+    keyed            K1 to K4
 
 Other modules call `Judge.fail` for what only they see:
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim._core import consumer, giving_up, producer
+from seriatim._core import consumer, giving_up, joining, producer
 from seriatim._core.consumer_types import Acknowledge, Deliver, Delivered
 from seriatim._core.producer_runs import ProducerRun
 from seriatim._core.producer_types import Effect, Send
@@ -155,11 +155,11 @@ def _delivered_is_acknowledged() -> list[Patch]:
 
 
 def _late_deliveries_count() -> list[Patch]:
-    def lapses_at_us(self: consumer.PartitionConsumer) -> int:
+    def lapses_at_us(self: joining.Joining) -> int:
         """A grant lives for ever, whether or not its server answers heartbeats."""
         return self._alive_us + (1 << 50)
 
-    return [(consumer.PartitionConsumer, "_lapses_at_us", property(lapses_at_us))]
+    return [(joining.Joining, "_lapses_at_us", property(lapses_at_us))]
 
 
 MUTATIONS: dict[str, Mutation] = {
