@@ -1,0 +1,33 @@
+"""Consumers share partitions key by key in virtual time, under all faults: the order within a key is kept."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from sim.run import Task, run_all
+
+WORLDS = (("cores", 300, 16), ("brokers", 24, 4))
+"""World, and of how many seeds, slow and quick."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("world", "seeds"),
+    [
+        *((world, range(quick)) for world, _, quick in WORLDS),
+        *(pytest.param(world, range(quick, slow), marks=pytest.mark.slow) for world, slow, quick in WORLDS),
+    ],
+)
+def test_order_within_a_key_outlives_all_faults(world: str, seeds: range) -> None:
+    states: dict[str, int] = {}
+    broken: list[str] = []
+    for result in run_all([Task(seed, world, "", "keyed") for seed in seeds], min(2, os.cpu_count() or 1), 2):
+        for state in result.states:
+            states[state] = states.get(state, 0) + 1
+        if result.violation:
+            broken.append(f"seed {result.seed} (--world {world} --profile keyed): {result.violation}")
+    assert not broken, "\n".join(broken)
+    assert states.get("a message failed", 0) >= len(seeds) // 2
+    assert states.get("granted again", 0) >= len(seeds) // 2
