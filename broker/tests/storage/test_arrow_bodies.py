@@ -1,0 +1,76 @@
+"""Keys and single messages out of the bodies that clients send."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD, make_header, parse_header
+from seriatim_api.bodies import SCHEMA
+from seriatim_broker.adapters.arrow_bodies import ArrowBodies
+from seriatim_broker.core.values.log import Batch
+from seriatim_broker.interfaces.bodies import UnreadableBodyError
+
+FLAGS = {"": 0, "lz4": FLAG_LZ4, "zstd": FLAG_ZSTD}
+
+
+def body_of(keys: list[bytes | None], base: int, compression: str) -> bytes:
+    rows = [
+        {"key": key, "value": b"v%d" % (base + at), "timestamp": base + at, "headers": [("n", b"h")], "tag": "t"}
+        for at, key in enumerate(keys)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    if not compression:
+        return bytes(batch.serialize().to_pybytes())
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, SCHEMA, options=options) as writer:
+        writer.write_batch(batch)
+    source = pa.BufferReader(sink.getvalue())
+    pa.ipc.read_message(source)
+    return bytes(pa.ipc.read_message(source).serialize().to_pybytes())
+
+
+def batch_of(body: bytes, count: int, flags: int = FLAG_KEYED) -> Batch:
+    header = make_header(
+        partition=1,
+        message_count=count,
+        producer=bytes(16),
+        producer_epoch=0,
+        base_sequence=0,
+        first_timestamp_ms=0,
+        last_timestamp_ms=0,
+        body_length=len(body),
+        body_crc=0,
+        flags=flags,
+    )
+    return Batch(parse_header(header), body)
+
+
+@pytest.mark.parametrize("compression", FLAGS)
+def test_keys_and_messages_are_those_that_were_sent(compression: str) -> None:
+    bodies = ArrowBodies()
+    keys: list[bytes | None] = [b"a", None, b"", b"a"]
+    one = batch_of(body_of(keys, 0, compression), 4, FLAG_KEYED | FLAGS[compression])
+    other = batch_of(body_of([b"b"] * 3, 100, ""), 3)
+    assert bodies.keys(one) == tuple(keys)
+    first, second = bodies.open(one), bodies.open(other)
+    joined = bodies.join([(first, [0]), (second, [2]), (first, [1, 3]), (second, [0])])
+    rows = pa.ipc.read_record_batch(pa.py_buffer(joined), SCHEMA)
+    assert rows.column(1).to_pylist() == [b"v0", b"v102", b"v1", b"v3", b"v100"]
+    assert rows.column(3).to_pylist() == [[("n", b"h")]] * 5
+    part = pa.ipc.read_record_batch(pa.py_buffer(bodies.join([(first, [1, 2])])), SCHEMA)
+    assert part.column(0).to_pylist() == [None, b""]
+
+
+def test_messages_without_keys_have_none() -> None:
+    assert ArrowBodies().keys(batch_of(body_of([None, None], 0, ""), 2, 0)) is None
+    assert ArrowBodies().keys(batch_of(body_of([None, None], 0, ""), 2)) is None
+
+
+@pytest.mark.parametrize("flags", [FLAG_KEYED, FLAG_KEYED | FLAG_LZ4])
+def test_a_body_of_another_form_or_length_is_an_error(flags: int) -> None:
+    bodies = ArrowBodies()
+    with pytest.raises(UnreadableBodyError):
+        bodies.keys(batch_of(b"no body at all", 2, flags))
+    with pytest.raises(UnreadableBodyError):
+        bodies.keys(batch_of(body_of([b"a"], 0, "lz4" if flags & FLAG_LZ4 else ""), 2, flags))
