@@ -65,6 +65,56 @@ START_POSITION_EARLIEST: StartPosition.ValueType  # 1
 START_POSITION_LATEST: StartPosition.ValueType  # 2
 Global___StartPosition: _TypeAlias = StartPosition  # noqa: Y015
 
+class _KeyState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KeyStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KEY_STATE_UNSPECIFIED: _KeyState.ValueType  # 0
+    KEY_STATE_DELAYED: _KeyState.ValueType  # 1
+    """waits for its next attempt"""
+    KEY_STATE_PARKED: _KeyState.ValueType  # 2
+    """waits for a person"""
+    KEY_STATE_FORWARDING: _KeyState.ValueType  # 3
+    """its first message is on its way to the dead-letter topic"""
+
+class KeyState(_KeyState, metaclass=_KeyStateEnumTypeWrapper): ...
+
+KEY_STATE_UNSPECIFIED: KeyState.ValueType  # 0
+KEY_STATE_DELAYED: KeyState.ValueType  # 1
+"""waits for its next attempt"""
+KEY_STATE_PARKED: KeyState.ValueType  # 2
+"""waits for a person"""
+KEY_STATE_FORWARDING: KeyState.ValueType  # 3
+"""its first message is on its way to the dead-letter topic"""
+Global___KeyState: _TypeAlias = KeyState  # noqa: Y015
+
+class _KeyOperation:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KeyOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyOperation.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KEY_OPERATION_UNSPECIFIED: _KeyOperation.ValueType  # 0
+    KEY_OPERATION_RELEASE: _KeyOperation.ValueType  # 1
+    """the key goes on, with all its attempts"""
+    KEY_OPERATION_SKIP: _KeyOperation.ValueType  # 2
+    """its first message counts as done, and the key goes on"""
+    KEY_OPERATION_DEAD_LETTER: _KeyOperation.ValueType  # 3
+    """its first message goes to the dead-letter topic, and the key goes on"""
+
+class KeyOperation(_KeyOperation, metaclass=_KeyOperationEnumTypeWrapper): ...
+
+KEY_OPERATION_UNSPECIFIED: KeyOperation.ValueType  # 0
+KEY_OPERATION_RELEASE: KeyOperation.ValueType  # 1
+"""the key goes on, with all its attempts"""
+KEY_OPERATION_SKIP: KeyOperation.ValueType  # 2
+"""its first message counts as done, and the key goes on"""
+KEY_OPERATION_DEAD_LETTER: KeyOperation.ValueType  # 3
+"""its first message goes to the dead-letter topic, and the key goes on"""
+Global___KeyOperation: _TypeAlias = KeyOperation  # noqa: Y015
+
 @_typing.final
 class AppendFrame(_message.Message):
     """Written and read by hand on the hot path (seriatim_api.frames): keep `bodies` the last field."""
@@ -1494,6 +1544,7 @@ class CreateConsumerGroupRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     group: _builtins.str
     start: Global___StartPosition.ValueType
@@ -1505,6 +1556,10 @@ class CreateConsumerGroupRequest(_message.Message):
     def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers in the topic; empty: all"""
 
+    @_builtins.property
+    def settings(self) -> _records_pb2.GroupSettings:
+        """of a new group; not set: exclusive"""
+
     def __init__(
         self,
         *,
@@ -1513,10 +1568,11 @@ class CreateConsumerGroupRequest(_message.Message):
         start: Global___StartPosition.ValueType = ...,
         at: Global___GroupTarget | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        settings: _records_pb2.GroupSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "group", b"group", "partitions", b"partitions", "start", b"start", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "group", b"group", "partitions", b"partitions", "settings", b"settings", "start", b"start", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1830,6 +1886,14 @@ class GroupPartition(_message.Message):
     BEGUN_BY_FIELD_NUMBER: _builtins.int
     EXTERNAL_FIELD_NUMBER: _builtins.int
     REPORTED_AT_MS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    OLDEST_APPEND_MS_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_MESSAGES_FIELD_NUMBER: _builtins.int
+    ASIDE_MESSAGES_FIELD_NUMBER: _builtins.int
+    PARKED_KEYS_FIELD_NUMBER: _builtins.int
+    DELAYED_KEYS_FIELD_NUMBER: _builtins.int
+    FORWARDING_KEYS_FIELD_NUMBER: _builtins.int
+    CONSUMERS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     has_cursor: _builtins.bool
@@ -1851,11 +1915,30 @@ class GroupPartition(_message.Message):
     """the group has no consumers, and reports how far it is"""
     reported_at_ms: _builtins.int
     """when it last did"""
+    oldest_append_ms: _builtins.int
+    """The rest is what the group's server knows; 0 in exclusive mode, except `oldest_append_ms`.
+    append time of the oldest message that is not acknowledged; 0: none, or not known
+    """
+    in_flight_messages: _builtins.int
+    """granted and not ended"""
+    aside_messages: _builtins.int
+    """set aside, in lists of keys"""
+    parked_keys: _builtins.int
+    delayed_keys: _builtins.int
+    """wait for their next attempt"""
+    forwarding_keys: _builtins.int
+    """their first message is on its way to the dead-letter topic"""
     @_builtins.property
     def standby_consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """no server told where the group is: the rest is what the coordinator knows, and the least"""
+
+    @_builtins.property
+    def settings(self) -> _records_pb2.GroupSettings: ...
+    @_builtins.property
+    def consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that are given messages"""
 
     def __init__(
         self,
@@ -1877,10 +1960,18 @@ class GroupPartition(_message.Message):
         begun_by: _records_pb2.GroupOperation.ValueType = ...,
         external: _builtins.bool = ...,
         reported_at_ms: _builtins.int = ...,
+        settings: _records_pb2.GroupSettings | None = ...,
+        oldest_append_ms: _builtins.int = ...,
+        in_flight_messages: _builtins.int = ...,
+        aside_messages: _builtins.int = ...,
+        parked_keys: _builtins.int = ...,
+        delayed_keys: _builtins.int = ...,
+        forwarding_keys: _builtins.int = ...,
+        consumers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "begun_by", b"begun_by", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "external", b"external", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "partition", b"partition", "partition_id", b"partition_id", "paused", b"paused", "position", b"position", "reported_at_ms", b"reported_at_ms", "segment", b"segment", "server_broker", b"server_broker", "standby_consumers", b"standby_consumers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "aside_messages", b"aside_messages", "begun_by", b"begun_by", "consumers", b"consumers", "delayed_keys", b"delayed_keys", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "external", b"external", "forwarding_keys", b"forwarding_keys", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "in_flight_messages", b"in_flight_messages", "oldest_append_ms", b"oldest_append_ms", "parked_keys", b"parked_keys", "partition", b"partition", "partition_id", b"partition_id", "paused", b"paused", "position", b"position", "reported_at_ms", b"reported_at_ms", "segment", b"segment", "server_broker", b"server_broker", "settings", b"settings", "standby_consumers", b"standby_consumers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2028,13 +2119,23 @@ class OperateGroupRequest(_message.Message):
     OPERATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    DROP_ASIDE_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     group: _builtins.str
     operation: _records_pb2.GroupOperation.ValueType
     request_id: _builtins.bytes
     """16 bytes, chosen by the caller; the same again for a repeated request"""
+    drop_aside: _builtins.bool
+    """A rewind, a skip or another mode is refused while keys are parked or have messages set aside, unless this says that
+    these are dropped.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperatedPartition]: ...
+    @_builtins.property
+    def settings(self) -> _records_pb2.GroupSettings:
+        """of CONFIGURE: a field that is not set stays as it is; at_most_once only with a mode"""
+
     def __init__(
         self,
         *,
@@ -2043,10 +2144,12 @@ class OperateGroupRequest(_message.Message):
         operation: _records_pb2.GroupOperation.ValueType = ...,
         request_id: _builtins.bytes = ...,
         partitions: _abc.Iterable[Global___OperatedPartition] | None = ...,
+        settings: _records_pb2.GroupSettings | None = ...,
+        drop_aside: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "operation", b"operation", "partitions", b"partitions", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop_aside", b"drop_aside", "group", b"group", "operation", b"operation", "partitions", b"partitions", "request_id", b"request_id", "settings", b"settings", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2078,6 +2181,236 @@ class OperatedPartition(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OperatedPartition: _TypeAlias = OperatedPartition  # noqa: Y015
+
+@_typing.final
+class ListGroupKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    partition: _builtins.int
+    """number in the topic"""
+    after: _builtins.bytes
+    """continue behind this name; empty: from the first"""
+    limit: _builtins.int
+    """at most so many; 0: 100, at most 1,000"""
+    key: _builtins.bytes
+    """only this key; empty: all"""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[Global___KeyState.ValueType]:
+        """empty: all"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        states: _abc.Iterable[Global___KeyState.ValueType] | None = ...,
+        after: _builtins.bytes = ...,
+        limit: _builtins.int = ...,
+        key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "group", b"group", "key", b"key", "limit", b"limit", "partition", b"partition", "states", b"states", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupKeysRequest: _TypeAlias = ListGroupKeysRequest  # noqa: Y015
+
+@_typing.final
+class ListGroupKeysResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    next: _builtins.bytes
+    """`after` of the next page; empty: there is none"""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupKey]:
+        """by name"""
+
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___GroupKey] | None = ...,
+        next: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "next", b"next"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupKeysResponse: _TypeAlias = ListGroupKeysResponse  # noqa: Y015
+
+@_typing.final
+class GroupKey(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    READY_AT_MS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    name: _builtins.bytes
+    """of the key among brokers: what OperateGroupKeys takes"""
+    key: _builtins.bytes
+    """empty: the message has no key, or the key is longer than 1,024 bytes"""
+    state: Global___KeyState.ValueType
+    attempts: _builtins.int
+    """of the first message"""
+    turn: _builtins.int
+    """how often it was released"""
+    first_offset: _builtins.int
+    """of its first message"""
+    messages: _builtins.int
+    """that wait under the key, as far as they were read"""
+    ready_at_ms: _builtins.int
+    """delayed: when its next attempt may begin"""
+    error: _builtins.str
+    """the last one"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.bytes = ...,
+        key: _builtins.bytes = ...,
+        state: Global___KeyState.ValueType = ...,
+        attempts: _builtins.int = ...,
+        turn: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        messages: _builtins.int = ...,
+        ready_at_ms: _builtins.int = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "error", b"error", "first_offset", b"first_offset", "key", b"key", "messages", b"messages", "name", b"name", "ready_at_ms", b"ready_at_ms", "state", b"state", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupKey: _TypeAlias = GroupKey  # noqa: Y015
+
+@_typing.final
+class OperateGroupKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    partition: _builtins.int
+    operation: Global___KeyOperation.ValueType
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperatedKey]:
+        """at most 1,000"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        operation: Global___KeyOperation.ValueType = ...,
+        keys: _abc.Iterable[Global___OperatedKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "keys", b"keys", "operation", b"operation", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperateGroupKeysRequest: _TypeAlias = OperateGroupKeysRequest  # noqa: Y015
+
+@_typing.final
+class OperatedKey(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    name: _builtins.bytes
+    turn: _builtins.int
+    """that the caller saw"""
+    first_offset: _builtins.int
+    """that the caller saw"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.bytes = ...,
+        turn: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "name", b"name", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperatedKey: _TypeAlias = OperatedKey  # noqa: Y015
+
+@_typing.final
+class OperateGroupKeysResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperatedKeyResult]:
+        """in the order of the request; durable on every eligible copy"""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___OperatedKeyResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperateGroupKeysResponse: _TypeAlias = OperateGroupKeysResponse  # noqa: Y015
+
+@_typing.final
+class OperatedKeyResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    WAS_DONE_FIELD_NUMBER: _builtins.int
+    was_done: _builtins.bool
+    """by an earlier request"""
+    @_builtins.property
+    def error(self) -> _common_pb2.Error:
+        """nothing was done"""
+
+    def __init__(
+        self,
+        *,
+        error: _common_pb2.Error | None = ...,
+        was_done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "was_done", b"was_done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperatedKeyResult: _TypeAlias = OperatedKeyResult  # noqa: Y015
 
 @_typing.final
 class OperateGroupResponse(_message.Message):

@@ -435,6 +435,16 @@ class AdminStub:
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupResponse.FromString,
                 _registered_method=True)
+        self.ListGroupKeys = channel.unary_unary(
+                '/seriatim.v1.Admin/ListGroupKeys',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.ListGroupKeysRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.ListGroupKeysResponse.FromString,
+                _registered_method=True)
+        self.OperateGroupKeys = channel.unary_unary(
+                '/seriatim.v1.Admin/OperateGroupKeys',
+                request_serializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupKeysRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupKeysResponse.FromString,
+                _registered_method=True)
         self.DescribeCluster = channel.unary_unary(
                 '/seriatim.v1.Admin/DescribeCluster',
                 request_serializer=seriatim_dot_v1_dot_broker__pb2.DescribeClusterRequest.SerializeToString,
@@ -557,7 +567,22 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OperateGroup(self, request, context):
-        """Rewind, skip, pause or resume a consumer group on some partitions. A repeated request is done once.
+        """Rewind, skip, pause, resume or configure a consumer group on some partitions. A repeated request is done once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroupKeys(self, request, context):
+        """Keys of a consumer group that wait: parked ones, and those that wait for their next attempt or are forwarded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OperateGroupKeys(self, request, context):
+        """Release parked keys, pass over their first messages, or send these to the dead-letter topic. A repeated request is
+        done once: it names the turn and the first offset that the caller saw.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -675,6 +700,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.OperateGroup,
                     request_deserializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupResponse.SerializeToString,
+            ),
+            'ListGroupKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroupKeys,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.ListGroupKeysRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.ListGroupKeysResponse.SerializeToString,
+            ),
+            'OperateGroupKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.OperateGroupKeys,
+                    request_deserializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupKeysRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_broker__pb2.OperateGroupKeysResponse.SerializeToString,
             ),
             'DescribeCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCluster,
@@ -1087,6 +1122,60 @@ class Admin:
             '/seriatim.v1.Admin/OperateGroup',
             seriatim_dot_v1_dot_broker__pb2.OperateGroupRequest.SerializeToString,
             seriatim_dot_v1_dot_broker__pb2.OperateGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroupKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/ListGroupKeys',
+            seriatim_dot_v1_dot_broker__pb2.ListGroupKeysRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.ListGroupKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OperateGroupKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Admin/OperateGroupKeys',
+            seriatim_dot_v1_dot_broker__pb2.OperateGroupKeysRequest.SerializeToString,
+            seriatim_dot_v1_dot_broker__pb2.OperateGroupKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

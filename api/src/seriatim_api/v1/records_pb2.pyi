@@ -121,6 +121,8 @@ class _GroupOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupO
     """messages are passed over"""
     GROUP_OPERATION_PAUSE: _GroupOperation.ValueType  # 3
     GROUP_OPERATION_RESUME: _GroupOperation.ValueType  # 4
+    GROUP_OPERATION_CONFIGURE: _GroupOperation.ValueType  # 5
+    """other settings; another mode only without consumers, in a new group epoch"""
 
 class GroupOperation(_GroupOperation, metaclass=_GroupOperationEnumTypeWrapper):
     """What a person does to a consumer group's position."""
@@ -132,6 +134,8 @@ GROUP_OPERATION_SKIP: GroupOperation.ValueType  # 2
 """messages are passed over"""
 GROUP_OPERATION_PAUSE: GroupOperation.ValueType  # 3
 GROUP_OPERATION_RESUME: GroupOperation.ValueType  # 4
+GROUP_OPERATION_CONFIGURE: GroupOperation.ValueType  # 5
+"""other settings; another mode only without consumers, in a new group epoch"""
 Global___GroupOperation: _TypeAlias = GroupOperation  # noqa: Y015
 
 class _ConsumerMode:
@@ -757,6 +761,7 @@ class CursorRecord(_message.Message):
     OLDEST_FIELD_NUMBER: _builtins.int
     HANDOVER_EPOCH_FIELD_NUMBER: _builtins.int
     HANDOVER_NO_FIELD_NUMBER: _builtins.int
+    AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -788,6 +793,8 @@ class CursorRecord(_message.Message):
     handover_epoch: _builtins.int
     """The state of its keys that the server of the segment before handed over: that server's epoch and a number. 0: none."""
     handover_no: _builtins.int
+    at_most_once: _builtins.bool
+    """messages are acknowledged when they are granted"""
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
@@ -818,14 +825,47 @@ class CursorRecord(_message.Message):
         oldest: _builtins.int = ...,
         handover_epoch: _builtins.int = ...,
         handover_no: _builtins.int = ...,
+        at_most_once: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CursorRecord: _TypeAlias = CursorRecord  # noqa: Y015
+
+@_typing.final
+class GroupSettings(_message.Message):
+    """How a consumer group is served; the same on all partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
+    AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
+    mode: Global___ConsumerMode.ValueType
+    """unspecified: exclusive"""
+    at_most_once: _builtins.bool
+    """messages are acknowledged when they are granted: a failure loses them, nothing comes twice"""
+    @_builtins.property
+    def retry(self) -> Global___RetryPolicy:
+        """not set: the default of the brokers"""
+
+    def __init__(
+        self,
+        *,
+        mode: Global___ConsumerMode.ValueType = ...,
+        retry: Global___RetryPolicy | None = ...,
+        at_most_once: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "mode", b"mode", "retry", b"retry"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupSettings: _TypeAlias = GroupSettings  # noqa: Y015
 
 @_typing.final
 class RetryPolicy(_message.Message):
