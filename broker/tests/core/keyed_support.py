@@ -20,6 +20,9 @@ QUICK = RetryPolicy(3, delays_ms=(100, 10_000), jitter_percent=0, exhausted=Exha
 class KeyedServing(Serving):
     """Segment 1 is sealed; the key of each message is a letter of `keys`, and a point is a message without a key."""
 
+    keys_read_max = 1_000
+    """How many keys the disk gives at once."""
+
     def __init__(
         self,
         keys: str = "abcab",
@@ -59,7 +62,7 @@ class KeyedServing(Serving):
                     for batch in self.batches
                     if keys.from_index <= batch.header.base_index < keys.until_index
                 )
-                self.do(ev.KeysRead(keys.serial, columns))
+                self.do(ev.KeysRead(keys.serial, columns[: self.keys_read_max]))
         for rows in self.all(fx.ReadRows):
             if rows.serial not in self.answered:
                 self.answered.add(rows.serial)

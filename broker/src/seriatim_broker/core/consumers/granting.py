@@ -16,7 +16,7 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
-from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Grant, Key, KeyedDispatcher
+from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Grant, Key, KeyedDispatcher, RoomLimits
 from ..state.partition import Partition
 from ..values.effects import Dropped, Gap, Granted, Note, ReadKeys
 from ..values.events import KeysRead, RowsRead
@@ -31,6 +31,9 @@ from .consumer_group import tell
 TOKEN_COUNTER_BITS: Final = 40
 """The low bits of a token are a counter of the member run, and the bits above are the term. At 100,000 grants a second,
 the counter lasts for 127 days of one member run. The term has 24 bits."""
+
+LOOK_US: Final = 100_000
+"""If no key could be set aside, the next look is so much later: a look reads all keys."""
 
 FRAME_MESSAGES_MAX: Final = 1_024
 """At most so many messages are read for one consumer at once."""
@@ -57,10 +60,12 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 def _wake_later(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
 ) -> None:
+    # Grants have deadlines also while keys are delayed. Without the second poll: 1. Key a is delayed for 5 minutes.
+    # 2. The consumer of key b hangs. 3. The grant of b ends when the delay of a is over, and not at its own deadline.
     if keyed.delayed:
         after_us = max(keyed.delayed[0][0] - broker.now.mono_us, 0)
         broker.poll(after_us, TimerKind.KEYS, partition.id, consumer_group.name)
-    elif keyed.doing:
+    if keyed.doing:
         broker.poll(broker.config.grant_poll_us, TimerKind.KEYS, partition.id, consumer_group.name)
 
 
@@ -110,17 +115,25 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 
 
 def _has_room(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> bool:
-    """Whether more messages may wait. If only delayed keys are in the way, their messages are set aside.
+    """Whether more messages may be read. If keys are in the way that wait, their messages are set aside.
 
     A delayed key does not stop the others. Without it:
       1. A consumer fails on the first message of key k. The policy tries again for ever.
       2. The window and the memory for live messages are full: all others wait for k.
+
+    If the lists are full, reading stops, and grants go on. An event names the oldest message.
     """
     config = broker.config
-    is_room = keyed.live_count < config.live_messages_max
-    if is_room and keyed.read_index - keyed.window.floor < config.window_indexes_max:
+    limits = RoomLimits(
+        config.live_messages_max, config.window_indexes_max, config.aside_messages_max, config.aside_keys_max
+    )
+    is_full = keyed.aside_count >= limits.aside_messages  # keys with lists may get more messages
+    if not is_full and not keyed.is_short(limits):
         return True
-    is_room = keyed.make_room(config.live_messages_max, config.aside_messages_max, config.aside_keys_max)
+    if broker.now.mono_us < keyed.looks_from_us:
+        return False
+    keyed.make_room(limits)
+    keyed.is_full = keyed.is_full or is_full
     if keyed.window.floor > consumer_group.ledger.acked:
         consumer_group.ledger.acknowledge(keyed.window.floor)
     if keyed.changed:
@@ -129,7 +142,10 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
         keyed.is_full_noted = True
         offset = keyed.oldest_aside
         broker.out.emit(Note("lists_full", partition.id, (("group", consumer_group.name), ("oldest", offset))))
-    return is_room and keyed.read_index - keyed.window.floor < config.window_indexes_max
+    if keyed.aside_count < limits.aside_messages and not keyed.is_short(limits):
+        return True
+    keyed.looks_from_us = broker.now.mono_us + LOOK_US
+    return False
 
 
 def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: KeysRead) -> None:

@@ -215,8 +215,7 @@ def _fail(
 
 def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:
     """Whether there is room for one more list. If not, the key is tried again, so that nothing is lost."""
-    lists = sum(1 for key in keyed.keys.values() if key.aside)
-    return lists < broker.config.aside_keys_max and keyed.aside_count < broker.config.aside_messages_max
+    return keyed.list_count < broker.config.aside_keys_max and keyed.aside_count < broker.config.aside_messages_max
 
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
 
@@ -29,6 +29,20 @@ from .window import Window
 
 RUN_MESSAGES_MAX: Final = 256
 RUN_BYTES_MAX: Final = 64 << 10
+
+
+_HOLDS_WINDOW, _WAITS, _HAS_MANY = 1, 2, 3
+"""Why a key is set aside: it holds the floor far behind, it waits for a time or for the forwarder, it has many
+messages."""
+
+
+class RoomLimits(NamedTuple):
+    """How much of a consumer group is in memory and in lists at most; see `CoreConfig` for each."""
+
+    live_messages: int
+    window_indexes: int
+    aside_messages: int
+    aside_keys: int
 
 
 class Key(State):
@@ -182,14 +196,16 @@ class KeyedDispatcher(State):
         read_index: All below was read.
         live_count: How many messages are live.
         aside_count: How many offsets are in lists.
+        list_count: How many keys have lists.
         first_asides: A heap of (first offset of a list, name). An entry counts only if it is still the first.
         changed: Names of keys whose records changed since the last control record.
         chunks: Chunks of their lists that changed, by name.
         reading: The serial of the read of keys that is under way; 0: none.
         rows: The read of messages that is under way for each consumer: serial -> (consumer, its runs).
         average_bytes: About how many bytes a message has, from the batches that were read last.
-        is_full: Reading stopped, because the lists are full.
+        is_full: The lists are full, so no more keys are set aside.
         is_full_noted: This was noted.
+        looks_from_us: Before that time no key is looked for that may be set aside, because none was found.
         turn: Counts rounds, so that each consumer is the first one in turn.
         numbers: How many entries `delayed` has had.
         is_begun: Every eligible member knows that this server goes on from what was handed over.
@@ -217,7 +233,9 @@ class KeyedDispatcher(State):
         "is_full",
         "is_full_noted",
         "keys",
+        "list_count",
         "live_count",
+        "looks_from_us",
         "numbers",
         "read_index",
         "reading",
@@ -240,6 +258,8 @@ class KeyedDispatcher(State):
         self.read_index = window.floor
         self.live_count = 0
         self.aside_count = 0
+        self.list_count = 0
+        self.looks_from_us = 0
         self.first_asides: list[tuple[int, bytes]] = []
         self.changed: dict[bytes, None] = {}
         self.chunks: dict[bytes, dict[int, None]] = {}
@@ -430,8 +450,15 @@ class KeyedDispatcher(State):
         self.changed[key.name] = None
 
     def set_aside(self, key: Key) -> None:
-        """The live messages of the key, which is not granted, go into its list, and their indexes are passed."""
-        assert not key.token
+        """The live messages of the key go into its list, and their indexes are passed.
+
+        A grant of the key goes on: its messages that are not acknowledged are the first ones of the list.
+        """
+        run = self.doing.get(key.token)
+        if run is not None and not run.is_aside:
+            if run.done:
+                del key.live[: bisect_right(key.live, run.offsets[run.done - 1] & INDEX_MAX)]
+            run.offsets, run.done, run.is_aside = run.offsets[run.done :], 0, True
         for index in key.live:
             self._append_aside(key, make_offset(self.segment_no, index))
             self.window.pass_over(index)
@@ -441,28 +468,52 @@ class KeyedDispatcher(State):
             key.phase = KeyPhase.RETRY
         self.changed[key.name] = None
 
-    def make_room(self, live_max: int, aside_max: int, keys_max: int) -> bool:
-        """Set delayed keys aside, those that become ready last first, until a tenth of the room is free.
+    def is_short(self, limits: RoomLimits) -> bool:
+        """Whether no more messages may be read: too many are live, or the floor lies too far behind."""
+        window = self.read_index - self.window.floor
+        return self.live_count >= limits.live_messages or window >= limits.window_indexes
 
-        Returns:
-            Whether there is room. If not, the lists are full (`is_full`), or the messages wait for consumers.
+    def make_room(self, limits: RoomLimits) -> None:
+        """Set keys aside until a tenth of the room is free, or the lists are full (`is_full`).
+
+        A key that waits long, or is worked on for long, does not stop the others. Without it:
+          1. A handler works on key k for an hour. Meanwhile a million messages of other keys are acknowledged.
+          2. The window is full, because k holds the floor. All other keys wait for k.
+
+        Keys that are ready wait for consumers. So they are set aside only if they have many messages.
         """
-        lists = sum(1 for key in self.keys.values() if key.aside)
-        delayed = [key for key in self.keys.values() if key.live and key.ready_us and not key.token]
-        for key in sorted(delayed, key=lambda key: -key.ready_us):
-            if self.aside_count + len(key.live) > aside_max or lists >= keys_max:
+        if self.is_full and self.aside_count < limits.aside_messages * 9 // 10:
+            self.is_full = self.is_full_noted = self.list_count >= limits.aside_keys
+        window_begin = self.read_index - limits.window_indexes * 9 // 10
+        live_wanted = limits.live_messages * 9 // 10
+        if self.read_index - self.window.floor < limits.window_indexes:
+            window_begin = 0
+        if self.live_count < limits.live_messages:
+            live_wanted = limits.live_messages
+        victims = [(rank, key) for key in self.keys.values() if (rank := self._rank(key, window_begin, limits))]
+        for rank, key in sorted(victims, key=lambda victim: victim[0]):
+            if rank[0] > _HOLDS_WINDOW and self.live_count < live_wanted:
+                break
+            is_more = not key.aside and self.list_count >= limits.aside_keys
+            if is_more or self.aside_count + len(key.live) > limits.aside_messages:
                 self.is_full = True
                 break
-            lists += not key.aside
             self.set_aside(key)
-            if self.live_count < live_max * 9 // 10 and not self._holds_floor(delayed):
-                break
         self.window.rise()
-        return self.live_count < live_max
 
-    def _holds_floor(self, delayed: list[Key]) -> bool:
-        self.window.rise()
-        return any(key.live and key.live[0] == self.window.floor for key in delayed)
+    def _rank(self, key: Key, window_begin: int, limits: RoomLimits) -> tuple[int, int] | None:
+        """Which keys are set aside first: (kind, order); None: the key stays."""
+        if not key.live:
+            return None
+        run = self.doing.get(key.token)
+        first = key.live[0] if run is None or run.is_aside else run.offsets[run.done] & INDEX_MAX
+        if first < window_begin and not key.is_queued:
+            return _HOLDS_WINDOW, first
+        if key.is_held or (key.ready_us and not key.token):
+            return _WAITS, -key.ready_us
+        if len(key.live) > max(limits.live_messages // 100, 1):
+            return _HAS_MANY, -len(key.live)
+        return None
 
     def drop_below(self, start: int) -> None:
         """Retention dropped the messages below an index: they are passed, except those that are granted."""
@@ -521,6 +572,7 @@ class KeyedDispatcher(State):
         key.aside.append(offset)
         self.aside_count += 1
         if len(key.aside) == 1:
+            self.list_count += 1
             heapq.heappush(self.first_asides, (offset, key.name))
 
     def _pop_aside(self, key: Key) -> None:
@@ -531,7 +583,8 @@ class KeyedDispatcher(State):
         self.aside_count -= 1
         if key.aside:
             heapq.heappush(self.first_asides, (key.aside[0], key.name))
-        self.is_full = self.is_full_noted = False
+        else:
+            self.list_count -= 1
         self._settle_record(key)
 
     def _touch_chunk(self, key: Key, number: int) -> None:

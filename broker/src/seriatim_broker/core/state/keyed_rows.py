@@ -129,6 +129,7 @@ def dispatcher_of(segment_no: int, floor: int, rows: Sequence[tuple[bytes, bytes
         if offsets:
             key.aside = deque(offsets)
             dispatcher.aside_count += count
+            dispatcher.list_count += 1
             dispatcher.first_asides.append((offsets[0], name))
         if key.ready_at_ms > now.wall_ms:
             key.ready_us = now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms)

@@ -1,0 +1,130 @@
+"""How much of a keyed consumer group waits in memory and in lists; a key that waits does not stop the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_broker.core.state.keyed import KeyedDispatcher
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.keyed import RetryPolicy
+
+from .keyed_support import QUICK, KeyedServing, indexes_of
+from .support import GROUP, M01, MS, SECOND
+
+LONG = replace(QUICK, attempts_max=0, delays_ms=(300_000, 300_000))
+SHORT_GRANT = replace(LONG, grant_ms=1_000)
+
+
+class Small(KeyedServing):
+    """One message is read at a time, and little may wait."""
+
+    keys_read_max = 1
+
+    def __init__(self, keys: str, policy: RetryPolicy = LONG, **limits: int) -> None:
+        super().__init__(keys, policy=policy)
+        self.core.state.config = replace(self.core.state.config, **limits)
+
+    def settle(self) -> None:
+        for _ in range(12):
+            self.deliver(200 * MS)
+
+    @property
+    def keyed(self) -> KeyedDispatcher:
+        keyed = self.part.consumer_groups[GROUP].keyed
+        assert keyed is not None
+        return keyed
+
+    def notes(self, name: str) -> list[fx.Note]:
+        return [note for note in self.all(fx.Note) if note.name == name]
+
+
+def test_a_slow_handler_does_not_stop_other_keys() -> None:
+    bench = Small("abcdefghij" * 2, window_indexes_max=5)
+    bench.serve()
+    slow, *others = bench.runs()
+    assert indexes_of(slow) == [0]
+    for run in others:
+        bench.acks(run)
+    for _ in range(20):  # all others are worked on at once
+        bench.settle()
+        for run in bench.runs():
+            bench.acks(run)
+    assert bench.keyed.read_index == 20
+    assert list(bench.keyed.keys) == [b"ka"]
+    bench.acks(slow)  # its grant went on
+    bench.settle()
+    (rest,) = bench.runs()
+    assert indexes_of(rest) == [10]
+    bench.acks(rest)
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 20
+    bench.settle()
+    assert [name for name in bench.rows() if name[:1] != b"b"] == [], "a key that is done with leaves no record"
+
+
+def test_a_grant_whose_messages_are_set_aside_keeps_its_order() -> None:
+    bench = Small("aaa" + "bcdefg", window_indexes_max=5)
+    bench.keys_read_max = 3
+    bench.serve()
+    first, *others = bench.runs()
+    assert indexes_of(first) == [0, 1, 2]
+    bench.acks(first, upto=1)
+    for run in others:
+        bench.acks(run)
+    for _ in range(8):
+        bench.settle()
+        for run in bench.runs():
+            bench.acks(run)
+    assert list(bench.keyed.keys[b"ka"].aside) == list(first.offsets[1:])
+    bench.acks(first._replace(offsets=first.offsets[2:]))
+    assert bench.void() == [first.token], "the next message is still the second one"
+    bench.nack(first, 1, delay_ms=0)
+    bench.settle()
+    (again,) = bench.runs()
+    assert (indexes_of(again), again.attempt) == ([1, 2], 2)
+
+
+def test_reading_stops_when_the_lists_are_full_and_grants_go_on() -> None:
+    bench = Small("abababababcd", window_indexes_max=4, aside_messages_max=3)
+    bench.serve()
+    (run, *_) = bench.runs()
+    bench.nack(run)  # for 5 minutes
+    for _ in range(10):
+        bench.settle()
+        for each in bench.runs():
+            bench.acks(each)
+    assert bench.keyed.aside_count == 3
+    assert bench.keyed.read_index < 12
+    (note,) = bench.notes("lists_full")
+    assert dict(note.fields)["group"] == GROUP
+
+
+def test_lists_that_are_not_full_any_more_are_used_again() -> None:
+    bench = Small("abababababcd", window_indexes_max=4, aside_messages_max=3)
+    bench.serve()
+    (run, *_) = bench.runs()
+    bench.nack(run, delay_ms=20_000)
+    for _ in range(60):
+        bench.settle()
+        for each in bench.runs():
+            bench.acks(each)
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 12
+
+
+def test_deadlines_count_while_another_key_has_a_long_delay() -> None:
+    bench = Small("ab", SHORT_GRANT)
+    bench.serve()
+    a, b = bench.runs()
+    bench.nack(a)  # for 5 minutes
+    for _ in range(6):
+        bench.wait(SECOND // 2, (M01,))
+    assert bench.void() == [b.token]
+
+
+def test_a_key_with_many_messages_gives_way_to_others() -> None:
+    bench = Small("aaaaaaaaab", live_messages_max=4)
+    bench.serve()
+    (first, *_) = bench.runs()
+    bench.settle()
+    assert [indexes_of(run) for run in bench.runs()] == [[9]], "b is read although a has more than fits"
+    assert first.token
+    assert bench.keyed.live_count <= 4
