@@ -32,6 +32,15 @@ def is_legal_name(name: str) -> bool:
     return len(name) <= NAME_LENGTH_MAX and _NAME.match(name) is not None
 
 
+def is_legal_broadcast_name(name: str) -> bool:
+    """Whether `name` may name the position of one consumer of a broadcast group: `group/consumer`.
+
+    Both parts are legal names. No other consumer group has a `/` in its name.
+    """
+    group, separator, consumer = name.partition("/")
+    return bool(separator) and is_legal_name(group) and is_legal_name(consumer)
+
+
 def make_offset(segment_no: int, index: int) -> int:
     """The offset of message `index` of segment `segment_no`."""
     assert 0 <= segment_no <= SEGMENT_NO_MAX, segment_no

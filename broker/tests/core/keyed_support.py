@@ -31,25 +31,39 @@ class KeyedServing(Serving):
         cursors: tuple[CursorState, ...] = (),
         rows: tuple[LedgerRow, ...] = (),
         handover: HandOverId = NO_HAND_OVER,
+        mode: ConsumerMode = ConsumerMode.KEY_ORDERED,
+        *,
+        at_most_once: bool = False,
     ) -> None:
         self.keys = [None if letter == "." else letter.encode() for letter in keys]
         self.policy = policy
         self.handover = handover
+        self.mode = mode
+        self.at_most_once = at_most_once
         super().__init__(member, counts=(1,) * len(keys), cursors=cursors)
         for row in rows:
             self.part.ledger_rows = {row.consumer_group: {**self.part.ledger_rows.get(GROUP, {}), row.name: row.value}}
 
-    def join(self, subscription: int = 1, name: str = "", stream: int = STREAM, was_active: bool = False) -> None:
-        """A consumer asks for the partition, in key-ordered mode."""
+    def join(
+        self,
+        subscription: int = 1,
+        name: str = "",
+        stream: int = STREAM,
+        was_active: bool = False,
+        *,
+        on_demand: bool = False,
+    ) -> None:
+        """A consumer asks for the partition, in the mode of the consumer group."""
         name = name or f"consumer-{subscription}"
         join = ev.ConsumerJoin(stream, subscription, P, GROUP, name, ev.StartPosition.EARLIEST, was_active)
-        self.do(replace(join, mode=ConsumerMode.KEY_ORDERED))
+        self.do(replace(join, mode=self.mode, on_demand=on_demand))
 
     def cursor(self, no: int = 1, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
         """The coordinator says where the group is."""
         record = ev.CursorRecord(
-            no, epoch, start, TOPIC, mode=ConsumerMode.KEY_ORDERED, retry=self.policy, handover=self.handover
-        )
+            no, epoch, start, TOPIC, mode=self.mode, retry=self.policy, handover=self.handover,
+            at_most_once=self.at_most_once,
+        )  # fmt: skip
         self.do(ev.CursorRead(P, GROUP, record, revision))
 
     def reads(self) -> None:

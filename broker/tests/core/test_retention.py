@@ -410,3 +410,8 @@ def test_a_new_group_begins_behind_the_stubs_that_another_group_keeps() -> None:
 def test_a_segment_that_lost_its_state_is_no_stub() -> None:
     assert three_sealed().segments[0].state is SegmentState.SEALED
     assert not three_sealed().segments[0].is_stub
+
+
+def test_what_a_broadcast_consumer_has_not_read_is_not_kept() -> None:
+    readers = [Reader("g/a", 2, make_offset(2, 3), is_spared=False), Reader("b", 3, make_offset(3, 0))]
+    assert retention.first_unread(readers, make_offset(4, 9)) == make_offset(3, 0)

@@ -24,13 +24,14 @@ from seriatim_broker.core.values.events import (
     ListCursors,
     WriteOutcome,
 )
+from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.core.values.messages import FORM_EXPIRED, FORMS
 from seriatim_broker.interfaces.coordinator import Delete, Put, TxnResult
 from seriatim_broker.runtime.consumer_groups import ConsumerGroupCursors
 from seriatim_broker.runtime.expiry import PARTITIONS_PER_PASS, REMOVED_PER_PASS, REMOVED_PER_TXN, Expiry
 from seriatim_broker.runtime.forgetting import Forgetting
 from seriatim_broker.runtime.group_epochs import EpochFloor
-from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.keys import Keys, group_of
 from seriatim_broker.runtime.records import (
     cursor_from_value,
     cursor_to_value,
@@ -483,3 +484,16 @@ async def test_a_broker_looks_when_cursors_are_removed() -> None:
         await groups.is_empty.wait()
     duty.cancel()
     await asyncio.gather(duty, return_exceptions=True)
+
+
+async def test_the_position_of_a_broadcast_consumer_goes_once_it_was_away_for_long() -> None:
+    cluster = Cluster()
+    day_ms = 86_400_000
+    for name, away_ms in (("g/gone", KEPT_S * 1000 + day_ms), ("g/here", KEPT_S * 1000 + day_ms - 1)):
+        at_ms = NOW_MS - int(away_ms)
+        record = CursorRecord(1, 7, 3, "t", mode=ConsumerMode.BROADCAST, reported_at_ms=at_ms)
+        cluster.put(KEYS.cursor(ONE, name), cursor_to_value(record))
+    assert await cluster.expiry.remove_cursors() == 1
+    left = await cluster.coordinator.list(KEYS.cursors_of(ONE))
+    assert [group_of(item.key) for item in left.items] == ["g/here"]
+    assert EpochFloor.of(await cluster.coordinator.get(KEYS.group_epoch)).floor == 7

@@ -307,6 +307,7 @@ class ConsumeRequest(_message.Message):
     CREDIT_FIELD_NUMBER: _builtins.int
     EXTEND_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
+    DEMAND_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___ConsumerHello: ...
     @_builtins.property
@@ -325,6 +326,8 @@ class ConsumeRequest(_message.Message):
     def ping(self) -> Global___Ping:
         """only to a broker whose Joined has `answers_pings`"""
 
+    @_builtins.property
+    def demand(self) -> Global___Demand: ...
     def __init__(
         self,
         *,
@@ -336,12 +339,13 @@ class ConsumeRequest(_message.Message):
         credit: Global___Credit | None = ...,
         extend: Global___Extend | None = ...,
         ping: Global___Ping | None = ...,
+        demand: Global___Demand | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hello", "join", "leave", "ack", "nack", "credit", "extend", "ping"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hello", "join", "leave", "ack", "nack", "credit", "extend", "ping", "demand"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -386,6 +390,7 @@ class Join(_message.Message):
     WAS_ACTIVE_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_MAX_FIELD_NUMBER: _builtins.int
     RUN_MAX_FIELD_NUMBER: _builtins.int
+    ON_DEMAND_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     group: _builtins.str
     consumer: _builtins.str
@@ -401,6 +406,8 @@ class Join(_message.Message):
     """Not in exclusive mode: at most so many messages are granted to the subscription and not ended. 0: 1,000."""
     run_max: _builtins.int
     """at most so many messages of a key in one grant; 0: as many as the broker likes"""
+    on_demand: _builtins.bool
+    """not in exclusive mode: nothing is granted before the first Demand"""
     def __init__(
         self,
         *,
@@ -413,10 +420,11 @@ class Join(_message.Message):
         was_active: _builtins.bool = ...,
         in_flight_max: _builtins.int = ...,
         run_max: _builtins.int = ...,
+        on_demand: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "group", b"group", "in_flight_max", b"in_flight_max", "mode", b"mode", "partition_id", b"partition_id", "run_max", b"run_max", "start", b"start", "subscription", b"subscription", "was_active", b"was_active"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "group", b"group", "in_flight_max", b"in_flight_max", "mode", b"mode", "on_demand", b"on_demand", "partition_id", b"partition_id", "run_max", b"run_max", "start", b"start", "subscription", b"subscription", "was_active", b"was_active"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -445,6 +453,7 @@ Global___Leave: _TypeAlias = Leave  # noqa: Y015
 class Ack(_message.Message):
     """Exclusive mode acknowledges all below and including `offset` under the token of its grant. Other modes acknowledge
     single messages: one row of `tokens` and `offsets` for each. The messages of a grant are acknowledged in their order.
+    In an at-most-once group this only says that the consumer is done with the message, so that the next ones may come.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -491,7 +500,7 @@ Global___Ack: _TypeAlias = Ack  # noqa: Y015
 @_typing.final
 class Nack(_message.Message):
     """The application failed on a message of a grant. The grant ends, and the message comes again before all later ones of
-    its key.
+    its key. In an at-most-once group nothing comes again: TokensVoid says so.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -558,6 +567,32 @@ class Extend(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Extend: _TypeAlias = Extend  # noqa: Y015
+
+@_typing.final
+class Demand(_message.Message):
+    """Only for a subscription that joined `on_demand`. So many more messages may be granted to it, from now on: what was left
+    of an earlier demand does not count any more. 0: none, until the next Demand.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    subscription: _builtins.int
+    messages: _builtins.int
+    def __init__(
+        self,
+        *,
+        subscription: _builtins.int = ...,
+        messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "subscription", b"subscription"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Demand: _TypeAlias = Demand  # noqa: Y015
 
 @_typing.final
 class Credit(_message.Message):
@@ -753,6 +788,7 @@ class Joined(_message.Message):
     BEGUN_BY_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     GRANT_MS_FIELD_NUMBER: _builtins.int
+    AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
     active: _builtins.bool
     """false: standing by; a second Joined with true follows when it takes over"""
     segment: _builtins.int
@@ -771,6 +807,8 @@ class Joined(_message.Message):
     """of the group; unspecified: exclusive"""
     grant_ms: _builtins.int
     """not in exclusive mode: a grant ends after this time if it is not extended"""
+    at_most_once: _builtins.bool
+    """what is granted is acknowledged already, and does not come again if it fails"""
     def __init__(
         self,
         *,
@@ -785,10 +823,11 @@ class Joined(_message.Message):
         begun_by: _records_pb2.GroupOperation.ValueType = ...,
         mode: _records_pb2.ConsumerMode.ValueType = ...,
         grant_ms: _builtins.int = ...,
+        at_most_once: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "at_most_once", b"at_most_once", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

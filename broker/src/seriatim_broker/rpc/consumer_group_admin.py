@@ -24,7 +24,7 @@ from seriatim_api.errors import (
 )
 from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
-from seriatim_api.v1 import broker_pb2
+from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..core.values.chain import Chain
 from ..core.values.effects import ConsumerGroupDescribed, LogsListed
@@ -32,13 +32,14 @@ from ..core.values.events import CursorRecord, DescribeConsumerGroup, ListLogs
 from ..core.values.positions import first_kept
 from ..runtime.consumer_groups import ConsumerGroupCursors
 from ..runtime.controller import Controller
+from ..runtime.keys import group_of
 from ..runtime.operators import Guard, unguarded
 from ..runtime.records import cursor_from_value, operation_to_number
 from .consumer_group_targets import ConsumerGroupTargets, Found
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
 from .places import Places
 from .ranges import RangesServicer
-from .services import Services, check_name, guard_of_call, remaining_s, typed_errors
+from .services import Services, check_group, guard_of_call, remaining_s, typed_errors
 from .topic_admin import TopicAdmin
 
 CREATE_ROUNDS_MAX = 10
@@ -64,7 +65,7 @@ class ConsumerGroupAdmin(TopicAdmin):
         self, request: broker_pb2.CreateConsumerGroupRequest, context: Any
     ) -> broker_pb2.CreateConsumerGroupResponse:
         """Write the consumer group's cursors on all partitions of the topic on which it has none."""
-        check_name(request.group, "consumer group")
+        check_group(request.group, is_broadcast=request.settings.mode == records_pb2.CONSUMER_MODE_BROADCAST)
         topic = await self._services.topic(request.topic)
         created, guard = False, guard_of_call(self._services, context)
         if request.at.HasField("offset") and len(request.partitions) != 1:
@@ -129,7 +130,7 @@ class ConsumerGroupAdmin(TopicAdmin):
         self, request: broker_pb2.DeleteConsumerGroupRequest, context: Any
     ) -> broker_pb2.DeleteConsumerGroupResponse:
         """Delete the consumer group's cursors, unless it has consumers."""
-        check_name(request.group, "consumer group")
+        check_group(request.group)
         topic = await self._services.topic(request.topic)
         chains = await self._services.chains(topic.partition_ids)
         cursors = await self._cursors(chains, request.group, guard_of_call(self._services, context))
@@ -163,7 +164,7 @@ class ConsumerGroupAdmin(TopicAdmin):
             prefixes = [self._services.keys.cursors_of(PartitionId(id_)) for id_ in page]
             for listing in await asyncio.gather(*map(self._services.coordinator.list, prefixes)):
                 standing = (item for item in listing.items if not cursor_from_value(item.value).deleted)
-                groups.update(item.key.rpartition("/")[2] for item in standing)
+                groups.update(group_of(item.key) for item in standing)
         return broker_pb2.ListConsumerGroupsResponse(groups=sorted(groups))
 
     @typed_errors
@@ -171,7 +172,7 @@ class ConsumerGroupAdmin(TopicAdmin):
         self, request: broker_pb2.DescribeGroupRequest, context: Any
     ) -> broker_pb2.DescribeGroupResponse:
         """Where a consumer group is. The servers of its cursor segments tell it; the other rows have an error."""
-        check_name(request.group, "consumer group")
+        check_group(request.group)
         topic = await self._services.topic(request.topic)
         for round_no in range(1, DESCRIBE_ROUNDS_MAX + 1):
             chains = await self._services.chains(topic.partition_ids)

@@ -35,7 +35,7 @@ from ..runtime.records import operation_to_number
 from .consumer_group_admin import ConsumerGroupAdmin, chosen_chains, row_of, unknown_consumer_group
 from .consumer_group_targets import Found, place_from
 from .outbound import is_forwarded, operator_epoch
-from .services import check_name, guard_of_call, remaining_s, typed_errors
+from .services import check_group, guard_of_call, remaining_s, typed_errors
 
 PARTITIONS_PER_CALL_MAX = 1000
 REQUEST_ID_BYTES = 16
@@ -56,7 +56,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         self, request: broker_pb2.PlanGroupMoveRequest, context: Any
     ) -> broker_pb2.PlanGroupMoveResponse:
         """Where the consumer group is, where the target is, and how many messages are between."""
-        check_name(request.group, "consumer group")
+        check_group(request.group)
         wanted = _operation(request.operation, moves=True) if request.operation else None
         topic = await self._services.topic(request.topic)
         chains = chosen_chains(await self._services.chains(topic.partition_ids), request.partitions, request.topic)
@@ -75,7 +75,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         self, request: broker_pb2.OperateGroupRequest, context: Any
     ) -> broker_pb2.OperateGroupResponse:
         """Have the servers of the cursor segments carry the operation out. Each partition has its own outcome."""
-        check_name(request.group, "consumer group")
+        check_group(request.group)
         operation = _operation(request.operation)
         if len(request.request_id) != REQUEST_ID_BYTES:
             raise BadRequestError(f"a request id has {REQUEST_ID_BYTES} bytes")

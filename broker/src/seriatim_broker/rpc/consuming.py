@@ -25,7 +25,7 @@ from seriatim_api.errors import (
 from seriatim_api.frames import write_delivery_frame
 from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_to_proto
-from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_api.v1 import broker_pb2
 
 from ..bugs import end_at_bug
 from ..core.values import effects as fx
@@ -33,6 +33,7 @@ from ..core.values.events import (
     ConsumerAck,
     ConsumerAcks,
     ConsumerCredit,
+    ConsumerDemand,
     ConsumerExtend,
     ConsumerGone,
     ConsumerJoin,
@@ -45,7 +46,7 @@ from ..core.values.keyed import ERROR_BYTES_MAX, ConsumerMode
 from ..core.values.log import Batch
 from ..runtime.records import mode_from_number, mode_to_number, operation_to_number
 from .limits import DELIVERY_FRAME_BYTES
-from .services import Services, abort, check_name, check_protocol
+from .services import Services, abort, check_group, check_protocol
 
 HELLO_DEADLINE_S = 10.0
 IN_FLIGHT_DEFAULT = 1_000
@@ -54,12 +55,6 @@ ROWS_MAX = 100_000
 """At most so many rows are in one request of a consumer."""
 
 DELAY_MS_MAX = 40 * 86_400_000
-
-_MODES = (
-    records_pb2.CONSUMER_MODE_UNSPECIFIED,
-    records_pb2.CONSUMER_MODE_EXCLUSIVE,
-    records_pb2.CONSUMER_MODE_KEY_ORDERED,
-)
 
 _log = structlog.get_logger(__name__)
 
@@ -164,15 +159,19 @@ class _ConsumeStream:
                 if len(extend.tokens) > ROWS_MAX:
                     raise BadRequestError(f"a request extends at most {ROWS_MAX} grants")
                 feed(ConsumerExtend(self._stream, extend.subscription, tuple(extend.tokens), extend.grant_ms))
+            case "demand":
+                demand = request.demand
+                feed(ConsumerDemand(self._stream, demand.subscription, min(demand.messages, IN_FLIGHT_MAX)))
             case _:
                 raise BadRequestError("the request is of a kind that is not known here, or a second hello")
 
     def _join(self, join: broker_pb2.Join) -> None:
         try:
-            check_name(join.group, "consumer group")
             if not join.consumer or len(join.consumer) > 200:
                 raise BadRequestError("a consumer has a name of at most 200 characters")
             mode = consumer_mode(join.mode)
+            check_group(join.group, is_broadcast=mode is ConsumerMode.BROADCAST)
+            start = start_position(join.start, mode)
         except SeriatimError as exc:
             self._deliver(join.subscription, fx.SubscriptionRefused(exc, 0, ""))
             return
@@ -183,11 +182,12 @@ class _ConsumeStream:
                 PartitionId(join.partition_id),
                 join.group,
                 join.consumer,
-                start_position(join.start),
+                start,
                 join.was_active,
                 mode,
                 min(join.in_flight_max or IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX),
                 join.run_max,
+                join.on_demand,
             )
         )
 
@@ -297,6 +297,7 @@ class _ConsumeStream:
                 out.joined.begun_by = operation_to_number(event.begun_by)
                 out.joined.mode = mode_to_number(event.mode)
                 out.joined.grant_ms = event.grant_ms
+                out.joined.at_most_once = event.at_most_once
             case fx.Paused():
                 out.paused.paused = event.paused
             case fx.Skip():
@@ -357,19 +358,24 @@ def consumer_mode(number: int) -> ConsumerMode:
     Raises:
         UnsupportedModeError: This version does not serve it.
     """
-    if number not in _MODES:
-        raise UnsupportedModeError("this version serves exclusive and key-ordered consumers only")
-    return mode_from_number(number)
+    try:
+        return mode_from_number(number)
+    except ValueError as exc:
+        raise UnsupportedModeError(f"this version does not know consumer mode {number}") from exc
 
 
-def start_position(number: int) -> StartPosition:
-    """Where a consumer group without a cursor begins. Unspecified is the earliest message.
+def start_position(number: int, mode: ConsumerMode = ConsumerMode.EXCLUSIVE) -> StartPosition:
+    """Where a consumer group without a cursor begins.
+
+    Unspecified is the earliest message; in broadcast mode it is the end, because a consumer that is new or was away for
+    long does not want all that was ever sent.
 
     Raises:
         BadRequestError: There is no such position.
     """
     try:
-        return StartPosition(number or StartPosition.EARLIEST)
+        is_broadcast = mode is ConsumerMode.BROADCAST
+        return StartPosition(number or (StartPosition.LATEST if is_broadcast else StartPosition.EARLIEST))
     except ValueError as exc:
         raise BadRequestError(f"there is no start position {number}") from exc
 

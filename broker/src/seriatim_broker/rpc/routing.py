@@ -11,8 +11,9 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2, records_pb2
 
 from ..core.values.effects import ConsumerResolved, Resolved
 from ..core.values.events import ResolveConsumer, ResolveProducer
+from ..core.values.keyed import ConsumerMode
 from .consuming import consumer_mode, start_position
-from .services import Services, check_name, deadline_us, remaining_s, typed_errors
+from .services import Services, check_group, deadline_us, remaining_s, typed_errors
 
 _STATES = {
     "open": records_pb2.SEGMENT_STATE_OPEN,
@@ -90,11 +91,11 @@ class RoutingServicer(broker_pb2_grpc.RoutingServicer):
         self, request: broker_pb2.ResolveConsumerRequest, context: Any
     ) -> broker_pb2.ResolveConsumerResponse:
         """The server of the consumer group's cursor segment."""
-        check_name(request.group, "consumer group")
         failed = request.failed_server_epoch if request.HasField("failed_server_epoch") else None
         until_us = deadline_us(context)
-        start = start_position(request.start)
         mode = consumer_mode(request.mode)
+        check_group(request.group, is_broadcast=mode is ConsumerMode.BROADCAST)
+        start = start_position(request.start, mode)
         reply = await self._services.ask_core(
             lambda number: ResolveConsumer(
                 number, PartitionId(request.partition_id), request.group, failed, start, until_us, mode

@@ -19,7 +19,7 @@ from seriatim_api.errors import (
     UnknownTopicError,
     UnsupportedVersionError,
 )
-from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_name
+from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_broadcast_name, is_legal_name
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.status import to_status
 from seriatim_api.v1 import common_pb2, records_pb2
@@ -184,6 +184,25 @@ def check_name(name: str, what: str) -> None:
     """
     if not is_legal_name(name):
         raise IllegalNameError(f"{name[:40]!r} cannot name a {what}: letters, digits, '.', '_' and '-', at most 200")
+
+
+def check_group(name: str, *, is_broadcast: bool | None = None) -> None:
+    """Refuse an illegal name of a consumer group.
+
+    Args:
+        name: The name. In broadcast mode, and only there, it is `group/consumer`.
+        is_broadcast: Whether the consumer group is of broadcast mode; None: it may be.
+
+    Raises:
+        IllegalNameError: It is illegal.
+    """
+    if is_broadcast is None:
+        is_broadcast = "/" in name
+    if not is_broadcast:
+        check_name(name, "consumer group")
+    elif not is_legal_broadcast_name(name):
+        text = "cannot name a consumer of a broadcast group: the name is group/consumer, and each of the two has"
+        raise IllegalNameError(f"{name[:40]!r} {text} letters, digits, '.', '_' and '-', at most 200")
 
 
 def check_protocol(protocol: int) -> None:

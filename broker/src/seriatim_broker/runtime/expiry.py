@@ -2,7 +2,7 @@
 
 - The cursor of a deleted consumer group goes. What stays is one floor of group epochs (`group_epochs`). In the same way
   the cursor of an external group goes when the group has reported nothing for the same time. Then it no longer holds up
-  retention.
+  retention. And the cursor of a consumer of a broadcast group goes when that consumer was away for as long.
 - The tombstone of a deleted partition goes. What stays is its id in the ranges of deleted partitions
   (`core.values.deleted`).
 
@@ -28,6 +28,9 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
+from ..core.consumers.keeping import KEEP_MS
+from ..core.values.events import CursorRecord
+from ..core.values.keyed import ConsumerMode
 from ..core.values.messages import FORM_EXPIRED
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, mod_revision_is, unchanged_under
@@ -111,8 +114,7 @@ class Expiry:
                 record = cursor_from_value(item.value)
             except CorruptionError:
                 continue
-            is_due = record.deleted and record.deleted_at_ms <= until_ms
-            if is_due or (record.external and record.reported_at_ms <= until_ms):
+            if _is_due(record, until_ms):
                 due.append((item, record.group_epoch))
         removed = 0
         for first in range(0, len(due), REMOVED_PER_TXN):
@@ -204,6 +206,18 @@ class Expiry:
             if record.forms_run != record.run or not record.forms & FORM_EXPIRED:
                 return None
         return unchanged_under(self._keys.members, listing.revision) if listing.items else None
+
+
+def _is_due(record: CursorRecord, until_ms: float) -> bool:
+    """Whether a cursor is of no use any more, if nothing has happened to it since `until_ms`.
+
+    Of a broadcast group, the server notes once a day that the consumer is there (`core.consumers.keeping`).
+    """
+    if record.deleted:
+        return record.deleted_at_ms <= until_ms
+    if record.mode is ConsumerMode.BROADCAST:
+        return record.reported_at_ms <= until_ms - KEEP_MS
+    return record.external and record.reported_at_ms <= until_ms
 
 
 def _deleted_at_ms(item: KeyValue) -> int:

@@ -179,6 +179,11 @@ class Keys:
         return f"{self.stage_floors}{partition:0{_PARTITION_DIGITS}d}"
 
 
+def group_of(key: str) -> str:
+    """The consumer group of a cursor's key. In broadcast mode its name has a `/`."""
+    return key.split("/", 5)[5]
+
+
 def partition_of(key: str) -> PartitionId:
     """The partition at the end of a chain's or tombstone's key."""
     return PartitionId(int(key.rpartition("/")[2]))

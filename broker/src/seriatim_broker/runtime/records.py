@@ -244,6 +244,7 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
     written.term_base = record.term_base
     written.oldest = record.oldest
     written.handover_epoch, written.handover_no = record.handover
+    written.at_most_once = record.at_most_once
     if record.mode is not ConsumerMode.EXCLUSIVE:
         written.retry.CopyFrom(retry_to_proto(record.retry))
     return written.SerializeToString()
@@ -324,6 +325,7 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         record.term_base,
         record.oldest,
         HandOverId(record.handover_epoch, record.handover_no),
+        record.at_most_once,
     )
 
 

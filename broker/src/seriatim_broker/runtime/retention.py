@@ -31,13 +31,14 @@ from ..core.control import retention as rules
 from ..core.control.retention import Limits, Policy, Reader
 from ..core.values.effects import Led, LedListed
 from ..core.values.events import Event, ListLed, PassConsumerGroup, PlanSwitch, Trim
+from ..core.values.keyed import ConsumerMode
 from ..core.values.positions import BatchPlace, Measure
 from ..core.values.segment import Segment, Start
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import Coordinator
 from ..interfaces.storage import Storage
 from .driver import Driver, Reply
-from .keys import Keys
+from .keys import Keys, group_of
 from .mirror import mirror
 from .records import cursor_from_value
 from .stage_floors import StageFloors
@@ -301,7 +302,7 @@ class Retention:
         acked = {group: (epoch, no, index) for group, epoch, no, index in led.acked}
         readers: list[Reader] = []
         for item in listing.items:
-            group = item.key.rpartition("/")[2]
+            group = group_of(item.key)
             try:
                 record = cursor_from_value(item.value)
             except CorruptionError as exc:
@@ -312,7 +313,8 @@ class Retention:
             epoch, no, index = acked.get(group, (0, 0, 0))
             if (epoch, no) == (record.group_epoch, record.segment_no):
                 offset = max(offset, make_offset(no, index))
-            readers.append(Reader(group, record.segment_no, offset, is_served=not record.external))
+            is_spared = record.mode is not ConsumerMode.BROADCAST
+            readers.append(Reader(group, record.segment_no, offset, not record.external, is_spared))
         return readers, listing.revision
 
     # ---- a long open segment ----

@@ -87,10 +87,11 @@ async def nearness(
 ) -> Nearness | None:  # fmt: skip
     """How near retention is to the oldest unread message of a consumer group; None: retention drops none of them."""
     limits = policy.unread_limits if policy.keeps_unread else policy.limits
-    if not limits.any or not readers:
+    spared = [reader for reader in readers if reader.is_spared]
+    if not limits.any or not spared:
         return None
     chain = led.chain
-    reader = min(readers, key=lambda one: one.acked)
+    reader = min(spared, key=lambda one: one.acked)
     if reader.segment_no > chain.open_segment.no:
         return None  # cursors are read after the chain: all consumer groups are already in a newer segment
     place = _first_unread(chain, max(Place(*split_offset(reader.acked)), first_kept(chain)))

@@ -38,6 +38,8 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
         or not log.is_whole
         or consumer_group.ledger.replications
         or consumer_group.writing is not None
+        or consumer_group.crossing_serial
+        or (consumer_group.is_at_most_once and consumer_group.dispatcher.held_back)
     ):
         return
     assert log.record.sealed_len is not None

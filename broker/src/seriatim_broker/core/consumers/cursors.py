@@ -105,8 +105,8 @@ def on_replication_due(broker: BrokerState, partition: Partition, group: str) ->
         replicate(broker, partition, consumer_group)
 
 
-def replicate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Write the control record here, and send it to every other eligible or joining member.
+def replicate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> int:
+    """Write the control record here, and send it to every other eligible or joining member. Returns its serial.
 
     Rule `ack-copies` (I11): an ack counts only once every eligible member has it. Without it:
       1. The server has an ack on its own disk only, and tells the consumer that it is confirmed.
@@ -141,6 +141,7 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
     else:
         _send_change(broker, partition, consumer_group, serial, cursor, change, others)
     broker.poll(broker.config.silence_us, TimerKind.PUMP, partition.id, no)
+    return serial
 
 
 def _send_change(

@@ -164,6 +164,8 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
     if before is None:
         broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
         return
+    if not _is_acknowledged_first(broker, partition, consumer_group, end):
+        return
     dispatcher.held_back = ()
     run: list[Batch] = []
     for batch in batches:
@@ -179,6 +181,22 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
             run.append(batch)
     _deliver_run(broker, consumer_group, consumer, run)
     pump_consumer_group(broker, partition, consumer_group)
+
+
+def _is_acknowledged_first(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, end: int) -> bool:
+    """Whether messages below `end` may be given as far as at-most-once goes. If not, acknowledge them first.
+
+    Rule `acknowledged-first` (I9): in an at-most-once group, a message is given only when every eligible member has its
+    acknowledgement on disk. Without it:
+      1. The server gives 1:0, and its acknowledgement is on the server's own disk only.
+      2. The server dies. The next one has no acknowledgement of 1:0, and gives it a second time.
+    """
+    ledger = consumer_group.ledger
+    if not consumer_group.is_at_most_once or end <= ledger.safe_acked:
+        return True
+    if ledger.acknowledge(end):
+        cursors.replicate(broker, partition, consumer_group)
+    return False
 
 
 def _skip(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, batch: Batch) -> None:

@@ -16,7 +16,7 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
-from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Grant, Key, KeyedDispatcher, RoomLimits
+from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
 from ..state.partition import Partition
 from ..values.effects import Dropped, Gap, Granted, Note, ReadKeys
 from ..values.events import KeysRead, RowsRead
@@ -52,6 +52,7 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     if keyed.window.floor < log.start and log.readable_below:
         _drop_below(broker, partition, consumer_group, keyed, log.start)
     keyed.wake_delayed(broker.now.mono_us)
+    _give_durable(broker, partition, consumer_group, keyed)
     _grant(broker, partition, consumer_group, keyed)
     _read(broker, partition, consumer_group, keyed)
     _wake_later(broker, partition, consumer_group, keyed)
@@ -258,7 +259,8 @@ def _room_of(broker: BrokerState, consumer: Consumer) -> int:
     """How many messages may be granted to the consumer now; 0 while messages are read for it."""
     if consumer.rows or broker.streams.credits.get(consumer.stream, 0) <= 0:
         return 0
-    return consumer.in_flight_max - consumer.in_flight
+    room = consumer.in_flight_max - consumer.in_flight
+    return room if consumer.demand is None else min(room, consumer.demand)
 
 
 def _runs_for(
@@ -364,6 +366,7 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
     if consumer.rows == event.serial:
         consumer.rows = 0
     is_whole = all(keyed.doing.get(run.token) is run for run in runs)
+    is_asked_for = consumer.demand is None or consumer.demand >= sum(len(run.offsets) for run in runs)
     if event.body is None or not is_whole or not right.may_deliver(broker, partition, consumer_group.segment_no):
         # The body has the messages of all these runs, so it counts only if all of them do.
         for run in runs:
@@ -374,9 +377,63 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
             right.seek(broker, partition, consumer_group.segment_no)
             broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
             return
+    elif not is_asked_for:  # the consumer asks for less by now, and would hold up the keys
+        for run in runs:
+            keyed.end_run(run)
+            keyed.requeue(run.key)
+    elif consumer_group.is_at_most_once:
+        _acknowledge_first(broker, partition, consumer_group, Unsent(0, consumer, runs, event.body))
     else:
         _deliver(broker, consumer_group, consumer, runs, event.body)
     go_on(broker, partition, consumer_group)
+
+
+def _acknowledge_first(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, unsent: Unsent
+) -> None:
+    """The messages are acknowledged now, and given when that is durable. Until then the consumer gets no others.
+
+    Rule `acknowledged-first` (I9) of `delivery` counts for single messages too.
+    """
+    keyed = consumer_group.keyed
+    assert keyed is not None
+    for run in unsent.runs:
+        keyed.pass_run(run)
+    keyed.window.rise()
+    consumer_group.ledger.acknowledge(keyed.window.floor)
+    unsent.serial = unsent.consumer.rows = cursors.replicate(broker, partition, consumer_group)
+    keyed.unsent.append(unsent)
+
+
+def on_durable(consumer_group: ConsumerGroup, serial: int) -> None:
+    """Every eligible member has a control record: what it acknowledges of an at-most-once group may be given."""
+    for unsent in consumer_group.keyed.unsent if consumer_group.keyed is not None else ():
+        unsent.is_durable = unsent.is_durable or unsent.serial <= serial
+
+
+def _give_durable(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> None:
+    """Give what is acknowledged durably, if this member still has the serving right (rule `no-second-look`).
+
+    What was acknowledged for a consumer that has left is lost: it may not be given to another one, because this server
+    does not know whether it would be the first to give it once the consumer group has moved on.
+    """
+    if not any(unsent.is_durable for unsent in keyed.unsent):
+        return
+    if not right.may_deliver(broker, partition, consumer_group.segment_no):
+        right.seek(broker, partition, consumer_group.segment_no)
+        return
+    waiting, keyed.unsent = keyed.unsent, []
+    for unsent in waiting:
+        if not unsent.is_durable:
+            keyed.unsent.append(unsent)
+            continue
+        if unsent.consumer.rows == unsent.serial:
+            unsent.consumer.rows = 0
+        runs = [run for run in unsent.runs if keyed.doing.get(run.token) is run]
+        if len(runs) == len(unsent.runs) and unsent.consumer in consumer_group.consumers:
+            _deliver(broker, consumer_group, unsent.consumer, runs, unsent.body)
 
 
 def _deliver(
@@ -390,7 +447,10 @@ def _deliver(
         count += len(run.offsets)
         first_no, first = split_offset(run.offsets[0])
         is_repeated = first_no < consumer_group.segment_no or first < repeated_below
+        is_repeated = is_repeated and not run.is_passed
         granted.append(KeyGrant(run.token, run.key.attempts + 1, is_repeated, run.offsets))
+    if consumer.demand is not None:
+        consumer.demand = max(consumer.demand - count, 0)
     tell(broker, consumer, Granted(tuple(granted), body, count, consumer_group.server_epoch))
     streams = broker.streams
     streams.credits[consumer.stream] = streams.credits.get(consumer.stream, 0) - len(body) - _HEADER_BYTES

@@ -21,7 +21,7 @@ from ..state.dispatcher import Consumer
 from ..state.keyed import Grant, Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import Joined, Note, TokensVoid
-from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
+from ..values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
 from ..values.keyed import Exhausted
 from . import cursors, granting
 from .consumer_group import tell
@@ -45,6 +45,7 @@ def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer)
     joined = Joined(
         True, consumer_group.segment_no, consumer_group.ledger.acked, 0, consumer_group.group_epoch,
         consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
+        cursor.at_most_once,
     )  # fmt: skip
     tell(broker, consumer, joined)
 
@@ -65,9 +66,12 @@ def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Grant | N
 
 
 def _run_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: int) -> Grant | None:
-    """The run with that token, if the consumer has it, and the message at `offset` is its next one."""
+    """The run with that token, if the consumer has it, and the message at `offset` is its next one.
+
+    In an at-most-once group any offset will do: the messages are acknowledged already.
+    """
     run = _run_of(keyed, consumer, token)
-    return run if run is not None and run.offsets[run.done] == offset else None
+    return run if run is not None and (run.is_passed or run.offsets[run.done] == offset) else None
 
 
 def _waits(keyed: KeyedDispatcher, event: ConsumerAcks | ConsumerNack | ConsumerExtend) -> bool:
@@ -179,6 +183,12 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         _tell_void(broker, consumer, (event.token,))
         return
     keyed.end_run(run)
+    if run.is_passed:
+        keyed.requeue(run.key)
+        text = f"group {consumer_group.name} is at most once: the message was acknowledged, and does not come again"
+        tell(broker, consumer, TokensVoid((event.token,), errors.PreconditionError(text)))
+        granting.go_on(broker, partition, consumer_group)
+        return
     _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
     _note_passed(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group)
@@ -239,6 +249,26 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
     _tell_void(broker, consumer, void)
 
 
+def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) -> None:
+    """A consumer that joined on demand asks for so many messages from now on. Others have no demand to change."""
+    served = _asked(partition, event.stream, event.subscription)
+    if served is None:
+        return
+    consumer_group, consumer = served
+    if consumer.demand is not None:
+        consumer.demand = event.messages
+        granting.go_on(broker, partition, consumer_group)
+
+
+def _asked(partition: Partition, stream: int, subscription: int) -> tuple[ConsumerGroup, Consumer] | None:
+    """As `_served`, also while the place of the consumer group is not known: a demand waits until it is."""
+    for consumer_group in partition.consumer_groups.values():
+        for consumer in consumer_group.consumers:
+            if (consumer.stream, consumer.subscription) == (stream, subscription):
+                return consumer_group, consumer
+    return None
+
+
 def end_late(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """End the grants whose deadline has passed, and go on with keys whose delay is over."""
     keyed = consumer_group.keyed
@@ -268,7 +298,7 @@ def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     keyed = consumer_group.keyed
     assert keyed is not None
     keyed.end_run(run)
-    if run.is_started and run.left:
+    if run.is_started and run.left and not run.is_passed:
         _fail(broker, partition, consumer_group, run.key, reason)
     else:
         keyed.requeue(run.key)

@@ -74,7 +74,7 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         if now_us < keyed.rests_until_us:
             broker.poll(keyed.rests_until_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
             return
-        is_busy = keyed.reading or keyed.rows or keyed.fetches or keyed.next_ready() is not None
+        is_busy = keyed.reading or keyed.rows or keyed.unsent or keyed.fetches or keyed.next_ready() is not None
         if is_busy or keyed.read_index < log.record.sealed_len:
             return
         following = next_segment(partition, consumer_group.segment_no)

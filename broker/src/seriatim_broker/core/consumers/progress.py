@@ -13,7 +13,7 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import AckConfirmed, AcksConfirmed
 from ..values.kinds import TimerKind
-from . import handling, handover, pumping
+from . import granting, handling, handover, pumping
 from .consumer_group import forget_if_unused, tell
 
 
@@ -99,6 +99,7 @@ def finish_replication(broker: BrokerState, partition: Partition, consumer_group
     if is_safer and active is not None:
         tell(broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
     _confirm_requests(broker, consumer_group, confirms)
+    granting.on_durable(consumer_group, serial)
     keyed = consumer_group.keyed
     if keyed is not None and not keyed.is_begun:
         keyed.is_begun = True

@@ -27,7 +27,18 @@ from ..values.messages import FORM_KEY_ORDERED, PassRequest
 from ..values.positions import first_kept
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
-from . import crossing, cursors, delivery_attempts, handling, handover, operations, progress, questions, subscribing
+from . import (
+    crossing,
+    cursors,
+    delivery_attempts,
+    handling,
+    handover,
+    keeping,
+    operations,
+    progress,
+    questions,
+    subscribing,
+)
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 # ---- where the cursor is --------------------------------------------------------------------------------
@@ -125,6 +136,8 @@ def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWr
     consumer_group.crossing_serial = 0
     if consumer_group.writing is not None:
         operations.on_written(broker, partition, consumer_group, event.outcome, event.revision)
+    elif consumer_group.phase is ConsumerGroupPhase.SERVING:
+        keeping.on_written(broker, partition, consumer_group, event.outcome, event.revision)
     else:
         crossing.on_written(broker, partition, consumer_group, event.outcome)
 
@@ -177,6 +190,8 @@ def _create_cursor(
         _refuse(broker, partition, consumer_group, refusal)
         return
     begun = CursorRecord(segment.no, epoch, index, chain.topic, mode=mode, retry=broker.config.retry)
+    if mode is ConsumerMode.BROADCAST:
+        begun = keeping.kept(broker, begun)
     crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision)
 
 
@@ -298,6 +313,10 @@ def _begin(
         partition, consumer_group.name, segment.no, record.group_epoch
     ):
         ledger.distrust(partition.logs[segment.no].tail)
+        if record.at_most_once and known is None:
+            _skip_what_may_have_been_given(broker, partition, consumer_group, segment.no)
+    if record.at_most_once:
+        ledger.repeated_below = 0  # what was given is acknowledged, on this disk too
     if not record.mode.is_keyed:
         delivery_attempts.take_up(partition, consumer_group)
     consumer_group.server_epoch = segment.server_epoch
@@ -309,7 +328,22 @@ def _begin(
     # send what this disk has of the server before to every eligible member
     cursors.replicate(broker, partition, consumer_group)
     if consumer_group.name in partition.consumer_groups:
+        keeping.look(broker, partition, consumer_group.name)
         progress.go_on(broker, partition, consumer_group)
+
+
+def _skip_what_may_have_been_given(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, no: int
+) -> None:
+    """No member knows what this at-most-once group was given in the segment: pass over all that it has.
+
+    Rule `at-most-once-doubt` (I9): what may have been given does not come again. Without it:
+      1. The consumer group is given 1:0 to 1:9. The disks that know it are lost.
+      2. A third member, which has the messages, takes over. It gives 1:0 a second time.
+    """
+    ledger, tail = consumer_group.ledger, partition.logs[no].tail
+    if ledger.acknowledge(tail):
+        broker.out.note("at most once in doubt", partition.id, group=consumer_group.name, segment=no, below=tail)
 
 
 def _make_dispatcher(
@@ -370,6 +404,8 @@ def _begin_at_oldest(
       2. A third member serves segment 2 from its beginning. k:5 is never delivered.
     """
     no, index = split_offset(record.oldest) if record.oldest else (record.segment_no, record.start_index)
+    if record.at_most_once:
+        no, index = record.segment_no, max(partition.logs[record.segment_no].tail, record.start_index)
     renewed = crossing.with_term(partition, consumer_group, record.moved_to(no, index, new_epoch=True))
     crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
 

@@ -9,6 +9,7 @@ from ..values.events import (
     ConsumerAck,
     ConsumerAcks,
     ConsumerCredit,
+    ConsumerDemand,
     ConsumerExtend,
     ConsumerGone,
     ConsumerJoin,
@@ -64,6 +65,13 @@ def on_extend(broker: BrokerState, partitions: Partitions, event: ConsumerExtend
     partition = _subscribed(broker, partitions, event.stream, event.subscription)
     if partition is not None:
         handling.on_extend(broker, partition, event)
+
+
+def on_demand(broker: BrokerState, partitions: Partitions, event: ConsumerDemand) -> None:
+    """A consumer asks for messages."""
+    partition = _subscribed(broker, partitions, event.stream, event.subscription)
+    if partition is not None:
+        handling.on_demand(broker, partition, event)
 
 
 def _subscribed(broker: BrokerState, partitions: Partitions, stream: int, subscription: int) -> Partition | None:

@@ -188,6 +188,8 @@ def _joined(consumer_group: ConsumerGroup, active: bool) -> Joined:
         consumer_group.server_epoch,
         consumer_group.cursor.paused,
         consumer_group.cursor.begun_by,
+        consumer_group.cursor.mode,
+        at_most_once=consumer_group.cursor.at_most_once,
     )
 
 

@@ -70,12 +70,15 @@ class Reader(NamedTuple):
     """A consumer group: its cursor segment in the coordinator, and the offset below which it has acknowledged all.
 
     `is_served`: whether a broker serves it. If not, it is an external group, which reports how far it has read.
+    `is_spared`: whether retention may have to keep what it has not read. Consumers of a broadcast group come and go,
+    and nobody misses them, so they keep nothing.
     """
 
     consumer_group: str
     segment_no: int
     acked: int
     is_served: bool = True
+    is_spared: bool = True
 
 
 # ---- deciding (pure, on values) --------------------------------------------------------------------------
@@ -140,8 +143,13 @@ def dropped(before: Chain, after: Chain) -> tuple[int, int]:
 
 
 def first_unread(readers: Iterable[Reader], offset: int) -> int:
-    """That offset, or the first one that a consumer group has not acknowledged, if that is lower."""
-    return min((offset, *(reader.acked for reader in readers)))
+    """That offset, or the first one that a consumer group has not acknowledged, if that is lower.
+
+    Rule `broadcast-keeps-nothing` (RETAIN): a consumer of a broadcast group does not count. Without it:
+      1. A consumer with a name of its own for each start of its process ends, and leaves its position.
+      2. For seven days its unread messages fill the disks, although nobody will read them under that name.
+    """
+    return min((offset, *(reader.acked for reader in readers if reader.is_spared)))
 
 
 def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:

@@ -115,6 +115,11 @@ class ConsumerGroup(State):
         is_pausing = writing is not None and writing.event.operation is ConsumerGroupOperation.PAUSE
         return is_pausing or (self.cursor is not None and self.cursor.paused)
 
+    @property
+    def is_at_most_once(self) -> bool:
+        """Whether messages are acknowledged before they are given."""
+        return self.cursor is not None and self.cursor.at_most_once
+
     def look_again(self) -> None:
         """Stop serving until the cursor is read again, because its place is not known. The consumers stay."""
         for consumer in self.consumers:

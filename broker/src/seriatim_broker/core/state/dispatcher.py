@@ -22,6 +22,7 @@ class Consumer(State):
         mode: The mode that it asks for.
         in_flight_max: At most so many messages are granted to it and not acknowledged.
         run_max: At most so many messages are in one of its grants; 0: no limit of its own.
+        demand: So many more messages it asks for; None: as many as `in_flight_max` allows.
         in_flight: How many messages are granted to it and not acknowledged.
         rows: The serial of the read of messages for it; 0: none is under way.
         ack_number: The number of its last request with acknowledgements.
@@ -32,6 +33,7 @@ class Consumer(State):
     __slots__ = (
         "ack_confirmed",
         "ack_number",
+        "demand",
         "in_flight",
         "in_flight_max",
         "mode",
@@ -52,6 +54,7 @@ class Consumer(State):
         self.mode = join.mode
         self.in_flight_max = join.in_flight_max
         self.run_max = join.run_max
+        self.demand = 0 if join.on_demand else None
         self.in_flight = 0
         self.rows = 0
         self.ack_number = 0

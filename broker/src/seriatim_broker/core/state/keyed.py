@@ -118,10 +118,22 @@ class Grant(State):
         done: How many of them are acknowledged.
         is_started: The consumer has begun to work on it.
         is_given: It was delivered.
+        is_passed: Its messages are acknowledged already: the grant only keeps the key from other consumers.
         deadline_us: When it ends.
     """
 
-    __slots__ = ("consumer", "deadline_us", "done", "is_aside", "is_given", "is_started", "key", "offsets", "token")
+    __slots__ = (
+        "consumer",
+        "deadline_us",
+        "done",
+        "is_aside",
+        "is_given",
+        "is_passed",
+        "is_started",
+        "key",
+        "offsets",
+        "token",
+    )
 
     def __init__(
         self, token: int, key: Key, consumer: Consumer, offsets: tuple[int, ...], *, is_aside: bool, deadline_us: int
@@ -134,6 +146,7 @@ class Grant(State):
         self.done = 0
         self.is_started = False
         self.is_given = False
+        self.is_passed = False
         self.deadline_us = deadline_us
 
     @property
@@ -159,6 +172,25 @@ class HandingOver(State):
     to: MemberId | None = None
     asked_us: int = 0
     is_kept: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Unsent(State):
+    """Runs of an at-most-once group that are acknowledged, and not given yet.
+
+    Attributes:
+        serial: Of the control record with the acknowledgements.
+        consumer: Who is given them.
+        runs: The runs.
+        body: Their messages.
+        is_durable: Every eligible member has the control record.
+    """
+
+    serial: int
+    consumer: Consumer
+    runs: list[Grant]
+    body: bytes
+    is_durable: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -214,6 +246,7 @@ class KeyedDispatcher(State):
         rests_until_us: While it is frozen: when it is given up. Else: no hand-over begins before.
         absent: Consumers with grants that were handed over, and that have not joined here, by name.
         fetches: Messages that are fetched from other members, by the serial of their read.
+        unsent: In an at-most-once group: what was read and acknowledged, and waits until that is durable, oldest first.
     """
 
     __slots__ = (
@@ -244,6 +277,7 @@ class KeyedDispatcher(State):
         "rows",
         "segment_no",
         "turn",
+        "unsent",
         "window",
     )
 
@@ -276,6 +310,7 @@ class KeyedDispatcher(State):
         self.absent: dict[str, Consumer] = {}
         self.fetches: dict[int, Fetch] = {}
         self.numbers = 0
+        self.unsent: list[Unsent] = []
 
     # ---- messages come -------------------------------------------------------------------------------
 
@@ -355,7 +390,9 @@ class KeyedDispatcher(State):
     def acknowledge(self, run: Grant) -> None:
         """The first message of the run that is not acknowledged is done with. The caller ends a run that is done."""
         key = run.key
-        if run.is_aside:
+        if run.is_passed:
+            pass
+        elif run.is_aside:
             self._pop_aside(key)
         else:
             self.window.pass_over(run.offsets[run.done] & INDEX_MAX)
@@ -366,6 +403,19 @@ class KeyedDispatcher(State):
             key.attempts = 0
             key.error = ""
             self._settle_record(key)
+
+    def pass_run(self, run: Grant) -> None:
+        """The messages of a run are done with before they are given."""
+        key = run.key
+        if run.is_aside:
+            for _ in run.offsets:
+                self._pop_aside(key)
+        else:
+            for offset in run.offsets:
+                self.window.pass_over(offset & INDEX_MAX)
+            del key.live[: len(run.offsets)]
+            self.live_count -= len(run.offsets)
+        run.is_passed = run.is_aside = True  # they are not live any more
 
     def mark_all_changed(self) -> None:
         """No control record has anything of this yet: the next one has all records and lists."""
@@ -411,15 +461,18 @@ class KeyedDispatcher(State):
         """Go on with grants that the server of the segment before made. Their consumers are absent until they join."""
         for grant in grants:
             key = self.keys.get(grant.name)
-            if key is None or len(key.aside) < grant.message_count:
+            if key is None and grant.is_passed:
+                key = self.keys[grant.name] = Key(grant.name)
+            if key is None or (len(key.aside) < grant.message_count and not grant.is_passed):
                 continue
             consumer = self.absent.get(grant.consumer)
             if consumer is None:
                 consumer = self.absent[grant.consumer] = Consumer.absent(grant.consumer)
-            offsets = tuple(islice(key.aside, grant.message_count))
+            # Those of an at-most-once group are not in the list any more, and which they are does not count.
+            offsets = (0,) * grant.message_count if grant.is_passed else tuple(islice(key.aside, grant.message_count))
             deadline_us = now_us + 1_000 * grant.left_ms
             run = Grant(grant.token, key, consumer, offsets, is_aside=True, deadline_us=deadline_us)
-            run.is_given, run.is_started = True, grant.is_started
+            run.is_given, run.is_started, run.is_passed = True, grant.is_started, grant.is_passed
             key.is_queued = False
             self.begin_run(run)
 

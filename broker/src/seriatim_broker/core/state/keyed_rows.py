@@ -85,6 +85,10 @@ def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Moment) -> tuple[list[tu
         done = run.done if run is not None and not run.is_aside else 0
         live = key.live if not done or run is None else key.live[bisect_right(key.live, _last_done(run)) :]
         offsets = [*key.aside, *(make_offset(dispatcher.segment_no, index) for index in live)]
+        if run is not None:
+            left_ms = max(run.deadline_us - now.mono_us, 0) // 1_000
+            carried = CarriedGrant(run.token, name, run.consumer.name, run.left, left_ms, run.is_started, run.is_passed)
+            rows.append(write_grant(carried))
         if not offsets:
             continue
         oldest = min(oldest or offsets[0], offsets[0])
@@ -94,11 +98,6 @@ def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Moment) -> tuple[list[tu
         for begin in range(0, len(offsets), CHUNK_OFFSETS):
             chunk = offsets[begin : begin + CHUNK_OFFSETS]
             rows.append((aside_name(name, begin // CHUNK_OFFSETS), write_aside(chunk)))
-        if run is not None:
-            left_ms = max(run.deadline_us - now.mono_us, 0) // 1_000
-            rows.append(
-                write_grant(CarriedGrant(run.token, name, run.consumer.name, run.left, left_ms, run.is_started))
-            )
     return rows, oldest
 
 

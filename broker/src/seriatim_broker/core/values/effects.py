@@ -258,6 +258,7 @@ class Joined:
     begun_by: ConsumerGroupOperation | None = None
     mode: ConsumerMode = ConsumerMode.EXCLUSIVE
     grant_ms: int = 0
+    at_most_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,11 +105,14 @@ class CursorRecord:
         dropped_position: The position of that offset.
         external: The consumer group has no consumers and no server. It reads ranges, and reported this place at
             `reported_at_ms`.
+        reported_at_ms: When an external group reported last. In broadcast mode: when its consumer was here last, up to
+            a day before.
         mode: How its consumers share the messages.
         retry: Not in exclusive mode: what happens to a message on which a consumer fails.
         term_base: Tokens are made of this plus the server epoch, so that those of a key always grow.
         oldest: The oldest offset that the consumer group has set aside; 0: none.
         handover: What the server of the segment before handed over.
+        at_most_once: Messages are acknowledged when they are granted, so a failure loses them and nothing comes twice.
     """
 
     segment_no: int
@@ -130,6 +133,7 @@ class CursorRecord:
     term_base: int = 0
     oldest: int = 0
     handover: HandOverId = NO_HAND_OVER
+    at_most_once: bool = False
 
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
         """This record with another place, in the same group epoch or in the next one."""
@@ -604,7 +608,8 @@ class ConsumerJoin:
     """A consumer asks for a partition. (stream, subscription) names it from now on.
 
     `in_flight_max`: not in exclusive mode, at most so many messages are granted to it and not ended. `run_max`: at most
-    so many messages of a key are in one grant; 0: no limit of its own.
+    so many messages of a key are in one grant; 0: no limit of its own. `on_demand`: nothing is granted to it before the
+    first `ConsumerDemand`.
     """
 
     stream: int
@@ -617,6 +622,7 @@ class ConsumerJoin:
     mode: ConsumerMode = ConsumerMode.EXCLUSIVE
     in_flight_max: int = 1_000
     run_max: int = 0
+    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -667,6 +673,15 @@ class ConsumerNack:
     delay_ms: int | None = None
     reason: str = ""
     is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerDemand:
+    """A consumer that joined `on_demand` asks for so many messages, in place of what is left of earlier demands."""
+
+    stream: int
+    subscription: int
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -870,6 +885,7 @@ Event = (
     | ConsumerAck
     | ConsumerAcks
     | ConsumerNack
+    | ConsumerDemand
     | ConsumerExtend
     | ConsumerCredit
     | ConsumerPing

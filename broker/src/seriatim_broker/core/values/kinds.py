@@ -21,6 +21,7 @@ class TimerKind(enum.StrEnum):
     FENCED = "fenced"
     FOLLOW = "follow"
     HEARTBEAT = "heartbeat"
+    KEEPING = "keeping"
     KEYS = "keys"
     OPERATIONS = "operations"
     PREPARED = "prepared"

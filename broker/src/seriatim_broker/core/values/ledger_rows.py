@@ -7,8 +7,9 @@
     "a" chunk (u64) name      the offsets with the numbers chunk * 1,024 and following: the first as u64, then varints
                               of the differences
     "g" token (u64)           a grant that is handed over to the next segment, with the first messages of the key's
-                              list: their count (u32), milliseconds left (u32), started (u8), bytes of the consumer's
-                              name (u16), that name and the key's name
+                              list: their count (u32), milliseconds left (u32), 1 if started + 2 if its messages are
+                              acknowledged already and not in the list (u8), bytes of the consumer's name (u16), that
+                              name and the key's name
 
 Numbers are big-endian, so that a disk keeps blocks and chunks in their order.
 """
@@ -31,6 +32,8 @@ _GRANT: Final = b"g"
 _NUMBER = struct.Struct(">Q")
 _RECORD = struct.Struct(">BIIQQQQ")
 _CARRIED = struct.Struct(">IIBH")
+_STARTED: Final = 1
+_PASSED: Final = 2
 
 
 class LedgerRowError(ValueError):
@@ -112,6 +115,7 @@ class CarriedGrant(NamedTuple):
         message_count: How many messages it has that are not acknowledged.
         left_ms: Until its deadline.
         is_started: The consumer has begun to work on it.
+        is_passed: Its messages are acknowledged already, and in no list.
     """
 
     token: int
@@ -120,12 +124,14 @@ class CarriedGrant(NamedTuple):
     message_count: int
     left_ms: int
     is_started: bool
+    is_passed: bool = False
 
 
 def write_grant(grant: CarriedGrant) -> tuple[bytes, bytes]:
     """The name and value of the row of a grant."""
     consumer = grant.consumer.encode()
-    fixed = _CARRIED.pack(grant.message_count, min(grant.left_ms, 0xFFFFFFFF), grant.is_started, len(consumer))
+    flags = _STARTED * grant.is_started | _PASSED * grant.is_passed
+    fixed = _CARRIED.pack(grant.message_count, min(grant.left_ms, 0xFFFFFFFF), flags, len(consumer))
     return _GRANT + _NUMBER.pack(grant.token), fixed + consumer + grant.name
 
 
@@ -167,11 +173,10 @@ def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
 
 
 def _read_grant(name: bytes, value: bytes) -> CarriedGrant:
-    count, left_ms, started, length = _CARRIED.unpack_from(value)
+    count, left_ms, flags, length = _CARRIED.unpack_from(value)
     names = value[_CARRIED.size :]
-    return CarriedGrant(
-        _NUMBER.unpack(name[1:])[0], names[length:], names[:length].decode(), count, left_ms, bool(started)
-    )
+    token, consumer = _NUMBER.unpack(name[1:])[0], names[:length].decode()
+    return CarriedGrant(token, names[length:], consumer, count, left_ms, bool(flags & _STARTED), bool(flags & _PASSED))
 
 
 def _read_aside(value: bytes) -> list[int]:

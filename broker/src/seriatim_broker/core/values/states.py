@@ -71,7 +71,7 @@ def copy_value(value: Any, twins: dict[int, Any] | None = None) -> Any:
     if isinstance(value, set):
         return set(value)
     if isinstance(value, tuple) and value and isinstance(value[0], State):
-        return tuple(item.copy(twins) for item in value)
+        return tuple(copy_value(item, twins) for item in value)
     return value  # other tuples, frozen dataclasses, `NOTHING`, functions: shared
 
 

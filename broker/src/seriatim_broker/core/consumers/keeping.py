@@ -1,0 +1,76 @@
+"""Keeping the positions of broadcast groups: those whose consumers are here stay, and the others go after a while.
+
+In broadcast mode each consumer has a cursor of its own. Consumers come and go, so cursors would become more and more.
+The server of a consumer that is here notes the day in its cursor. The controller removes a cursor that has an old day
+(`runtime.expiry`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ..peers import right
+from ..state.broker import BrokerState
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.partition import Partition
+from ..values.events import CursorRecord, WriteOutcome
+from ..values.keyed import ConsumerMode
+from ..values.kinds import TimerKind
+from . import crossing, operations, progress
+from .consumer_group import read_cursor
+
+KEEP_MS: Final = 86_400_000
+"""A day: so old may the note in a cursor be before it is renewed. One transaction a day is little for the coordinator.
+"""
+
+LOOK_US: Final = 3_600_000_000
+"""An hour between two looks at a consumer group."""
+
+
+def kept(broker: BrokerState, record: CursorRecord) -> CursorRecord:
+    """The record with a note that the consumer is here now."""
+    return replace(record, reported_at_ms=broker.now.wall_ms)
+
+
+def look(broker: BrokerState, partition: Partition, group: str) -> None:
+    """If the note in the cursor of a broadcast group is old, renew it. The consumer goes on meanwhile.
+
+    Rule `here-stays` (I13): the cursor of a consumer that is here is kept. Without it:
+      1. A consumer is connected for 8 days, and the partition's segment does not change.
+      2. The controller removes its cursor, because nothing was noted in it for 7 days.
+      3. The consumer reconnects, and begins at the end: it misses all messages between.
+    """
+    consumer_group = partition.consumer_groups.get(group)
+    if (
+        consumer_group is None
+        or consumer_group.phase is not ConsumerGroupPhase.SERVING
+        or consumer_group.cursor is None
+        or consumer_group.cursor.mode is not ConsumerMode.BROADCAST
+        or not consumer_group.consumers
+    ):
+        return
+    broker.poll(LOOK_US, TimerKind.KEEPING, partition.id, group)
+    is_busy = consumer_group.crossing_serial or consumer_group.operations or partition.write_wait_us(broker)
+    is_old = broker.now.wall_ms - consumer_group.cursor.reported_at_ms >= KEEP_MS
+    if is_old and not is_busy and right.may_deliver(broker, partition, consumer_group.segment_no):
+        record = kept(broker, consumer_group.cursor)
+        crossing.write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision)
+
+
+def on_written(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, outcome: WriteOutcome, revision: int
+) -> None:
+    """The note was written, or not. After a conflict the place of the consumer group is found anew."""
+    assert consumer_group.cursor is not None
+    if outcome is WriteOutcome.DONE:
+        consumer_group.cursor, consumer_group.cursor_revision = kept(broker, consumer_group.cursor), revision
+    elif outcome is WriteOutcome.CONFLICT:
+        consumer_group.look_again()
+        consumer_group.reads_chain_first = True
+        read_cursor(broker, partition, consumer_group)
+        return
+    elif outcome is WriteOutcome.UNKNOWN:
+        read_cursor(broker, partition, consumer_group)
+    operations.go_on(broker, partition, consumer_group)
+    progress.go_on(broker, partition, consumer_group)
