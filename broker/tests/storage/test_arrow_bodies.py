@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD, make_header, parse_header
@@ -74,3 +77,22 @@ def test_a_body_of_another_form_or_length_is_an_error(flags: int) -> None:
         bodies.keys(batch_of(b"no body at all", 2, flags))
     with pytest.raises(UnreadableBodyError):
         bodies.keys(batch_of(body_of([b"a"], 0, "lz4" if flags & FLAG_LZ4 else ""), 2, flags))
+
+
+def test_taking_a_body_apart_does_not_import_pandas() -> None:
+    keys: list[bytes | None] = [b"a", b"b", b"a"]
+    batch = batch_of(body_of(keys, 0, ""), 3)
+    program = f"""
+import sys
+from seriatim_api.batch import parse_header
+from seriatim_broker.adapters.arrow_bodies import ArrowBodies
+from seriatim_broker.core.values.log import Batch
+bodies = ArrowBodies()
+bodies.prepare()
+batch = Batch(parse_header({batch.header.raw!r}), {batch.body!r})
+one, other = bodies.open(batch), bodies.open(batch)
+bodies.join([(one, [0, 2]), (other, [1]), (one, [1])])
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

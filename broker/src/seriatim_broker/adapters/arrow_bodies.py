@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ class ArrowBodies:
         else:
             (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
         if len(parts) > len(pieces):
-            whole = whole.take(pa.array(_order(parts), pa.int64()))
+            whole = whole.take(_numbers(_order(parts)))
         return bytes(whole.serialize().to_pybytes())
 
     def _rows(self, batch: Batch) -> Any:
@@ -99,12 +100,17 @@ class ArrowBodies:
 
 def _take(rows: Any, wanted: Sequence[int]) -> Any:
     """The wanted rows of a record batch, without a copy if they follow one another."""
-    import pyarrow as pa
-
     first, count = wanted[0], len(wanted)
     if wanted[-1] - first + 1 == count and list(wanted) == list(range(first, first + count)):
         return rows.slice(first, count)
-    return rows.take(pa.array(wanted, pa.int64()))
+    return rows.take(_numbers(wanted))
+
+
+def _numbers(numbers: Sequence[int]) -> Any:
+    """An Arrow array of numbers. `pyarrow.array` would import pandas if it is installed, which takes seconds."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(array("q", numbers))])
 
 
 def _order(parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> list[int]:
