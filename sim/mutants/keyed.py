@@ -24,6 +24,7 @@ def _any_token_counts() -> list[Patch]:
 
     def run_at(keyed: KeyedDispatcher, consumer: Any, token: int, offset: int) -> Any:
         """An acknowledgement names a message, whatever its token is."""
+        keyed.weigh_all()
         found = (run for run in keyed.doing.values() if run.is_given and run.offsets[run.done] == offset)
         return real(keyed, consumer, token, offset) or next(found, None)
 
@@ -98,6 +99,7 @@ def _live_is_left() -> list[Patch]:
 
     def rows(dispatcher: KeyedDispatcher, now: Any) -> Any:
         """Only lists are handed over."""
+        dispatcher.weigh_all()
         lives = {key.name: key.live for key in dispatcher.keys.values()}
         for key in dispatcher.keys.values():
             key.live = []

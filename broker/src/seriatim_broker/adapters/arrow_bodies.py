@@ -31,8 +31,7 @@ class ArrowBodies:
         import pyarrow.compute
         from seriatim_api import bodies
 
-        del bodies
-        assert pyarrow.compute is not None
+        pyarrow.compute.take(bodies.SCHEMA.empty_table(), _numbers([]))  # loads what Arrow loads at the first call
         self._is_prepared = True
 
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:

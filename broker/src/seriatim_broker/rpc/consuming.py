@@ -271,12 +271,11 @@ class _ConsumeStream:
             case fx.Granted():
                 granted = out.granted
                 granted.server_epoch = event.server_epoch
-                granted.token.extend([run.token for run in event.runs])
-                granted.count.extend([len(run.offsets) for run in event.runs])
-                granted.attempt.extend([run.attempt for run in event.runs])
-                granted.maybe_repeated.extend([run.maybe_repeated for run in event.runs])
-                for run in event.runs:
-                    granted.offset.extend(run.offsets)
+                granted.token.extend(event.tokens)
+                granted.count.extend(event.counts)
+                granted.attempt.extend(event.attempts)
+                granted.maybe_repeated.extend(event.maybe_repeated)
+                granted.offset.extend(event.offsets)
             case fx.AcksConfirmed():
                 out.acks_confirmed.number = event.number
             case fx.TokensVoid():
@@ -340,7 +339,7 @@ def _as_batch(granted: fx.Granted) -> Batch:
     """The messages of grants as a batch. Only the count, the length and the checksum of its header mean anything."""
     header = make_header(
         partition=0,
-        message_count=granted.message_count,
+        message_count=len(granted.offsets),
         producer=bytes(16),
         producer_epoch=0,
         base_sequence=0,

@@ -47,7 +47,7 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
     # Messages that retention dropped need no acknowledgement.
     if max(consumer_group.ledger.safe_acked, log.start) < log.record.sealed_len:
         return
-    if consumer_group.keyed is not None and (consumer_group.keyed.keys or consumer_group.ledger.dirty):
+    if consumer_group.keyed is not None and (consumer_group.keyed.has_keys or consumer_group.ledger.dirty):
         return  # messages of keys with records are not done with
     if (
         dispatcher.active is not None and dispatcher.delivered < log.start

@@ -7,6 +7,7 @@ only below the commit, only below a durable reservation, and only while the serv
 
 from __future__ import annotations
 
+from itertools import accumulate, islice
 from typing import Final
 
 from seriatim_api.ids import INDEX_MAX, MemberId, make_offset, split_offset
@@ -16,11 +17,11 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
-from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
+from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
 from ..state.partition import Partition
 from ..values.effects import Dropped, Gap, Granted, Note, ReadKeys
 from ..values.events import KeysRead, RowsRead
-from ..values.keyed import ConsumerMode, KeyColumn, KeyGrant, name_of_key, name_of_offset
+from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, name_of_key, name_of_offset
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.producers import ProducerTable
@@ -37,6 +38,15 @@ LOOK_US: Final = 100_000
 
 FRAME_MESSAGES_MAX: Final = 1_024
 """At most so many messages are read for one consumer at once."""
+
+SHARE_MESSAGES_MIN: Final = 32
+"""If few keys are ready, they are shared among the consumers that have room, but each gets so many at least. A frame
+costs as much as some hundred messages."""
+
+ROOM_SHARE: Final = 4
+MANY_IN_FLIGHT: Final = 256
+"""A consumer that may hold so many messages, or more, is given more when a fourth of its room is free. Without it, each
+acknowledgement of a few messages would be answered by a frame with a few messages."""
 
 
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -66,7 +76,7 @@ def _wake_later(
     if keyed.delayed:
         after_us = max(keyed.delayed[0][0] - broker.now.mono_us, 0)
         broker.poll(after_us, TimerKind.KEYS, partition.id, consumer_group.name)
-    if keyed.doing:
+    if keyed.doing or keyed.granted:
         broker.poll(broker.config.grant_poll_us, TimerKind.KEYS, partition.id, consumer_group.name)
 
 
@@ -192,20 +202,24 @@ def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
 
 def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> None:
     base, keys = column.header.base_index, None if is_shared else column.keys
-    window, segment_no = keyed.window, keyed.segment_no
-    names: dict[bytes, bytes] = {}
-    for index in range(max(keyed.read_index, base), column.header.end_index):
-        if window.is_passed(index):
+    window, singles, heavy, ready = keyed.window, keyed.singles, keyed.keys, keyed.ready
+    begin, end = max(keyed.read_index, base), column.header.end_index
+    first_offset = make_offset(keyed.segment_no, 0)
+    may_be_passed = window.has_passed(begin, end)
+    for index in range(begin, end):
+        if may_be_passed and window.is_passed(index):
             continue
-        offset = make_offset(segment_no, index)
         key = keys[index - base] if keys is not None else None
         if key is None:
-            keyed.take_in(name_of_offset(offset), index, offset)
-            continue
-        name = names.get(key)
-        if name is None:
-            name = names[key] = name_of_key(key)
-        keyed.take_in(name, index, offset)
+            name = name_of_offset(first_offset | index)
+        else:
+            name = b"k" + key if len(key) <= KEY_BYTES_MAX else name_of_key(key)
+        if name in singles or name in heavy:
+            keyed.take_in(name, index, first_offset | index)
+        else:  # the same as `take_in`, for most messages
+            singles[name] = index
+            ready.append(name)
+            keyed.live_count += 1
 
 
 def _after_passing(
@@ -234,7 +248,7 @@ def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
     """Grant ready keys to the consumers that have room, in turns."""
     if consumer_group.is_held or not keyed.ready:
         return
-    waiting = [consumer for consumer in consumer_group.consumers if _room_of(broker, consumer) > 0]
+    waiting = [consumer for consumer in consumer_group.consumers if _has_room_for_more(broker, consumer)]
     if not waiting:
         return
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
@@ -242,17 +256,17 @@ def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
         return
     turn = keyed.turn % len(waiting)
     keyed.turn += 1
+    share = max(-(-len(keyed.ready) // len(waiting)), SHARE_MESSAGES_MIN)
     for consumer in waiting[turn:] + waiting[:turn]:
-        runs = _runs_for(broker, partition, consumer_group, keyed, consumer)
-        if not runs:
+        frame = _frame_for(broker, partition, consumer_group, keyed, consumer, share)
+        if frame is None:
             break  # no key is ready, or only such that wait for a reservation
         consumer.rows = broker.new_serial()
-        keyed.rows[consumer.rows] = (consumer, runs)
+        keyed.rows[consumer.rows] = frame
         broker.reads[consumer.rows] = (
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
-        offsets = tuple([offset for run in runs for offset in run.offsets])
-        fetching.read_rows(broker, partition, keyed, consumer_group.name, consumer.rows, offsets)
+        fetching.read_rows(broker, partition, keyed, consumer_group.name, consumer.rows, frame.offsets)
 
 
 def _room_of(broker: BrokerState, consumer: Consumer) -> int:
@@ -263,9 +277,22 @@ def _room_of(broker: BrokerState, consumer: Consumer) -> int:
     return room if consumer.demand is None else min(room, consumer.demand)
 
 
-def _runs_for(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, consumer: Consumer
-) -> list[Grant]:
+def _has_room_for_more(broker: BrokerState, consumer: Consumer) -> bool:
+    """Whether the consumer has room for so many messages that a frame is worth its cost."""
+    most = consumer.in_flight_max
+    is_picky = most >= MANY_IN_FLIGHT and consumer.demand is None
+    return _room_of(broker, consumer) >= (most // ROOM_SHARE if is_picky else 1)
+
+
+def _frame_for(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    consumer: Consumer,
+    share: int,
+) -> Frame | None:
+    """Grant ready keys to a consumer, at most `share` and as many messages as it has room for."""
     assert consumer_group.cursor is not None
     credit = min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
     room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, max(credit // keyed.average_bytes, 1))
@@ -273,24 +300,75 @@ def _runs_for(
     deadline_us = broker.now.mono_us + 1_000 * consumer_group.cursor.retry.grant_ms
     below = consumer_group.ledger.safe_reserved
     term = consumer_group.cursor.term_base + consumer_group.server_epoch
-    runs: list[Grant] = []
-    while room > 0 and (key := keyed.next_ready()) is not None:
-        _pass_gone(broker, partition, consumer_group, keyed, key)
-        if not (key.live or key.aside):
-            keyed.take_ready()
-            keyed.requeue(key)
+    first_token = token = (term << TOKEN_COUNTER_BITS | broker.streams.tokens) + 1
+    frame = Frame(consumer, first_token, deadline_us)
+    ready, singles, granted = keyed.ready, keyed.singles, keyed.granted
+    names, indexes, offsets = frame.names, frame.indexes, list[int]()
+    first_offset = make_offset(keyed.segment_no, 0)
+    while room > 0 and share > 0 and ready:
+        index = singles.get(ready[0])
+        if index is not None:
+            if index < 0:
+                ready.popleft()  # it is granted
+                continue
+            if index >= below:
+                break
+            name = ready.popleft()
+            singles[name] = -token
+            granted[token] = frame
+            names.append(name)
+            indexes.append(index)
+            offsets.append(first_offset | index)
+            room -= 1
+        elif ready[0] not in keyed.keys:
+            ready.popleft()  # nothing is left of the key
             continue
-        offsets = _first_messages(keyed, key, min(longest, room), below)
-        if not offsets:
-            break
-        keyed.take_ready()
-        broker.streams.tokens += 1
-        token = term << TOKEN_COUNTER_BITS | broker.streams.tokens
-        run = Grant(token, key, consumer, offsets, is_aside=bool(key.aside), deadline_us=deadline_us)
-        keyed.begin_run(run)
-        runs.append(run)
-        room -= len(offsets)
-    return runs
+        else:
+            key = keyed.next_ready()
+            if key is None:
+                break
+            _pass_gone(broker, partition, consumer_group, keyed, key)
+            if not (key.live or key.aside):
+                keyed.take_ready()
+                keyed.requeue(key)
+                continue
+            found = _first_messages(keyed, key, min(longest, room), below)
+            if not found:
+                break
+            keyed.take_ready()
+            run = Grant(token, key, consumer, found, is_aside=bool(key.aside), deadline_us=deadline_us)
+            keyed.begin_run(run)
+            _note_run(frame, run)
+            offsets += found
+            room -= len(found)
+        share -= 1
+        token += 1
+    if token == first_token:
+        return None
+    broker.streams.tokens += token - first_token
+    frame.single_count = len(names) - len(frame.runs)
+    consumer.in_flight += frame.single_count
+    frame.offsets = tuple(offsets)
+    keyed.begin_frame(frame)
+    return frame
+
+
+def _note_run(frame: Frame, run: Grant) -> None:
+    """The next grant of a frame is not that of a single."""
+    at = len(frame.names)
+    frame.names.append(b"")
+    frame.indexes.append(0)
+    frame.runs.append(run)
+    if len(run.offsets) > 1 or frame.counts is not None:
+        if frame.counts is None:
+            frame.counts = []
+        frame.counts += [1] * (at - len(frame.counts))
+        frame.counts.append(len(run.offsets))
+    if run.key.attempts or frame.attempts is not None:
+        if frame.attempts is None:
+            frame.attempts = []
+        frame.attempts += [1] * (at - len(frame.attempts))
+        frame.attempts.append(run.key.attempts + 1)
 
 
 def _pass_gone(
@@ -347,9 +425,9 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
 
 def _give_back(broker: BrokerState, keyed: KeyedDispatcher, serial: int) -> None:
     """No member has the messages now: their keys wait a moment, and others go on."""
-    consumer, runs = keyed.rows.pop(serial)
-    consumer.rows = 0
-    for run in runs:
+    frame = keyed.rows.pop(serial)
+    frame.consumer.rows = 0
+    for run in _grants_in(keyed, frame):
         if keyed.doing.get(run.token) is run:
             keyed.end_run(run)
             run.key.ready_us = broker.now.mono_us + broker.config.retry_us_max
@@ -362,14 +440,14 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
     keyed = consumer_group.keyed if consumer_group is not None else None
     if consumer_group is None or keyed is None or event.serial not in keyed.rows:
         return
-    consumer, runs = keyed.rows.pop(event.serial)
+    frame = keyed.rows.pop(event.serial)
+    consumer, is_whole = frame.consumer, all(keyed.doing.get(run.token) is run for run in frame.runs)
     if consumer.rows == event.serial:
         consumer.rows = 0
-    is_whole = all(keyed.doing.get(run.token) is run for run in runs)
-    is_asked_for = consumer.demand is None or consumer.demand >= sum(len(run.offsets) for run in runs)
+    is_asked_for = consumer.demand is None or consumer.demand >= len(frame.offsets)
     if event.body is None or not is_whole or not right.may_deliver(broker, partition, consumer_group.segment_no):
         # The body has the messages of all these runs, so it counts only if all of them do.
-        for run in runs:
+        for run in _grants_in(keyed, frame):
             if keyed.doing.get(run.token) is run:
                 keyed.end_run(run)
                 keyed.requeue(run.key)
@@ -378,13 +456,14 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
             broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
             return
     elif not is_asked_for:  # the consumer asks for less by now, and would hold up the keys
-        for run in runs:
+        for run in _grants_in(keyed, frame):
             keyed.end_run(run)
             keyed.requeue(run.key)
     elif consumer_group.is_at_most_once:
-        _acknowledge_first(broker, partition, consumer_group, Unsent(0, consumer, runs, event.body))
+        frame.runs = _grants_in(keyed, frame)
+        _acknowledge_first(broker, partition, consumer_group, Unsent(0, frame, event.body))
     else:
-        _deliver(broker, consumer_group, consumer, runs, event.body)
+        _deliver(broker, consumer_group, frame, event.body)
     go_on(broker, partition, consumer_group)
 
 
@@ -397,11 +476,11 @@ def _acknowledge_first(
     """
     keyed = consumer_group.keyed
     assert keyed is not None
-    for run in unsent.runs:
+    for run in unsent.frame.runs:
         keyed.pass_run(run)
     keyed.window.rise()
     consumer_group.ledger.acknowledge(keyed.window.floor)
-    unsent.serial = unsent.consumer.rows = cursors.replicate(broker, partition, consumer_group)
+    unsent.serial = unsent.frame.consumer.rows = cursors.replicate(broker, partition, consumer_group)
     keyed.unsent.append(unsent)
 
 
@@ -429,31 +508,45 @@ def _give_durable(
         if not unsent.is_durable:
             keyed.unsent.append(unsent)
             continue
-        if unsent.consumer.rows == unsent.serial:
-            unsent.consumer.rows = 0
-        runs = [run for run in unsent.runs if keyed.doing.get(run.token) is run]
-        if len(runs) == len(unsent.runs) and unsent.consumer in consumer_group.consumers:
-            _deliver(broker, consumer_group, unsent.consumer, runs, unsent.body)
+        consumer, runs = unsent.frame.consumer, unsent.frame.runs
+        if consumer.rows == unsent.serial:
+            consumer.rows = 0
+        is_whole = all(keyed.doing.get(run.token) is run for run in runs)
+        if is_whole and consumer in consumer_group.consumers:
+            _deliver(broker, consumer_group, unsent.frame, unsent.body)
 
 
-def _deliver(
-    broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, runs: list[Grant], body: bytes
-) -> None:
-    repeated_below = consumer_group.ledger.repeated_below
-    granted: list[KeyGrant] = []
-    count = 0
-    for run in runs:
+def _grants_in(keyed: KeyedDispatcher, frame: Frame) -> list[Grant]:
+    """The grants of a frame that was not given, as objects of their own."""
+    for name in frame.names:
+        if name:
+            keyed.weigh(name)
+    return sorted(frame.runs, key=lambda run: run.token)
+
+
+def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, body: bytes) -> None:
+    offsets, count = frame.offsets, len(frame.names)
+    frame.is_given = True
+    frame.offsets = ()
+    for run in frame.runs:
         run.is_given = True
-        count += len(run.offsets)
-        first_no, first = split_offset(run.offsets[0])
-        is_repeated = first_no < consumer_group.segment_no or first < repeated_below
-        is_repeated = is_repeated and not run.is_passed
-        granted.append(KeyGrant(run.token, run.key.attempts + 1, is_repeated, run.offsets))
-    if consumer.demand is not None:
-        consumer.demand = max(consumer.demand - count, 0)
-    tell(broker, consumer, Granted(tuple(granted), body, count, consumer_group.server_epoch))
+    frame.runs = []
+    repeated_below = make_offset(consumer_group.segment_no, min(consumer_group.ledger.repeated_below, INDEX_MAX))
+    counts = [1] * count if frame.counts is None else frame.counts + [1] * (count - len(frame.counts))
+    attempts = [1] * count if frame.attempts is None else frame.attempts + [1] * (count - len(frame.attempts))
+    if consumer_group.is_at_most_once or min(offsets) >= repeated_below:
+        repeated = [False] * count
+    else:
+        begins = accumulate(counts, initial=0)
+        repeated = [offsets[begin] < repeated_below for begin in islice(begins, count)]
+    frame.counts = frame.attempts = None
+    if frame.consumer.demand is not None:
+        frame.consumer.demand = max(frame.consumer.demand - len(offsets), 0)
+    granted = Granted(frame.first_token, counts, attempts, repeated, offsets, body, consumer_group.server_epoch)
+    tell(broker, frame.consumer, granted)
     streams = broker.streams
-    streams.credits[consumer.stream] = streams.credits.get(consumer.stream, 0) - len(body) - _HEADER_BYTES
+    stream = frame.consumer.stream
+    streams.credits[stream] = streams.credits.get(stream, 0) - len(body) - _HEADER_BYTES
 
 
 _HEADER_BYTES: Final = 192  # of the batch that the deliveries of a frame are

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from seriatim_api import errors
+from seriatim_api.ids import make_offset
 
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup
@@ -61,7 +62,7 @@ def _served(partition: Partition, stream: int, subscription: int) -> tuple[Consu
 
 
 def _run_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Grant | None:
-    run = keyed.doing.get(token)
+    run = keyed.grant_of(token)
     return run if run is not None and run.consumer is consumer and run.is_given else None
 
 
@@ -104,8 +105,10 @@ def thaw(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
             on_nack(broker, partition, event)
         else:
             on_extend(broker, partition, event)
-    for run in list(keyed.doing.values()):
-        if not run.consumer.is_absent and run.consumer not in consumer_group.consumers:
+    holders = [run.consumer for run in keyed.doing.values()] + [frame.consumer for frame in keyed.frames.values()]
+    gone = [one for one in dict.fromkeys(holders) if not one.is_absent and one not in consumer_group.consumers]
+    if gone:
+        for run in keyed.grants_of(gone):
             end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
     _note_passed(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group)
@@ -127,7 +130,21 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
         if run is not None:
             run.is_started = True
     void: dict[int, None] = {}
+    passed: list[int] = []
+    granted, singles, first_offset = keyed.granted, keyed.singles, make_offset(keyed.segment_no, 0)
     for token, offset in zip(event.tokens, event.offsets, strict=True):
+        frame = granted.get(token)
+        if frame is not None and frame.consumer is consumer and frame.is_given:
+            at = token - frame.first_token
+            index = frame.indexes[at]
+            if first_offset | index == offset:  # the same as below, for most messages
+                del granted[token], singles[frame.names[at]]
+                passed.append(index)
+                if frame.single_count > 1:
+                    frame.single_count -= 1
+                else:
+                    keyed.leave_frame(frame, 1)
+                continue
         run = _run_at(keyed, consumer, token, offset)
         if run is None:
             void[token] = None
@@ -136,6 +153,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
         if run.left == 0:
             keyed.end_run(run)
             keyed.requeue(run.key)
+    keyed.pass_singles(consumer, passed)
     _tell_void(broker, consumer, void)
     _note_passed(broker, partition, consumer_group, keyed)
     if event.tokens and not consumer_group.ledger.dirty and not consumer_group.ledger.replications:
@@ -309,7 +327,7 @@ def leave(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     keyed = consumer_group.keyed
     if keyed is None or keyed.frozen is not None:
         return  # when the hand-over is over, the grants of consumers that left end
-    for run in [run for run in keyed.doing.values() if run.consumer in gone]:
+    for run in keyed.grants_of(gone):
         end_run(broker, partition, consumer_group, run, f"{run.consumer.name} has ended")
     _note_passed(broker, partition, consumer_group, keyed)
     if consumer_group.consumers:

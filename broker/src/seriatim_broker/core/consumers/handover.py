@@ -49,7 +49,7 @@ PAUSE_US = 1_000_000
 
 def cross(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Move the cursor to the next segment if that is possible; if keys have messages, hand them over first."""
-    if consumer_group.keyed is not None and consumer_group.keyed.keys:
+    if consumer_group.keyed is not None and consumer_group.keyed.has_keys:
         hand_over_if_done(broker, partition, consumer_group)
     else:
         crossing.cross_if_done(broker, partition, consumer_group)
@@ -74,7 +74,7 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         if now_us < keyed.rests_until_us:
             broker.poll(keyed.rests_until_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
             return
-        is_busy = keyed.reading or keyed.rows or keyed.unsent or keyed.fetches or keyed.next_ready() is not None
+        is_busy = keyed.reading or keyed.rows or keyed.unsent or keyed.fetches or keyed.has_ready
         if is_busy or keyed.read_index < log.record.sealed_len:
             return
         following = next_segment(partition, consumer_group.segment_no)

@@ -4,6 +4,11 @@ Keys with messages are *ready* (in the order in which they became so), *delayed*
 ready), or *granted*: their first messages are with a consumer, as a *run* under a token. A key is in at most one of
 these. A key that is parked or forwarded is in none.
 
+Most keys have exactly one message, which is ready or granted, and no record. Such a key is a *single*: an entry in a
+dict and not an object of its own, because objects cost more time and memory than all the rest. `weigh` makes a `Key` of
+a single, and a `Grant` of its grant, as soon as anything else happens to it: a second message, a failure, an end of the
+grant without an acknowledgement.
+
 What is durable of it, the passed indexes and the records of keys, is written by `consumers.keyed_rows`.
 """
 
@@ -29,6 +34,8 @@ from .window import Window
 
 RUN_MESSAGES_MAX: Final = 256
 RUN_BYTES_MAX: Final = 64 << 10
+STALE_DEADLINES_MAX: Final = 10_000
+"""So many deadlines of grants that are over are kept, and as many as grants are under way."""
 
 
 _HOLDS_WINDOW, _WAITS, _HAS_MANY = 1, 2, 3
@@ -109,6 +116,8 @@ class Key(State):
 class Grant(State):
     """A grant: messages of one key that one consumer works on, in order, under one token.
 
+    The grant of a single is no object of its own: see `Frame`.
+
     Attributes:
         token: The token.
         key: The key.
@@ -155,6 +164,53 @@ class Grant(State):
         return len(self.offsets) - self.done
 
 
+class Frame(State):
+    """What was granted to one consumer at once: read, delivered and given a deadline together.
+
+    Its tokens follow one another. Each is the grant of a single, or a `Grant`.
+
+    Attributes:
+        consumer: The consumer.
+        first_token: The first token.
+        deadline_us: When the grants of singles end.
+        names: The name of the single of each token; empty: the token has a `Grant`.
+        indexes: The index of the single of each token.
+        runs: The grants of it, in the order of their tokens, and those that were singles before it was given.
+        single_count: How many singles are granted by it, and not acknowledged.
+        is_given: It was delivered.
+        counts: The number of messages of each token; None: one each.
+        attempts: The attempt of the first message of each token; None: the first one each.
+        offsets: Of its messages. Empty when it was given.
+    """
+
+    __slots__ = (
+        "attempts",
+        "consumer",
+        "counts",
+        "deadline_us",
+        "first_token",
+        "indexes",
+        "is_given",
+        "names",
+        "offsets",
+        "runs",
+        "single_count",
+    )
+
+    def __init__(self, consumer: Consumer, first_token: int, deadline_us: int) -> None:
+        self.consumer = consumer
+        self.first_token = first_token
+        self.deadline_us = deadline_us
+        self.names: list[bytes] = []
+        self.indexes: list[int] = []
+        self.runs: list[Grant] = []
+        self.single_count = 0
+        self.is_given = False
+        self.counts: list[int] | None = None
+        self.attempts: list[int] | None = None
+        self.offsets: tuple[int, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class HandingOver(State):
     """The state of the keys on its way to the server of the next segment.
@@ -180,15 +236,13 @@ class Unsent(State):
 
     Attributes:
         serial: Of the control record with the acknowledgements.
-        consumer: Who is given them.
-        runs: The runs.
-        body: Their messages.
+        frame: What is given, and to whom.
+        body: Its messages.
         is_durable: Every eligible member has the control record.
     """
 
     serial: int
-    consumer: Consumer
-    runs: list[Grant]
+    frame: Frame
     body: bytes
     is_durable: bool = False
 
@@ -220,7 +274,11 @@ class KeyedDispatcher(State):
     Attributes:
         segment_no: The cursor segment.
         window: Which of its indexes are passed.
-        keys: The keys that have messages or a record, by name.
+        keys: The keys that have messages or a record, by name, but not the singles.
+        singles: The singles, by name: the index of the message if it is ready, else the negative token of its grant.
+        granted: The frames of the grants of singles, by token.
+        frames: The frames with grants of singles, by their first token.
+        frame_deadlines: A heap of (deadline, first token) of frames. An entry counts only if the frame is in `frames`.
         ready: Names of ready keys, in the order in which they became so.
         delayed: A heap of (ready at, number, name). An entry counts only if the key still becomes ready at that time.
         doing: Runs by token.
@@ -233,7 +291,7 @@ class KeyedDispatcher(State):
         changed: Names of keys whose records changed since the last control record.
         chunks: Chunks of their lists that changed, by name.
         reading: The serial of the read of keys that is under way; 0: none.
-        rows: The read of messages that is under way for each consumer: serial -> (consumer, its runs).
+        rows: The read of messages that is under way for each consumer: serial -> what was granted to it.
         average_bytes: About how many bytes a message has, from the batches that were read last.
         is_full: The lists are full, so no more keys are set aside.
         is_full_noted: This was noted.
@@ -260,7 +318,10 @@ class KeyedDispatcher(State):
         "doing",
         "fetches",
         "first_asides",
+        "frame_deadlines",
+        "frames",
         "frozen",
+        "granted",
         "handover",
         "is_begun",
         "is_full",
@@ -276,6 +337,7 @@ class KeyedDispatcher(State):
         "rests_until_us",
         "rows",
         "segment_no",
+        "singles",
         "turn",
         "unsent",
         "window",
@@ -285,6 +347,10 @@ class KeyedDispatcher(State):
         self.segment_no = segment_no
         self.window = window
         self.keys: dict[bytes, Key] = {}
+        self.singles: dict[bytes, int] = {}
+        self.granted: dict[int, Frame] = {}
+        self.frames: dict[int, Frame] = {}
+        self.frame_deadlines: list[tuple[int, int]] = []
         self.ready: deque[bytes] = deque()
         self.delayed: list[tuple[int, int, bytes]] = []
         self.doing: dict[int, Grant] = {}
@@ -298,7 +364,7 @@ class KeyedDispatcher(State):
         self.changed: dict[bytes, None] = {}
         self.chunks: dict[bytes, dict[int, None]] = {}
         self.reading = 0
-        self.rows: dict[int, tuple[Consumer, list[Grant]]] = {}
+        self.rows: dict[int, Frame] = {}
         self.average_bytes = 1
         self.is_full = False
         self.is_full_noted = False
@@ -316,9 +382,12 @@ class KeyedDispatcher(State):
 
     def take_in(self, name: bytes, index: int, offset: int) -> None:
         """A message was read: it waits behind those of its key."""
-        key = self.keys.get(name)
+        key = self.weigh(name)
         if key is None:
-            key = self.keys[name] = Key(name)
+            self.singles[name] = index
+            self.ready.append(name)
+            self.live_count += 1
+            return
         if key.aside or key.phase is KeyPhase.PARKED:  # only the list keeps the order of the key
             self._append_aside(key, offset)
             self.window.pass_over(index)
@@ -327,6 +396,72 @@ class KeyedDispatcher(State):
         self.live_count += 1
         if not key.token and not key.is_queued:
             self.queue(key)
+
+    # ---- singles -------------------------------------------------------------------------------------
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether any key has messages or a record."""
+        return bool(self.keys or self.singles)
+
+    def weigh(self, name: bytes) -> Key | None:
+        """The key of that name, as an object of its own from now on; None if it has no messages and no record."""
+        key = self.keys.get(name)
+        if key is not None:
+            return key
+        place = self.singles.pop(name, None)
+        if place is None:
+            return None
+        key = self.keys[name] = Key(name)
+        if place >= 0:
+            key.live.append(place)
+            key.is_queued = True  # its name is among the ready ones
+            return key
+        token = key.token = -place
+        frame = self.granted.pop(token)
+        at = token - frame.first_token
+        index = frame.indexes[at]
+        key.live.append(index)
+        offsets = (make_offset(self.segment_no, index),)
+        run = Grant(token, key, frame.consumer, offsets, is_aside=False, deadline_us=frame.deadline_us)
+        run.is_given = frame.is_given
+        self.doing[token] = run
+        self.set_deadline(run, frame.deadline_us)
+        if not frame.is_given:
+            frame.runs.append(run)
+        self.leave_frame(frame, 1)
+        return key
+
+    def weigh_all(self) -> None:
+        """Make an object of each single."""
+        for name in list(self.singles):
+            self.weigh(name)
+
+    def grants_of(self, consumers: Sequence[Consumer]) -> list[Grant]:
+        """The grants of these consumers, as objects of their own from now on."""
+        for token, frame in list(self.granted.items()):
+            if frame.consumer in consumers:
+                self.weigh(frame.names[token - frame.first_token])
+        return [run for run in self.doing.values() if run.consumer in consumers]
+
+    def grant_of(self, token: int) -> Grant | None:
+        """The grant with that token, as an object of its own from now on."""
+        frame = self.granted.get(token)
+        if frame is not None:
+            self.weigh(frame.names[token - frame.first_token])
+        return self.doing.get(token)
+
+    def leave_frame(self, frame: Frame, count: int) -> None:
+        """So many grants of singles of a frame are over, or objects of their own."""
+        frame.single_count -= count
+        if not frame.single_count:
+            self.frames.pop(frame.first_token, None)
+
+    def pass_singles(self, consumer: Consumer, indexes: Sequence[int]) -> None:
+        """Granted singles are acknowledged. The caller took them out of `granted`, `singles` and their frames."""
+        self.window.pass_over_all(indexes)
+        self.live_count -= len(indexes)
+        consumer.in_flight -= len(indexes)
 
     def queue(self, key: Key) -> None:
         """The key is ready, delayed, or held; it goes behind all others of the same kind."""
@@ -351,9 +486,11 @@ class KeyedDispatcher(State):
     # ---- grants --------------------------------------------------------------------------------------
 
     def next_ready(self) -> Key | None:
-        """The first ready key, which stays where it is; None if there is none."""
+        """The first ready key, which stays where it is; None if there is none. A single is an object from then on."""
         while self.ready:
             key = self.keys.get(self.ready[0])
+            if key is None and self.singles.get(self.ready[0], -1) >= 0:
+                key = self.weigh(self.ready[0])
             if key is not None and key.is_queued and (key.live or key.aside) and not key.is_held:
                 return key
             if key is not None:
@@ -364,6 +501,23 @@ class KeyedDispatcher(State):
     def take_ready(self) -> None:
         """The first ready key leaves the queue."""
         self.keys[self.ready.popleft()].is_queued = False
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a key is ready."""
+        while self.ready:
+            if self.singles.get(self.ready[0], -1) >= 0:
+                return True
+            if self.ready[0] in self.keys:
+                return self.next_ready() is not None
+            self.ready.popleft()  # a single that was granted meanwhile, or is acknowledged
+        return False
+
+    def begin_frame(self, frame: Frame) -> None:
+        """The grants of singles of a frame end at its deadline."""
+        if frame.single_count:
+            self.frames[frame.first_token] = frame
+            heapq.heappush(self.frame_deadlines, (frame.deadline_us, frame.first_token))
 
     def begin_run(self, run: Grant) -> None:
         """A run is granted."""
@@ -376,9 +530,19 @@ class KeyedDispatcher(State):
         """The run ends at that time."""
         run.deadline_us = deadline_us
         heapq.heappush(self.deadlines, (deadline_us, run.token))
+        if len(self.deadlines) > 2 * len(self.doing) + STALE_DEADLINES_MAX:  # most are of grants that are over
+            self.deadlines = [(run.deadline_us, run.token) for run in self.doing.values()]
+            heapq.heapify(self.deadlines)
 
     def due_runs(self, now_us: int) -> list[Grant]:
         """The runs whose deadline has passed."""
+        while self.frame_deadlines and self.frame_deadlines[0][0] <= now_us:
+            _, first_token = heapq.heappop(self.frame_deadlines)
+            frame = self.frames.get(first_token)
+            if frame is not None:
+                for at, name in enumerate(frame.names):
+                    if self.granted.get(first_token + at) is frame:
+                        self.weigh(name)
         due: dict[int, Grant] = {}  # a run may have the same deadline twice
         while self.deadlines and self.deadlines[0][0] <= now_us:
             deadline_us, token = heapq.heappop(self.deadlines)
@@ -440,8 +604,18 @@ class KeyedDispatcher(State):
             del key.live[:gone]
 
     def requeue(self, key: Key) -> None:
-        """A key without a run waits again, or is forgotten if nothing is left of it."""
-        if key.live or key.aside:
+        """A key without a run waits again, or is forgotten if nothing is left of it.
+
+        It may be a single from then on, so the caller does not use `key` any more.
+        """
+        if self.keys.get(key.name) is not key:
+            return
+        is_heavy = key.token or key.aside or key.phase or key.turn or key.ready_us or key.is_queued
+        if len(key.live) == 1 and not is_heavy:
+            del self.keys[key.name]
+            self.singles[key.name] = key.live[0]
+            self.ready.append(key.name)
+        elif key.live or key.aside:
             self.queue(key)
         elif key.phase is None:
             self.keys.pop(key.name, None)
@@ -543,6 +717,9 @@ class KeyedDispatcher(State):
             window_begin = 0
         if self.live_count < limits.live_messages:
             live_wanted = limits.live_messages
+        for token, frame in list(self.granted.items()) if window_begin else ():
+            if frame.indexes[token - frame.first_token] < window_begin:
+                self.weigh(frame.names[token - frame.first_token])
         victims = [(rank, key) for key in self.keys.values() if (rank := self._rank(key, window_begin, limits))]
         for rank, key in sorted(victims, key=lambda victim: victim[0]):
             if rank[0] > _HOLDS_WINDOW and self.live_count < live_wanted:
@@ -570,6 +747,8 @@ class KeyedDispatcher(State):
 
     def drop_below(self, start: int) -> None:
         """Retention dropped the messages below an index: they are passed, except those that are granted."""
+        for name in [name for name, index in self.singles.items() if 0 <= index < start]:
+            self.weigh(name)
         for key in list(self.keys.values()):
             if key.live and key.live[0] < start and not key.token:
                 gone = bisect_right(key.live, start - 1)

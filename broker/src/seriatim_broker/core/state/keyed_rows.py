@@ -80,6 +80,7 @@ def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Moment) -> tuple[list[tu
     """
     rows: list[tuple[bytes, bytes]] = []
     oldest = 0
+    dispatcher.weigh_all()
     for name, key in dispatcher.keys.items():
         run = dispatcher.doing.get(key.token)
         done = run.done if run is not None and not run.is_aside else 0

@@ -2,50 +2,78 @@
 
 An index is passed when nothing more is to be done with its message here: it is acknowledged, skipped, or set aside in
 the list of its key. The *floor* is the first index that is not passed.
+
+In memory an index is a byte, because a bit in a number of 1,024 bits costs a copy of the number. On the disk it is a
+bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..values.ledger_rows import BLOCK_INDEXES, block_name, write_block
 from ..values.states import State
 
-_ALL: Final = (1 << BLOCK_INDEXES) - 1
+_DIGITS: Final = bytes(b"1"[0] if number else b"0"[0] for number in range(256))
+_SHIFT: Final = BLOCK_INDEXES.bit_length() - 1
+_MASK: Final = BLOCK_INDEXES - 1
+assert 1 << _SHIFT == BLOCK_INDEXES
 
 
 class Window(State):
-    """The passed indexes above a floor, as bits in blocks, and which blocks changed since the last control record."""
+    """The passed indexes above a floor, in blocks, and which blocks changed since the last control record."""
 
     __slots__ = ("blocks", "changed", "floor", "gone")
 
     def __init__(self, floor: int, blocks: Mapping[int, int]) -> None:
         self.floor = floor
-        self.blocks = dict(blocks)
+        self.blocks = {no: _flags_of(bits) for no, bits in blocks.items()}
         self.changed: set[int] = set()
         self.gone: set[int] = set()  # blocks below the floor, whose rows must be deleted
-        self._forget_below(floor // BLOCK_INDEXES)
+        self._forget_below(floor >> _SHIFT)
         self._rise()
 
     def is_passed(self, index: int) -> bool:
         """Whether an index is passed."""
-        block, bit = divmod(index, BLOCK_INDEXES)
-        return index < self.floor or bool(self.blocks.get(block, 0) >> bit & 1)
+        block = self.blocks.get(index >> _SHIFT)
+        return index < self.floor or (block is not None and bool(block[index & _MASK]))
+
+    def has_passed(self, begin: int, end: int) -> bool:
+        """Whether an index of a range may be passed. False: none is."""
+        return begin < self.floor or any(no in self.blocks for no in range(begin >> _SHIFT, (end - 1 >> _SHIFT) + 1))
 
     def pass_over(self, index: int) -> None:
         """An index is passed. Call `rise` when all of a step are."""
         if index >= self.floor:
-            block, bit = divmod(index, BLOCK_INDEXES)
-            self.blocks[block] = self.blocks.get(block, 0) | 1 << bit
-            self.changed.add(block)
+            no = index >> _SHIFT
+            block = self.blocks.get(no)
+            if block is None:
+                block = self.blocks[no] = bytearray(BLOCK_INDEXES)
+            block[index & _MASK] = 1
+            self.changed.add(no)
+
+    def pass_over_all(self, indexes: Iterable[int]) -> None:
+        """All these indexes are passed. Call `rise` when all of a step are."""
+        floor = self.floor
+        known, block = -1, bytearray()
+        for index in indexes:
+            if index < floor:
+                continue
+            no = index >> _SHIFT
+            if no != known:
+                known = no
+                found = self.blocks.get(no)
+                block = self.blocks[no] = bytearray(BLOCK_INDEXES) if found is None else found
+                self.changed.add(no)
+            block[index & _MASK] = 1
 
     def pass_below(self, index: int) -> None:
         """All below an index is passed, for example because retention dropped it."""
         if index > self.floor:
             begun, self.floor = self.floor, index
-            if index // BLOCK_INDEXES > begun // BLOCK_INDEXES:
-                self._forget_below(index // BLOCK_INDEXES)
+            if index >> _SHIFT > begun >> _SHIFT:
+                self._forget_below(index >> _SHIFT)
             self._rise()
 
     def rise(self) -> None:
@@ -53,16 +81,19 @@ class Window(State):
         self._rise()
 
     def _rise(self) -> None:
-        begun = self.floor // BLOCK_INDEXES
+        begun = self.floor >> _SHIFT
         while True:
-            block, bit = divmod(self.floor, BLOCK_INDEXES)
-            bits = self.blocks.get(block, 0) | (1 << bit) - 1
-            if bits != _ALL:
+            no = self.floor >> _SHIFT
+            block = self.blocks.get(no)
+            if block is None:
                 break
-            self.floor = (block + 1) * BLOCK_INDEXES
-        self.floor = block * BLOCK_INDEXES + (~bits & bits + 1).bit_length() - 1
-        if block > begun:
-            self._forget_below(block)
+            first = block.find(0, self.floor & _MASK)
+            if first >= 0:
+                self.floor = (no << _SHIFT) + first
+                break
+            self.floor = no + 1 << _SHIFT
+        if no > begun:
+            self._forget_below(no)
 
     def _forget_below(self, block: int) -> None:
         for no in [no for no in self.blocks if no < block]:
@@ -72,7 +103,18 @@ class Window(State):
 
     def take_changes(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """Rows to write and names of rows to delete, for all changes since the last call."""
-        puts = [(block_name(no), write_block(self.blocks[no])) for no in sorted(self.changed)]
+        puts = [(block_name(no), write_block(_bits_of(self.blocks[no]))) for no in sorted(self.changed)]
         deletes = [block_name(no) for no in sorted(self.gone)]
         self.changed, self.gone = set(), set()
         return puts, deletes
+
+
+def _flags_of(bits: int) -> bytearray:
+    flags = bytearray(BLOCK_INDEXES)
+    for index in range(bits.bit_length()):
+        flags[index] = bits >> index & 1
+    return flags
+
+
+def _bits_of(flags: bytearray) -> int:
+    return int(flags[::-1].translate(_DIGITS), 2)

@@ -5,7 +5,9 @@ No effect waits for a disk: the core keeps effects that depend on a write until 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, RunId
@@ -263,12 +265,43 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Grants for one subscription, with one body that has their messages, grant after grant."""
+    """Grants for one subscription, with one body that has their messages, grant after grant.
 
-    runs: tuple[KeyGrant, ...]
+    They are columns, because a frame has up to a thousand grants, most of one message.
+
+    Attributes:
+        first_token: The first token. The others follow one by one.
+        counts: How many messages each grant has.
+        attempts: The attempt of the first message of each grant.
+        maybe_repeated: Whether another server may have delivered each grant before.
+        offsets: Of all messages.
+        body: The messages.
+        server_epoch: The server epoch.
+    """
+
+    first_token: int
+    counts: Sequence[int]
+    attempts: Sequence[int]
+    maybe_repeated: Sequence[bool]
+    offsets: tuple[int, ...]
     body: bytes
-    message_count: int
     server_epoch: int
+
+    @property
+    def tokens(self) -> range:
+        """The token of each grant."""
+        return range(self.first_token, self.first_token + len(self.counts))
+
+    @property
+    def runs(self) -> tuple[KeyGrant, ...]:
+        """The grants, one by one."""
+        offsets = iter(self.offsets)
+        return tuple(
+            KeyGrant(token, attempt, repeated, tuple(islice(offsets, count)))
+            for token, count, attempt, repeated in zip(
+                self.tokens, self.counts, self.attempts, self.maybe_repeated, strict=True
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,8 @@ def copy_value(value: Any, twins: dict[int, Any] | None = None) -> Any:
         return [copy_value(item, twins) for item in value]
     if isinstance(value, deque):
         return deque(copy_value(item, twins) for item in value)
-    if isinstance(value, set):
-        return set(value)
+    if isinstance(value, (set, bytearray)):
+        return type(value)(value)
     if isinstance(value, tuple) and value and isinstance(value[0], State):
         return tuple(copy_value(item, twins) for item in value)
     return value  # other tuples, frozen dataclasses, `NOTHING`, functions: shared
@@ -87,6 +87,8 @@ def freeze_value(value: Any) -> Hashable:
         return ("d", frozenset((freeze_value(key), freeze_value(item)) for key, item in value.items()))
     if isinstance(value, (list, tuple, deque)):
         return ("l", tuple(freeze_value(item) for item in value))
+    if isinstance(value, bytearray):
+        return bytes(value)
     if isinstance(value, (set, frozenset)):
         return ("s", frozenset(freeze_value(item) for item in value))
     if isinstance(value, Sequence):
