@@ -149,6 +149,8 @@ class Process:
             fx.RangeRead: self._answer_client,
             fx.PartitionSurveyed: self._answer_client,
             fx.ConsumerGroupOperated: self._answer_client,
+            fx.KeysListed: self._answer_client,
+            fx.KeysOperated: self._answer_client,
             fx.CarriedOut: self._answer_client,
             fx.FetchStaged: lambda effect: self._world.publishing.fetch(self, effect),
             fx.ReadWriter: lambda effect: self._world.publishing.read_writer(self, effect),

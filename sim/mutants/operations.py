@@ -13,6 +13,7 @@ from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import CursorRecord, OperateConsumerGroup
 from seriatim_broker.core.values.log import CursorState
+from seriatim_broker.core.values.positions import Place
 
 from .mutation import Mutation, Patch, nothing
 
@@ -37,8 +38,8 @@ def _chain_is_not_compared() -> list[Patch]:
 
 
 def _epoch_is_not_raised() -> list[Patch]:
-    def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None) -> CursorRecord:
-        return replace(_AFTER(cursor, event, chain), group_epoch=cursor.group_epoch)
+    def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None, here: Place) -> CursorRecord:
+        return replace(_AFTER(cursor, event, chain, here), group_epoch=cursor.group_epoch)
 
     return [(operations, "after", after)]
 

@@ -32,7 +32,7 @@ from ..interfaces.coordinator import EventKind, Get, KeyValue
 from ..runtime.membership import certify_death, declare_lost_disks
 from ..runtime.pages import WholeChain, read_whole
 from ..runtime.records import join_pages, member_from_record
-from .consumer_group_operations import ConsumerGroupOperations
+from .consumer_group_keys import ConsumerGroupKeys
 from .outbound import is_forwarded, operator_epoch
 from .services import abort, guard_of_call, remaining_s, typed_errors
 
@@ -49,7 +49,7 @@ SCRUB_S = 5.0
 """Limits of one call of a scrub. The next call goes on where it ended."""
 
 
-class AdminServicer(ConsumerGroupOperations):
+class AdminServicer(ConsumerGroupKeys):
     """Serves `seriatim.v1.Admin`. `topic_admin` has the calls about topics, `consumer_group_admin` those of groups."""
 
     # ---- chains ----

@@ -29,13 +29,18 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 from ..core.values.chain import Chain
 from ..core.values.effects import ConsumerGroupDescribed, LogsListed
 from ..core.values.events import CursorRecord, DescribeConsumerGroup, ListLogs
+from ..core.values.keyed import SETTINGS_DEFAULT, GroupSettings, KeyCounts
+from ..core.values.messages import FORM_KEY_ORDERED
 from ..core.values.positions import first_kept
+from ..interfaces.coordinator import Compare
 from ..runtime.consumer_groups import ConsumerGroupCursors
 from ..runtime.controller import Controller
+from ..runtime.forms import all_read
 from ..runtime.keys import group_of
 from ..runtime.operators import Guard, unguarded
-from ..runtime.records import cursor_from_value, operation_to_number
+from ..runtime.records import cursor_from_value, operation_to_number, settings_to_proto
 from .consumer_group_targets import ConsumerGroupTargets, Found
+from .group_settings import check_dead_letter_topic, needs_new_brokers, settings_from
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
 from .places import Places
 from .ranges import RangesServicer
@@ -66,27 +71,41 @@ class ConsumerGroupAdmin(TopicAdmin):
     ) -> broker_pb2.CreateConsumerGroupResponse:
         """Write the consumer group's cursors on all partitions of the topic on which it has none."""
         check_group(request.group, is_broadcast=request.settings.mode == records_pb2.CONSUMER_MODE_BROADCAST)
-        topic = await self._services.topic(request.topic)
+        settings = SETTINGS_DEFAULT
+        if request.HasField("settings"):
+            settings = settings_from(request.settings, request.topic, request.group)
         created, guard = False, guard_of_call(self._services, context)
         if request.at.HasField("offset") and len(request.partitions) != 1:
             raise BadRequestError("an offset belongs to one partition: name exactly one")
         for _ in range(CREATE_ROUNDS_MAX):
-            chains = chosen_chains(await self._services.chains(topic.partition_ids), request.partitions, request.topic)
+            # Rule `group-follows-growth`: partitions that are being added count too, if they exist, and the topic is
+            # read again after each write. Without it:
+            #   1. The controller makes partition 8, and sees no consumer group whose settings it should have.
+            #   2. The consumer group is made, on the partitions 0 to 7. Then partition 8 belongs to the topic.
+            #   3. A consumer joins there, and makes a cursor with the default policy.
+            topic = await self._services.topic(request.topic)
+            ids = [*topic.partition_ids, *topic.growing_partition_ids]
+            if not is_forwarded(context):
+                await check_dead_letter_topic(self._services, settings.retry, len(topic.partition_ids))
+            chains = chosen_chains(await self._services.chains(ids), request.partitions, request.topic)
             cursors = await self._cursors(chains, request.group, guard)
             missing = [chain for chain in chains if not cursors.has(chain.partition)]
+            if request.HasField("settings"):
+                _check_same_settings(chains, cursors, settings, request.group)
             if not missing:
                 return broker_pb2.CreateConsumerGroupResponse(created=created)
+            compares = await self._compares(settings)
             if request.HasField("at"):
                 found = await self._targets.find(request.topic, missing, request.at, remaining_s(context) * 0.8)
-                created |= await cursors.create(request.topic, _starts(missing, found))
+                created |= await cursors.create(request.topic, _starts(missing, found), settings, compares)
             elif request.start == broker_pb2.START_POSITION_LATEST:
-                created |= await self._begin_at_the_end(cursors, missing, request, context)
+                created |= await self._begin_at_the_end(cursors, missing, request, settings, compares, context)
                 if is_forwarded(context):
                     break
             else:
                 firsts = ((chain.partition, first_kept(chain)) for chain in missing)
                 starts = {partition: (first.segment_no, first.index) for partition, first in firsts}
-                created |= await cursors.create(request.topic, starts)
+                created |= await cursors.create(request.topic, starts, settings, compares)
         if is_forwarded(context):
             return broker_pb2.CreateConsumerGroupResponse(created=created)
         raise NotServingError(
@@ -100,6 +119,8 @@ class ConsumerGroupAdmin(TopicAdmin):
         cursors: ConsumerGroupCursors,
         missing: Sequence[Chain],
         request: broker_pb2.CreateConsumerGroupRequest,
+        settings: GroupSettings,
+        compares: Sequence[Compare],
         context: Any,
     ) -> bool:
         """Begin at the ends, which only masters know. A call that was passed on does only this master's partitions."""
@@ -110,13 +131,29 @@ class ConsumerGroupAdmin(TopicAdmin):
             chain.partition: (chain.open_segment.no, await self._end_of(chain, remaining_s(context)))
             for chain in by_master.pop(self._services.identity.member.broker, ())
         }
-        created = await cursors.create(request.topic, starts) if starts else False
+        created = await cursors.create(request.topic, starts, settings, compares) if starts else False
         if not is_forwarded(context):
             for master in by_master:
                 left_s, operator = remaining_s(context) * 0.9, operator_epoch(context)
                 answer = await self._calls.admin(master, "CreateConsumerGroup", request, left_s, operator)
                 created |= answer.created
         return created
+
+    async def _compares(self, settings: GroupSettings) -> tuple[Compare, ...]:
+        """What the transaction compares so that every broker knows how to serve the consumer group.
+
+        Raises:
+            PreconditionError: A broker of an older version does not.
+        """
+        if not needs_new_brokers(settings):
+            return ()
+        all_know = await all_read(self._services.coordinator, self._services.keys, FORM_KEY_ORDERED)
+        if all_know is None:
+            raise PreconditionError(
+                "a broker of an older version serves exclusive consumer groups only: nothing was made; upgrade all "
+                "brokers first"
+            )
+        return (all_know,)
 
     async def _end_of(self, chain: Chain, deadline_s: float) -> int:
         """The commit of the open segment. A switch never seals it shorter."""
@@ -251,6 +288,11 @@ class ConsumerGroupAdmin(TopicAdmin):
         row.group_epoch = reply.group_epoch
         row.active_consumer = reply.active
         row.standby_consumers[:] = reply.standbys
+        row.consumers[:] = reply.consumers
+        row.in_flight_messages = reply.in_flight
+        counts = reply.keys or KeyCounts()
+        row.aside_messages, row.parked_keys = counts.aside, counts.parked
+        row.delayed_keys, row.forwarding_keys = counts.delayed, counts.forwarding
 
     async def _describe_there(
         self,
@@ -270,6 +312,29 @@ class ConsumerGroupAdmin(TopicAdmin):
             mine = rows.get(found.partition)
             if mine is not None and mine.server_broker == server and found.server_broker == server:
                 rows[found.partition] = found  # otherwise the row keeps its first error
+
+
+def _check_same_settings(
+    chains: Sequence[Chain], cursors: ConsumerGroupCursors, settings: GroupSettings, group: str
+) -> None:
+    """Refuse to make a consumer group that is there with other settings.
+
+    Raises:
+        PreconditionError: It is there with other settings on one of the partitions.
+    """
+    for chain in chains:
+        cursor = cursors.standing(chain.partition)
+        if cursor is None:
+            continue
+        if cursor.mode is not settings.mode:
+            what = f"in mode {cursor.mode.name.lower()}"
+        elif cursor.settings != settings:
+            what = "with another retry policy, or another setting of at most once"
+        else:
+            continue
+        raise PreconditionError(
+            f"group {group} exists on partition {chain.number} {what}: configure it instead of making it again"
+        )
 
 
 def chosen_chains(chains: Sequence[Chain], numbers: Sequence[int], topic: str) -> list[Chain]:
@@ -314,6 +379,7 @@ def row_of(chain: Chain, cursor: CursorRecord | None) -> broker_pb2.GroupPartiti
         row.acked_index = cursor.start_index
         row.group_epoch = cursor.group_epoch
         row.paused = cursor.paused
+        row.settings.CopyFrom(settings_to_proto(cursor.settings))
         row.begun_by = operation_to_number(cursor.begun_by)
         row.position = (segment.base or 0) + cursor.start_index
         row.external, row.reported_at_ms = cursor.external, cursor.reported_at_ms

@@ -29,11 +29,13 @@ from seriatim_api.v1 import broker_pb2
 from ..core.values.chain import Chain
 from ..core.values.effects import ConsumerGroupOperated
 from ..core.values.events import ConsumerGroupOperation, CursorRecord, OperateConsumerGroup
+from ..core.values.keyed import WantedSettings
 from ..core.values.positions import Place
 from ..core.values.targets import named, place_of
 from ..runtime.records import operation_to_number
 from .consumer_group_admin import ConsumerGroupAdmin, chosen_chains, row_of, unknown_consumer_group
 from .consumer_group_targets import Found, place_from
+from .group_settings import check_dead_letter_topic, wanted_from
 from .outbound import is_forwarded, operator_epoch
 from .services import check_group, guard_of_call, remaining_s, typed_errors
 
@@ -49,7 +51,7 @@ _AT_ONCE_MAX = 64
 
 
 class ConsumerGroupOperations(ConsumerGroupAdmin):
-    """The part of `seriatim.v1.Admin` that moves, pauses and resumes consumer groups."""
+    """The part of `seriatim.v1.Admin` that moves, pauses, resumes and configures consumer groups."""
 
     @typed_errors
     async def PlanGroupMove(  # noqa: N802 - the contract's names
@@ -79,6 +81,11 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         operation = _operation(request.operation)
         if len(request.request_id) != REQUEST_ID_BYTES:
             raise BadRequestError(f"a request id has {REQUEST_ID_BYTES} bytes")
+        wanted_settings = WantedSettings()
+        if operation is ConsumerGroupOperation.CONFIGURE:
+            wanted_settings = wanted_from(request.settings, request.topic, request.group)
+            if wanted_settings == WantedSettings():
+                raise BadRequestError("nothing is to be configured: name a mode, a retry policy, or both")
         numbers = [row.partition for row in request.partitions]
         if not numbers or len(set(numbers)) < len(numbers):
             raise BadRequestError("an operation names at least one partition, and each once")
@@ -86,13 +93,15 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
             place_from(row.offset)
         await guard_of_call(self._services, context)()
         topic = await self._services.topic(request.topic)
+        if not is_forwarded(context):
+            await check_dead_letter_topic(self._services, wanted_settings.retry, len(topic.partition_ids))
         wanted = {row.partition: row for row in request.partitions}
         results: dict[int, broker_pb2.OperatedGroup] = {}
         for round_no in range(1, ROUNDS_MAX + 1):
             left = [number for number in numbers if number not in results or _is_elsewhere(results[number])]
             ids = [topic.partition_ids[number] for number in _checked(left, len(topic.partition_ids), request.topic)]
             chains = await self._services.chains(ids)
-            results.update(await self._operate(request, operation, chains, wanted, context))
+            results.update(await self._operate(request, operation, wanted_settings, chains, wanted, context))
             if is_forwarded(context) or round_no == ROUNDS_MAX or not any(map(_is_elsewhere, results.values())):
                 break
             await asyncio.sleep(ROUND_PAUSE_S)
@@ -104,6 +113,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         self,
         request: broker_pb2.OperateGroupRequest,
         operation: ConsumerGroupOperation,
+        settings: WantedSettings,
         chains: Sequence[Chain],
         wanted: Mapping[int, broker_pb2.OperatedPartition],
         context: Any,
@@ -128,7 +138,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
 
         async def here(chain: Chain) -> None:
             async with room:
-                results[chain.number] = await self._operate_here(request, operation, chain, wanted, context)
+                results[chain.number] = await self._operate_here(request, operation, settings, chain, wanted, context)
 
         async def there(server: str, theirs: Sequence[Chain]) -> None:
             results.update(await self._operate_there(server, request, theirs, wanted, context))
@@ -141,6 +151,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         self,
         request: broker_pb2.OperateGroupRequest,
         operation: ConsumerGroupOperation,
+        settings: WantedSettings,
         chain: Chain,
         wanted: Mapping[int, broker_pb2.OperatedPartition],
         context: Any,
@@ -161,7 +172,7 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
             reply = await self._services.ask_core(
                 lambda number: OperateConsumerGroup(
                     number, chain.partition, request.group, operation, request.request_id, row.group_epoch,
-                    segment_no, index, known_len, deadline_us,
+                    segment_no, index, known_len, deadline_us, settings, request.drop_aside,
                 ),
                 deadline_s,
             )  # fmt: skip

@@ -15,6 +15,7 @@ from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 
 from ..core.values.events import CursorRecord
+from ..core.values.keyed import SETTINGS_DEFAULT, GroupSettings
 from ..interfaces.coordinator import Compare, Coordinator, Get, Operation, Put, mod_revision_is, present
 from .coordination import READS_PER_TXN
 from .group_epochs import NO_FLOOR, EpochFloor
@@ -63,13 +64,19 @@ class ConsumerGroupCursors:
         record = self.records.get(partition)
         return record if record is not None and not record.deleted else None
 
-    async def create(self, topic: str, starts: Mapping[PartitionId, tuple[int, int]]) -> bool:
-        """Have the consumer group begin at (segment, index) of each partition.
+    async def create(
+        self,
+        topic: str,
+        starts: Mapping[PartitionId, tuple[int, int]],
+        settings: GroupSettings = SETTINGS_DEFAULT,
+        compares: Sequence[Compare] = (),
+    ) -> bool:
+        """Have the consumer group begin at (segment, index) of each partition, with these settings.
 
         Each transaction writes the cursors of 60 partitions. If the call is cancelled or fails, some may be written.
 
         Returns:
-            False if another writer was faster on a partition: read again.
+            False if another writer was faster on a partition, or one of `compares` failed: read again.
         """
         waiting = list(starts.items())
         for first in range(0, len(waiting), CURSORS_PER_TXN):
@@ -78,8 +85,9 @@ class ConsumerGroupCursors:
                 before = self.records.get(partition)
                 assert before is None or before.deleted
                 last_epoch = before.group_epoch if before is not None else self._floor.floor
-                records[partition] = CursorRecord(segment_no, last_epoch + 1, index, topic)
-            if not await self._write(records):
+                record = CursorRecord(segment_no, last_epoch + 1, index, topic)
+                records[partition] = record.with_settings(settings)
+            if not await self._write(records, compares):
                 return False
         return True
 
@@ -132,9 +140,9 @@ class ConsumerGroupCursors:
             if not await self._write(part):
                 raise NotServingError(f"consumer group {self._group!r} moved at the same time", retry_after_ms=50)
 
-    async def _write(self, records: Mapping[PartitionId, CursorRecord]) -> bool:
+    async def _write(self, records: Mapping[PartitionId, CursorRecord], more: Sequence[Compare] = ()) -> bool:
         """Write all of them or none, and only if their partitions still exist."""
-        compares: list[Compare] = list(await self._guard())
+        compares: list[Compare] = [*await self._guard(), *more]
         if not all(self._revisions[partition] for partition in records):
             compares.append(self._floor.unchanged(self._keys))
         puts: list[Operation] = []

@@ -52,6 +52,8 @@ Reply = (
     | fx.ConsumerResolved
     | fx.ConsumerGroupDescribed
     | fx.ConsumerGroupOperated
+    | fx.KeysListed
+    | fx.KeysOperated
     | fx.LogsListed
     | fx.LedListed
     | fx.CursorsListed

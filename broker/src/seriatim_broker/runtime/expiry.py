@@ -33,8 +33,9 @@ from ..core.values.events import CursorRecord
 from ..core.values.keyed import ConsumerMode
 from ..core.values.messages import FORM_EXPIRED
 from ..interfaces.clock import Clock
-from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, mod_revision_is, unchanged_under
+from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, mod_revision_is
 from .election import Election
+from .forms import all_read
 from .group_epochs import EpochFloor
 from .keys import Keys, partition_of
 from .records import cursor_from_value, deleted_partitions_from, put_deleted_partitions
@@ -199,13 +200,7 @@ class Expiry:
 
     async def _all_understand(self) -> Compare | None:
         """What a transaction compares so that every registered broker reads the replacements; None if one does not."""
-        listing = await self._coordinator.list(self._keys.members)
-        for item in listing.items:
-            record = records_pb2.MemberRecord.FromString(item.value)
-            # A version without these fields keeps them from an earlier run, and raises `run`. Then they do not count.
-            if record.forms_run != record.run or not record.forms & FORM_EXPIRED:
-                return None
-        return unchanged_under(self._keys.members, listing.revision) if listing.items else None
+        return await all_read(self._coordinator, self._keys, FORM_EXPIRED)
 
 
 def _is_due(record: CursorRecord, until_ms: float) -> bool:

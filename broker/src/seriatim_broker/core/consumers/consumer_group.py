@@ -45,12 +45,13 @@ def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
 
 
 def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Forget a consumer group if it has no consumers, questions or operations, and none of its writes is under way."""
+    """Forget a consumer group if it has no consumers, questions or requests, and none of its writes is under way."""
     is_used = (
         consumer_group.consumers
         or consumer_group.questions
         or consumer_group.ledger.replications
         or consumer_group.operations
+        or consumer_group.key_requests
         or consumer_group.passes_alone
     )
     if not is_used and consumer_group.phase is not ConsumerGroupPhase.CROSSING:

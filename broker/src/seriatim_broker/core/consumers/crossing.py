@@ -176,7 +176,7 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
     if outcome is not WriteOutcome.REFUSED:
         read_cursor(broker, partition, consumer_group)
-    elif consumer_group.consumers or consumer_group.questions or consumer_group.operations:
+    elif consumer_group.consumers or consumer_group.is_asked:
         broker.poll(partition.write_wait_us(broker), TimerKind.CURSOR, partition.id, consumer_group.name)
     else:
         forget_if_unused(partition, consumer_group)
@@ -201,6 +201,6 @@ def end_segment(broker: BrokerState, partition: Partition, consumer_group: Consu
     consumer_group.keyed = None
     consumer_group.ledger.replications = {}
     consumer_group.phase = ConsumerGroupPhase.LOADING
-    if consumer_group.questions or consumer_group.operations:
+    if consumer_group.is_asked:
         read_cursor(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)

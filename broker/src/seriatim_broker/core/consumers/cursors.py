@@ -17,9 +17,17 @@ from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import CursorsListed
-from ..values.events import ConsumerAck, ForgetConsumerGroup, ListCursors
+from ..values.events import ConsumerAck, CursorRecord, ForgetConsumerGroup, ListCursors
 from ..values.kinds import StoredFor, TimerKind
-from ..values.log import CursorState, DropCursor, LedgerChange, PutCursor, PutLedger
+from ..values.log import (
+    NO_HAND_OVER,
+    CursorState,
+    DropCursor,
+    HandOverState,
+    LedgerChange,
+    PutCursor,
+    PutLedger,
+)
 from ..values.messages import CursorsReplicated, LedgerWanted, ReplicateCursors, ReplicateLedger
 from ..values.states import drop, put
 
@@ -33,6 +41,23 @@ def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoc
     """
     known = partition.cursor_in(segment_no, group)
     return known if known is not None and known.group_epoch == group_epoch else None
+
+
+def rows_at_rest(partition: Partition, group: str, record: CursorRecord) -> Mapping[bytes, bytes] | None:
+    """The rows with which this member would begin to serve a consumer group; None if it lacks what was handed over."""
+    if known_in_epoch(partition, group, record.segment_no, record.group_epoch) is not None:
+        return partition.ledger_rows.get(group, {})
+    if record.handover == NO_HAND_OVER:
+        return {}
+    handed_over = named_handover(partition, group, record)
+    return dict(handed_over.rows) if handed_over is not None else None
+
+
+def named_handover(partition: Partition, group: str, record: CursorRecord) -> HandOverState | None:
+    """The hand-over that the cursor names, if this disk has it."""
+    known = partition.handovers.get(group)
+    named = (record.segment_no, record.group_epoch, record.handover)
+    return known if known is not None and (known.segment_no, known.group_epoch, known.id) == named else None
 
 
 def was_further(partition: Partition, group: str, segment_no: int, group_epoch: int) -> bool:

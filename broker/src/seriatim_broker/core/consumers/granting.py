@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import accumulate, islice
 from typing import Final
 
-from seriatim_api.ids import INDEX_MAX, MemberId, make_offset, split_offset
+from seriatim_api.ids import INDEX_MAX, MemberId, format_offset, make_offset, split_offset
 
 from ..copies import producer_tables
 from ..peers import right
@@ -19,9 +19,9 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, KeyedDispatcher, RoomLimits, Unsent
 from ..state.partition import Partition
-from ..values.effects import Dropped, Gap, Granted, Note, ReadKeys
+from ..values.effects import Dropped, Gap, Granted, ReadKeys
 from ..values.events import KeysRead, RowsRead
-from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, name_of_key, name_of_offset
+from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, name_of_key, name_of_offset, shown
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.producers import ProducerTable
@@ -149,14 +149,22 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
         consumer_group.ledger.acknowledge(keyed.window.floor)
     if keyed.changed:
         cursors.replicate_soon(broker, partition, consumer_group)
-    if keyed.is_full and not keyed.is_full_noted:
-        keyed.is_full_noted = True
-        offset = keyed.oldest_aside
-        broker.out.emit(Note("lists_full", partition.id, (("group", consumer_group.name), ("oldest", offset))))
+    if keyed.is_full:
+        note_full(broker, partition, consumer_group, keyed)
     if keyed.aside_count < limits.aside_messages and not keyed.is_short(limits):
         return True
     keyed.looks_from_us = broker.now.mono_us + LOOK_US
     return False
+
+
+def note_full(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+    """Say once that the lists are full, until there is room again: no key is parked, or messages are not read."""
+    if keyed.is_full_noted:
+        return
+    keyed.is_full_noted = True
+    offset = keyed.oldest_aside
+    key = next((key.name for key in keyed.keys.values() if key.aside and key.aside[0] == offset), b"")
+    broker.out.note("lists_full", partition.id, group=consumer_group.name, key=shown(key), oldest=format_offset(offset))
 
 
 def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: KeysRead) -> None:
@@ -297,7 +305,9 @@ def _frame_for(
     credit = min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
     room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, max(credit // keyed.average_bytes, 1))
     longest = min(RUN_MESSAGES_MAX, max(RUN_BYTES_MAX // keyed.average_bytes, 1), consumer.run_max or RUN_MESSAGES_MAX)
-    deadline_us = broker.now.mono_us + 1_000 * consumer_group.cursor.retry.grant_ms
+    # A consumer extends its grants in the time that it was told. A shorter one counts when it joins again.
+    grant_ms = max(consumer_group.cursor.retry.grant_ms, consumer.grant_ms)
+    deadline_us = broker.now.mono_us + 1_000 * grant_ms
     below = consumer_group.ledger.safe_reserved
     term = consumer_group.cursor.term_base + consumer_group.server_epoch
     first_token = token = (term << TOKEN_COUNTER_BITS | broker.streams.tokens) + 1

@@ -21,9 +21,9 @@ from ..state.consumers import ConsumerGroup
 from ..state.dispatcher import Consumer
 from ..state.keyed import Grant, Key, KeyedDispatcher
 from ..state.partition import Partition
-from ..values.effects import Joined, Note, TokensVoid
+from ..values.effects import Joined, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
-from ..values.keyed import Exhausted
+from ..values.keyed import Exhausted, shown
 from . import cursors, granting
 from .consumer_group import tell
 
@@ -43,6 +43,7 @@ def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer)
     assert cursor is not None
     assert keyed is not None
     keyed.attach(consumer, broker.now.mono_us + CLAIM_US)
+    consumer.grant_ms = cursor.retry.grant_ms
     joined = Joined(
         True, consumer_group.segment_no, consumer_group.ledger.acked, 0, consumer_group.group_epoch,
         consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
@@ -233,12 +234,16 @@ def _fail(
         delay_ms = policy.delay_ms(attempts, key.name)
     now = broker.now
     keyed.note_failure(key, reason, now.mono_us + 1_000 * delay_ms, now.wall_ms + delay_ms)
-    if is_last and policy.exhausted is Exhausted.PARK_KEY and _may_park(broker, keyed):
-        keyed.park(key, reason)
-        fields = (("group", consumer_group.name), ("key", key.name), ("attempts", attempts), ("error", reason))
-        broker.out.emit(Note("key_parked", partition.id, fields))
-    else:
-        keyed.requeue(key)
+    if is_last and policy.exhausted is Exhausted.PARK_KEY:
+        if _may_park(broker, keyed):
+            keyed.park(key, reason)
+            broker.out.note(
+                "key_parked", partition.id, group=consumer_group.name, key=shown(key.name), attempts=attempts,
+                error=reason,
+            )  # fmt: skip
+            return
+        granting.note_full(broker, partition, consumer_group, keyed)
+    keyed.requeue(key)
 
 
 def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:

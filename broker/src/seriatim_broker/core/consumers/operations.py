@@ -1,4 +1,4 @@
-"""What people do to a consumer group: rewind, skip, pause, resume. The server of its cursor segment carries it out.
+"""What people do to a consumer group: rewind, skip, pause, resume, configure. The server of its cursor segment does it.
 
     asked ──chain and cursor read──▶ refused, or done before
       └──right held──▶ written ──done──▶ answered; a rewind or skip begins the next group epoch
@@ -12,6 +12,10 @@ A rewind or a skip first stops the consumer group. Then one transaction moves it
 All that was given or acknowledged in the group epoch before is void from then on, because acknowledgements name a token
 and control records name a group epoch. The consumers stay. With its next grant, each is told the new group epoch and
 which operation began it.
+
+A change of settings that keeps the mode keeps the group epoch too, and counts at once: a key that waits keeps the time
+of its next attempt, and its attempts count on. Another mode begins a new group epoch, at the first message that is not
+acknowledged.
 
 A pause does not change the group epoch. The server gives out nothing more, but the consumers may acknowledge what they
 have. If they acknowledge all of a sealed segment, the consumer group crosses to the next segment.
@@ -28,6 +32,16 @@ Without it:
   2. The consumer group works up to 1:50. The person repeats the request with the same id.
   3. The server rewinds the consumer group a second time.
 
+Rule `mode-without-consumers` (I4): another mode begins only while the consumer group has no consumers. Without it:
+  1. c1 and c2 share the keys of a consumer group that is key_ordered. A person makes it exclusive.
+  2. c1 is the active consumer now, and is given k:5. c2 still works on k:5, under its grant.
+
+Rule `aside-stays` (J1): a rewind, a skip or another mode does not drop messages that were set aside, unless the person
+says so. Without it:
+  1. k:5 failed, and is parked. All others below 1:50 are acknowledged, so the consumer group is at 1:50.
+  2. A person skips to 1:60, or goes back to 1:40. Records of keys end with their group epoch.
+  3. k:5 is never delivered, and the person was not told that it waited.
+
 Rule `unknown-holds` (I11): a consumer group gets nothing until its move is known to be done. The server tries the same
 transaction again: it succeeds, or finds that the first one did. Without it:
   1. A rewinds the consumer group. The coordinator does not answer. A reads the cursor, finds it unchanged, and
@@ -41,8 +55,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
+from seriatim_api.ids import format_offset, make_offset
 
-from ..peers import right
+from ..peers import right, versions
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Operation
 from ..state.partition import Partition
@@ -56,8 +71,10 @@ from ..values.events import (
     StartPosition,
     WriteOutcome,
 )
+from ..values.keyed import KeyCounts
 from ..values.kinds import TimerKind
-from ..values.messages import FORM_GROUP_OPERATIONS
+from ..values.ledger_rows import count_keys
+from ..values.messages import FORM_GROUP_OPERATIONS, FORM_KEY_ORDERED
 from ..values.positions import Place
 from ..values.segment import SegmentState
 from ..values.targets import named, place_of
@@ -142,7 +159,7 @@ def is_unsettled(
         _answer(broker, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
         return False
     try:
-        following = after(record, operation.event, partition.chain)
+        following = after(record, operation.event, partition.chain, _here(partition, consumer_group))
     except errors.SeriatimError as exc:  # retention has dropped the messages at that place meanwhile
         consumer_group.operations.pop(0)
         _answer(broker, operation, None, exc)
@@ -217,9 +234,12 @@ def _decide(
             group_epoch=cursor.group_epoch,
         )
     if event.operation.moves:
-        _check_direction(
-            partition, consumer_group, event, place_of(chain, event.segment_no, event.index, event.known_len)
-        )
+        place = place_of(chain, event.segment_no, event.index, event.known_len)
+        _check_direction(partition, consumer_group, event, place)
+        _check_aside(partition, consumer_group, event, place)
+    elif event.operation is ConsumerGroupOperation.CONFIGURE:
+        if not _check_settings(broker, partition, consumer_group, event):
+            return cursor
     elif cursor.paused == (event.operation is ConsumerGroupOperation.PAUSE):
         return cursor
     elif not broker.directory.forms_of_all & FORM_GROUP_OPERATIONS:
@@ -231,7 +251,7 @@ def _decide(
         raise errors.CoordinatorRefusedError(
             "the coordinator takes no writes now: nothing was changed; try again later"
         )
-    return after(cursor, event, chain)
+    return after(cursor, event, chain, _here(partition, consumer_group))
 
 
 def _check_direction(
@@ -257,6 +277,58 @@ def _check_direction(
             "use a skip to go forward",
             here=named(here),
         )
+
+
+def _check_settings(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, event: OperateConsumerGroup
+) -> bool:
+    """Refuse settings that the consumer group cannot have now. Returns whether they differ from those that it has."""
+    cursor = consumer_group.cursor
+    assert cursor is not None
+    settings = event.wanted.over(cursor.settings)
+    if settings == cursor.settings:
+        return False
+    if not versions.all_read(broker, FORM_KEY_ORDERED):
+        raise errors.PreconditionError(
+            "a broker of an older version would not keep to these settings: nothing was changed; upgrade all brokers "
+            "first"
+        )
+    if settings.mode is cursor.mode:
+        return True
+    if consumer_group.consumers:
+        raise errors.PreconditionError(
+            f"consumer {consumer_group.consumers[0].name} is in group {event.consumer_group}, and another mode begins "
+            "without consumers: nothing was changed; stop the group's consumers first"
+        )
+    _check_aside(partition, consumer_group, event, _here(partition, consumer_group))
+    return True
+
+
+def _check_aside(
+    partition: Partition, consumer_group: ConsumerGroup, event: OperateConsumerGroup, place: Place
+) -> None:
+    """Refuse to begin a new group epoch there if parked keys, or messages that were set aside, would be lost."""
+    cursor = consumer_group.cursor
+    assert cursor is not None
+    if event.drop_aside or not cursor.mode.is_keyed:
+        return
+    counts, oldest = KeyCounts(), cursor.oldest
+    keyed = consumer_group.keyed
+    if keyed is not None and consumer_group.phase is ConsumerGroupPhase.SERVING:
+        counts, oldest = keyed.counts(), keyed.oldest_aside
+    elif (rows := cursors.rows_at_rest(partition, consumer_group.name, cursor)) is not None:
+        counts = count_keys(rows.items())
+        known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
+        oldest = known.oldest if known is not None else cursor.oldest
+    is_lost = 0 < oldest < make_offset(*place)
+    if not (counts.parked or counts.forwarding or is_lost):
+        return
+    held = counts.parked + counts.forwarding
+    raise errors.PreconditionError(
+        f"group {event.consumer_group} has {held:,} parked keys, and {counts.aside:,} messages are set aside (the "
+        f"oldest is {format_offset(oldest)}): they would never be delivered, so nothing was changed; release or skip "
+        "these keys first, or say that they are dropped"
+    )
 
 
 def _here(partition: Partition, consumer_group: ConsumerGroup) -> Place:
@@ -290,8 +362,8 @@ def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) 
     return segment is not None and segment.server == broker.member
 
 
-def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None) -> CursorRecord:
-    """The cursor that the operation makes of this one.
+def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None, here: Place) -> CursorRecord:
+    """The cursor that the operation makes of this one. With another mode, the consumer group goes on at `here`.
 
     Rule `operation-raises-epoch` (I11): a rewind or skip begins a new group epoch. Without it:
       1. A consumer group has acknowledged all below 1:50, and is rewound to 1:0 in the same group epoch.
@@ -300,13 +372,26 @@ def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None
     """
     assert chain is not None
     requests = (*cursor.requests, event.operation_id)[-REQUESTS_KEPT:]
+    if event.operation is ConsumerGroupOperation.CONFIGURE:
+        settings = event.wanted.over(cursor.settings)
+        if settings.mode is cursor.mode:
+            return replace(cursor.with_settings(settings), requests=requests)
+        moved = _to_place(cursor.with_settings(settings), chain, here)
+        if here > (cursor.segment_no, cursor.start_index):  # what came later was acknowledged, so a consumer was told
+            moved = replace(moved, dropped_from=0, dropped_position=0)
+        return replace(moved, requests=requests)
     if not event.operation.moves:
         return replace(cursor, paused=event.operation is ConsumerGroupOperation.PAUSE, requests=requests)
     place = place_of(chain, event.segment_no, event.index, event.known_len)
+    moved = _to_place(cursor, chain, place)
+    return replace(moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0)
+
+
+def _to_place(cursor: CursorRecord, chain: Chain, place: Place) -> CursorRecord:
+    """The cursor at another place, in a new group epoch and under a new term base."""
     moved = cursor.moved_to(place.segment_no, place.index, new_epoch=True)
     left, following = chain.segment(cursor.segment_no), chain.segment(place.segment_no)
-    moved = moved.after_term(left.server_epoch if left else chain.epoch, following.server_epoch if following else 0)
-    return replace(moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0)
+    return moved.after_term(left.server_epoch if left else chain.epoch, following.server_epoch if following else 0)
 
 
 # ---- the transaction ------------------------------------------------------------------------------------
@@ -319,11 +404,16 @@ def _write(
     if not partition.revision:  # a member told the record, without its revision: read it
         partition.read_chain(broker)
         return
-    if operation.event.operation.moves and consumer_group.phase is ConsumerGroupPhase.SERVING:
+    if _begins_epoch(consumer_group, record) and consumer_group.phase is ConsumerGroupPhase.SERVING:
         _stop(broker, partition, consumer_group)
     operation.is_begun = True
+    operation.record = record
     operation.tries += 1
     crossing.write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision, partition.revision)
+
+
+def _begins_epoch(consumer_group: ConsumerGroup, record: CursorRecord) -> bool:
+    return consumer_group.cursor is None or record.group_epoch != consumer_group.cursor.group_epoch
 
 
 def _stop(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -351,12 +441,12 @@ def on_written(
         return
     operation.is_begun = False
     if outcome is WriteOutcome.DONE:
-        assert consumer_group.cursor is not None
+        assert operation.record is not None
         consumer_group.operations.pop(0)
-        record = after(consumer_group.cursor, event, partition.chain)
+        record = operation.record
         consumer_group.cursor_revision = revision
         broker.out.note("group operated", partition.id, group=consumer_group.name, what=event.operation.name.lower())
-        if event.operation.moves:
+        if _begins_epoch(consumer_group, record):
             consumer_group.cursor = record
             delivery_attempts.forget(partition, consumer_group.name)
         elif consumer_group.phase is ConsumerGroupPhase.SERVING:

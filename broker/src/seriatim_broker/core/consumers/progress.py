@@ -13,7 +13,7 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
 from ..values.effects import AckConfirmed, AcksConfirmed
 from ..values.kinds import TimerKind
-from . import granting, handling, handover, pumping
+from . import granting, handling, handover, pumping, waiting_keys
 from .consumer_group import forget_if_unused, tell
 
 
@@ -27,6 +27,7 @@ def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
 
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Deliver what was held back, read more, and cross, as far as each is possible now."""
+    waiting_keys.go_on(broker, partition, consumer_group)
     pumping.pump_consumer_group(broker, partition, consumer_group)
     handover.cross(broker, partition, consumer_group)
 
@@ -100,6 +101,7 @@ def finish_replication(broker: BrokerState, partition: Partition, consumer_group
         tell(broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
     _confirm_requests(broker, consumer_group, confirms)
     granting.on_durable(consumer_group, serial)
+    waiting_keys.on_replicated(broker, consumer_group, serial)
     keyed = consumer_group.keyed
     if keyed is not None and not keyed.is_begun:
         keyed.is_begun = True

@@ -8,6 +8,7 @@ consumer asks about a consumer group without a cursor, this may write its first 
 from __future__ import annotations
 
 from seriatim_api import errors
+from seriatim_api.ids import make_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
@@ -16,8 +17,9 @@ from ..state.partition import Partition
 from ..switching import routes
 from ..values.effects import ConsumerGroupDescribed, ConsumerResolved
 from ..values.events import DescribeConsumerGroup, ResolveConsumer, StartPosition
-from ..values.keyed import ConsumerMode
+from ..values.keyed import ConsumerMode, KeyCounts
 from ..values.kinds import SwitchReason, TimerKind
+from ..values.ledger_rows import count_keys
 from ..values.segment import Segment, SegmentState
 from . import cursors
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor
@@ -171,11 +173,52 @@ def _description(
     end = last.base + log.commit if log is not None and last.base is not None else None
     active = dispatcher.active.name if dispatcher.active is not None else ""
     standbys = tuple(consumer.name for consumer in consumer_group.consumers if consumer is not dispatcher.active)
-    if consumer_group.keyed is not None:  # no consumer stands by
-        active, standbys = ", ".join(standbys), ()
+    consumers: tuple[str, ...] = (active,) if active else ()
+    keyed = consumer_group.keyed
+    if keyed is not None:  # no consumer stands by
+        active, consumers, standbys = ", ".join(standbys), standbys, ()
     return ConsumerGroupDescribed(
-        question.request, segment.no, acked or 0, position, end, consumer_group.group_epoch, active, standbys, None
+        question.request,
+        segment.no,
+        acked or 0,
+        position,
+        end,
+        consumer_group.group_epoch,
+        active,
+        standbys,
+        None,
+        _oldest(partition, consumer_group, segment, acked),
+        consumers,
+        sum(run.left for run in keyed.doing.values()) if keyed is not None else 0,
+        _keys(partition, consumer_group),
     )
+
+
+def _keys(partition: Partition, consumer_group: ConsumerGroup) -> KeyCounts | None:
+    """The keys that wait. Without consumers the rows on this disk tell: the server would begin with them."""
+    cursor, keyed = consumer_group.cursor, consumer_group.keyed
+    if keyed is not None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
+        return keyed.counts()
+    if cursor is None or not cursor.mode.is_keyed:
+        return None
+    rows = cursors.rows_at_rest(partition, consumer_group.name, cursor)
+    return count_keys(rows.items()) if rows is not None else None
+
+
+def _oldest(partition: Partition, consumer_group: ConsumerGroup, segment: Segment, acked: int | None) -> int | None:
+    """The offset of the oldest message that is not acknowledged, if this member has one or knows of it."""
+    cursor, keyed = consumer_group.cursor, consumer_group.keyed
+    log = partition.logs.get(segment.no)
+    if cursor is None or acked is None or log is None:
+        return None
+    known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, consumer_group.group_epoch)
+    aside = cursor.oldest if known is None else known.oldest
+    if keyed is not None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
+        aside = keyed.oldest_aside
+    if aside:
+        return aside
+    first = max(acked, cursor.start_index, log.start)
+    return make_offset(segment.no, first) if first < log.readable_below else None
 
 
 def _confirmed(partition: Partition, consumer_group: ConsumerGroup, segment: Segment) -> int | None:

@@ -38,6 +38,7 @@ from . import (
     progress,
     questions,
     subscribing,
+    waiting_keys,
 )
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
@@ -67,6 +68,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
     if is_new:  # an operation makes no consumer group, and a person's question does not either
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
         operations.fail(broker, consumer_group, error)
+        waiting_keys.fail(broker, consumer_group, error)
     if is_new and not consumer_group.consumers and all(question.describe for question in consumer_group.questions):
         questions.fail(broker, partition, consumer_group, error)
         forget_if_unused(partition, consumer_group)
@@ -86,6 +88,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         _refuse(broker, partition, consumer_group, refusal)
         return
     subscribing.refuse_other_modes(broker, partition, consumer_group, record.mode)
+    waiting_keys.refuse_other_modes(broker, consumer_group, record)
     if operations.is_unsettled(broker, partition, consumer_group, record, revision):
         questions.answer(broker, partition, consumer_group)
         return
@@ -220,7 +223,9 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
     if segment.server != broker.member:
         _refuse_all(broker, partition, consumer_group, segment)
         return
-    if not consumer_group.consumers and not (consumer_group.passes_alone and segment.is_stub):
+    if not (consumer_group.consumers or consumer_group.key_requests) and not (
+        consumer_group.passes_alone and segment.is_stub
+    ):
         consumer_group.passes_alone = False
         forget_if_unused(partition, consumer_group)
         return
@@ -234,7 +239,7 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
         held.renewed = put(held.renewed, consumer_group.name, record.group_epoch + 1)
     if held.blind and record.group_epoch < held.renewed[consumer_group.name]:
         _renew_epoch(broker, partition, consumer_group, record)
-    elif consumer_group.consumers:
+    elif consumer_group.consumers or consumer_group.key_requests:  # the latter only if order is by key
         _begin(broker, partition, consumer_group, segment, record)
     else:
         _pass_alone(broker, partition, consumer_group, chain, segment, record)
@@ -268,6 +273,7 @@ def _refuse_all(broker: BrokerState, partition: Partition, consumer_group: Consu
     consumer_group.passes_alone = False
     if broker.directory.is_replaced(segment.server):
         questions.complain(broker, partition, segment)  # no client does, because the broker is there, with another disk
+    waiting_keys.fail(broker, consumer_group, error)
     questions.answer(broker, partition, consumer_group)
     forget_if_unused(partition, consumer_group)
 
@@ -384,14 +390,7 @@ def _handed_over(partition: Partition, consumer_group: ConsumerGroup, record: Cu
       2. The hand-over of A arrives late. The next server begins from it.
       3. What A2 confirmed between the two comes again.
     """
-    known = partition.handovers.get(consumer_group.name)
-    if known is None or (known.segment_no, known.group_epoch, known.id) != (
-        record.segment_no,
-        record.group_epoch,
-        record.handover,
-    ):
-        return None
-    return known
+    return cursors.named_handover(partition, consumer_group.name, record)
 
 
 def _begin_at_oldest(
@@ -521,7 +520,7 @@ def _revoke(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     if consumer_group.phase is ConsumerGroupPhase.CROSSING:
         consumer_group.crossing_serial = 0
     consumer_group.look_again()
-    if consumer_group.consumers or consumer_group.questions or consumer_group.operations:
+    if consumer_group.consumers or consumer_group.is_asked:
         read_cursor(broker, partition, consumer_group)
     else:
         partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
@@ -572,6 +571,7 @@ def _refuse(
         tell(broker, consumer, SubscriptionRefused(refusal, 0, ""))
     consumer_group.consumers = []
     operations.fail(broker, consumer_group, refusal)
+    waiting_keys.fail(broker, consumer_group, refusal)
     questions.fail(broker, partition, consumer_group, refusal)
     forget_if_unused(partition, consumer_group)
 
@@ -584,4 +584,5 @@ def on_no_partition(broker: BrokerState, partition: Partition) -> None:
             tell(broker, consumer, SubscriptionRefused(error, 0, ""))
         questions.fail(broker, partition, consumer_group, error)
         operations.fail(broker, consumer_group, error)
+        waiting_keys.fail(broker, consumer_group, error)
     partition.consumer_groups = partition.given = NOTHING

@@ -26,6 +26,7 @@ from ..consumers import (
     serving,
     sessions,
     streams,
+    waiting_keys,
 )
 from ..control import leaving, orders, retention, standing
 from ..copies import copying, gaps, producer_tables, repair, settle
@@ -70,11 +71,13 @@ from ..values.events import (
     LinkDown,
     LinkUp,
     ListCursors,
+    ListKeys,
     ListLed,
     ListLogs,
     LogRead,
     MoveOpenSegment,
     OperateConsumerGroup,
+    OperateKeys,
     OwnRecordSeen,
     PassConsumerGroup,
     PlanSwitch,
@@ -314,6 +317,8 @@ EVENTS: dict[type, Handler] = {
     ResolveConsumer: _at(questions.on_resolve),
     DescribeConsumerGroup: _at(questions.on_describe),
     OperateConsumerGroup: _at(operations.ask),
+    ListKeys: _at(waiting_keys.ask),
+    OperateKeys: _at(waiting_keys.ask),
     SurveyPartition: _at(ranges.survey),
     ReadRange: _at(ranges.read),
     ConsumerJoin: _at(streams.on_join),
@@ -420,6 +425,7 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.KEYS: progress.on_keys_due,
     TimerKind.KEEPING: keeping.look,
     TimerKind.OPERATIONS: operations.on_due,
+    TimerKind.WAITING_KEYS: waiting_keys.on_due,
     TimerKind.QUESTIONS: lambda broker, partition, _: questions.on_due(broker, partition),
 }
 """The handler of each kind of timer. Its arguments are (broker, partition, the timer's detail)."""

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from seriatim_api.ids import MemberId
 
-from ..values.effects import RangeEvent
+from ..values.effects import KeysListed, KeysOperated, RangeEvent
 from ..values.events import (
     ConsumerGroupOperation,
     CursorRecord,
+    ListKeys,
     OperateConsumerGroup,
+    OperateKeys,
     ReadRange,
     StartPosition,
 )
@@ -46,12 +48,28 @@ class Question(State):
 
 @dataclass(slots=True, eq=False)
 class Operation(State):
-    """A rewind, skip, pause or resume of the consumer group; `consumers.operations` has the rules."""
+    """A rewind, skip, pause, resume or change of settings; `consumers.operations` has the rules."""
 
     event: OperateConsumerGroup
     is_begun: bool = False  # its transaction was sent, and may be carried out or not
+    record: CursorRecord | None = None  # the cursor that its transaction writes
     is_answered: bool = False
     tries: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class KeyRequest(State):
+    """A request about keys that wait; `consumers.waiting_keys` has the rules.
+
+    Attributes:
+        event: The request.
+        serial: Of the control record with all that the answer says; 0: it was not carried out yet.
+        reply: The answer, which leaves when every member that must keep that control record has it.
+    """
+
+    event: ListKeys | OperateKeys
+    serial: int = 0
+    reply: KeysListed | KeysOperated | None = None
 
 
 class ConsumerGroup(State):
@@ -68,6 +86,7 @@ class ConsumerGroup(State):
         "cursor_revision",
         "dispatcher",
         "group_epoch",
+        "key_requests",
         "keyed",
         "ledger",
         "mode",
@@ -101,6 +120,12 @@ class ConsumerGroup(State):
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
         self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
         self.operations: list[Operation] = []  # oldest first; the first one may be under way
+        self.key_requests: list[KeyRequest] = []  # oldest first
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether people or consumers wait for an answer."""
+        return bool(self.questions or self.operations or self.key_requests)
 
     @property
     def writing(self) -> Operation | None:
@@ -132,6 +157,8 @@ class ConsumerGroup(State):
         self.dispatcher.stop()
         self.ledger.replications = {}
         self.keyed = None
+        for request in self.key_requests:  # it is not known what was kept of what was done for them
+            request.serial, request.reply = 0, None
         for consumer in self.consumers:
             consumer.in_flight = consumer.rows = 0
 

@@ -28,12 +28,14 @@ class Consumer(State):
         ack_number: The number of its last request with acknowledgements.
         ack_confirmed: The highest number that was confirmed to it.
         silent_rounds: How often in a row it was found silent.
+        grant_ms: How long its grants last, as it was told when it joined; 0: it was told nothing.
     """
 
     __slots__ = (
         "ack_confirmed",
         "ack_number",
         "demand",
+        "grant_ms",
         "in_flight",
         "in_flight_max",
         "mode",
@@ -60,6 +62,7 @@ class Consumer(State):
         self.ack_number = 0
         self.ack_confirmed = 0
         self.silent_rounds = 0
+        self.grant_ms = 0
 
     @classmethod
     def absent(cls, name: str) -> Consumer:

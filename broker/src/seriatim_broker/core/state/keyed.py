@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
 
 from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
-from ..values.keyed import KeyPhase
+from ..values.keyed import KeyCounts, KeyPhase, offset_of_name
 from ..values.ledger_rows import CHUNK_OFFSETS, CarriedGrant
 from ..values.log import Batch, HandOverState
 from ..values.states import State
@@ -620,6 +620,12 @@ class KeyedDispatcher(State):
         elif key.phase is None:
             self.keys.pop(key.name, None)
 
+    def counts(self) -> KeyCounts:
+        """How many keys wait, by their state. It looks at each key: only for a question."""
+        phases = [key.phase for key in self.keys.values() if key.phase is not None and not key.token]
+        parked, delayed, forwarding = map(phases.count, (KeyPhase.PARKED, KeyPhase.RETRY, KeyPhase.FORWARDING))
+        return KeyCounts(parked, delayed, forwarding, self.aside_count)
+
     @property
     def oldest_aside(self) -> int:
         """The oldest offset in a list; 0: no list has any."""
@@ -779,6 +785,12 @@ class KeyedDispatcher(State):
         self._settle_record(key)
         self.requeue(key)
 
+    def first_offset(self, key: Key) -> int:
+        """The offset of the first message of the key; 0: it was not read since this server began."""
+        if key.aside:
+            return key.aside[0]
+        return make_offset(self.segment_no, key.live[0]) if key.live else offset_of_name(key.name)
+
     def pass_first(self, key: Key) -> int | None:
         """The first message of the key, which is not granted, is done with without a consumer. Returns its offset."""
         assert not key.token
@@ -790,6 +802,8 @@ class KeyedDispatcher(State):
             offset = make_offset(self.segment_no, index)
             self.window.pass_over(index)
             self.live_count -= 1
+        elif offset := offset_of_name(key.name):  # its only message, which is not read yet
+            self.window.pass_over(offset & INDEX_MAX)
         else:
             return None
         key.attempts = 0

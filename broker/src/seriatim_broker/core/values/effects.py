@@ -15,7 +15,7 @@ from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .events import ConsumerGroupOperation, CursorRecord
-from .keyed import ConsumerMode, KeyGrant
+from .keyed import ConsumerMode, KeyCounts, KeyGrant, WaitingKey
 from .log import Batch, Write
 from .messages import CopyReport, Message
 from .positions import Place
@@ -216,7 +216,14 @@ class ConsumerResolved:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescribed:
-    """The answer to `DescribeConsumerGroup`."""
+    """The answer to `DescribeConsumerGroup`.
+
+    Attributes:
+        oldest: The offset of the oldest message that is not acknowledged; None: there is none, or it is not known.
+        consumers: The names of the consumers that are given messages.
+        in_flight: How many messages are granted and not ended; only if order is by key.
+        keys: The keys that wait, as the server sees them now; None: order is not by key, or it does not know them.
+    """
 
     request: int
     segment_no: int
@@ -227,6 +234,10 @@ class ConsumerGroupDescribed:
     active: str
     standbys: tuple[str, ...]
     error: SeriatimError | None
+    oldest: int | None = None
+    consumers: tuple[str, ...] = ()
+    in_flight: int = 0
+    keys: KeyCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +251,31 @@ class ConsumerGroupOperated:
     request: int
     record: CursorRecord | None
     was_done: bool
+    error: SeriatimError | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeysListed:
+    """The answer to `ListKeys`, by name. All of it is durable on every eligible and joining member.
+
+    `has_more`: more keys follow the last one.
+    """
+
+    request: int
+    keys: tuple[WaitingKey, ...]
+    has_more: bool
+    error: SeriatimError | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeysOperated:
+    """The answer to `OperateKeys`: for each key, in the order of the request, an error, or whether it was done before.
+
+    All of it is durable on every eligible and joining member. With `error`, it is not known what was done.
+    """
+
+    request: int
+    results: tuple[SeriatimError | bool, ...]
     error: SeriatimError | None
 
 
@@ -648,6 +684,8 @@ Effect = (
     | ConsumerResolved
     | ConsumerGroupDescribed
     | ConsumerGroupOperated
+    | KeysListed
+    | KeysOperated
     | LogsListed
     | LedListed
     | CursorsListed

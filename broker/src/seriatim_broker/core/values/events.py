@@ -13,7 +13,18 @@ from seriatim_api.publications import StagedBatches
 
 from .chain import Chain
 from .deleted import DeletedPartitions
-from .keyed import RETRY_DEFAULT, ConsumerMode, KeyColumn, RetryPolicy
+from .keyed import (
+    NOTHING_WANTED,
+    RETRY_DEFAULT,
+    ConsumerMode,
+    GroupSettings,
+    KeyColumn,
+    KeyOperation,
+    KeyPhase,
+    RetryPolicy,
+    SeenKey,
+    WantedSettings,
+)
 from .log import NO_HAND_OVER, Batch, HandOverId
 from .messages import FORMS, Message
 from .placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec
@@ -71,6 +82,7 @@ class ConsumerGroupOperation(enum.IntEnum):
     SKIP = 2
     PAUSE = 3
     RESUME = 4
+    CONFIGURE = 5
 
     @property
     def moves(self) -> bool:
@@ -135,6 +147,15 @@ class CursorRecord:
     handover: HandOverId = NO_HAND_OVER
     at_most_once: bool = False
 
+    @property
+    def settings(self) -> GroupSettings:
+        """How the consumer group is served."""
+        return GroupSettings(self.mode, self.retry, self.at_most_once)
+
+    def with_settings(self, settings: GroupSettings) -> CursorRecord:
+        """This record with these settings."""
+        return replace(self, mode=settings.mode, retry=settings.retry, at_most_once=settings.at_most_once)
+
     def moved_to(self, segment_no: int, index: int = 0, *, new_epoch: bool = False) -> CursorRecord:
         """This record with another place, in the same group epoch or in the next one."""
         # Rule `pause-stays` (PAUSE): `paused` stays as it is. Without it:
@@ -152,7 +173,7 @@ class CursorRecord:
           2. In segment 1, k:7 was granted under a token of term 9. In segment 2 it is granted again, under term 5.
           3. The application stores the highest token of each key, and refuses the second one.
         """
-        if not self.mode.is_keyed:
+        if not self.mode.is_keyed and not self.term_base:
             return self
         return replace(self, term_base=self.term_base + max(0, server_epoch - next_server_epoch) + 1)
 
@@ -732,7 +753,7 @@ class DescribeConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class OperateConsumerGroup:
-    """A person rewinds, skips, pauses or resumes a consumer group whose cursor segment this broker serves.
+    """A person rewinds, skips, pauses, resumes or configures a consumer group whose cursor segment this broker serves.
 
     `ConsumerGroupOperated` answers.
 
@@ -744,6 +765,8 @@ class OperateConsumerGroup:
         known_len: If that segment is the open one: the index below which it can be read, as its master said. It never
             falls, because a seal keeps all committed messages.
         deadline_us: When the caller is told that the outcome is not known.
+        wanted: Of CONFIGURE: the new settings.
+        drop_aside: Messages that were set aside, and parked keys, are dropped with the group epoch that ends.
     """
 
     request: int
@@ -755,6 +778,49 @@ class OperateConsumerGroup:
     segment_no: int
     index: int
     known_len: int
+    deadline_us: int
+    wanted: WantedSettings = NOTHING_WANTED
+    drop_aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListKeys:
+    """A person asks which keys of a consumer group wait; `KeysListed` answers.
+
+    Attributes:
+        request: Names the answer.
+        phases: Only keys in these states; empty: all.
+        after: Only keys whose names follow this one.
+        limit: At most so many keys.
+        name: Only the key of this name; empty: all.
+        deadline_us: When the caller is told that the broker could not answer.
+    """
+
+    request: int
+    partition: PartitionId
+    consumer_group: str
+    phases: tuple[KeyPhase, ...]
+    after: bytes
+    limit: int
+    name: bytes
+    deadline_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperateKeys:
+    """A person releases keys of a consumer group, or passes over their first messages; `KeysOperated` answers.
+
+    Attributes:
+        request: Names the answer.
+        keys: The keys as the person saw them.
+        deadline_us: When the caller is told that the outcome is not known.
+    """
+
+    request: int
+    partition: PartitionId
+    consumer_group: str
+    operation: KeyOperation
+    keys: tuple[SeenKey, ...]
     deadline_us: int
 
 
@@ -894,6 +960,8 @@ Event = (
     | SurveyPartition
     | ReadRange
     | OperateConsumerGroup
+    | ListKeys
+    | OperateKeys
     | CarryOut
     | StagedFetched
     | WriterRead

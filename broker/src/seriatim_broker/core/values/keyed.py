@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from seriatim_api.batch import BatchHeader
+from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import INDEX_BITS, INDEX_MAX
 
 KEY_BYTES_MAX: Final = 1_024
 """A longer key is named by its SHA-256."""
@@ -94,12 +96,106 @@ class RetryPolicy:
 RETRY_DEFAULT: Final = RetryPolicy()
 
 
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How a consumer group is served.
+
+    Attributes:
+        mode: How its consumers share the messages.
+        retry: Not in exclusive mode: what happens to a message on which a consumer fails.
+        at_most_once: Messages are acknowledged when they are granted.
+    """
+
+    mode: ConsumerMode = ConsumerMode.EXCLUSIVE
+    retry: RetryPolicy = RETRY_DEFAULT
+    at_most_once: bool = False
+
+
+SETTINGS_DEFAULT: Final = GroupSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSettings:
+    """A change of settings. What is None stays as it is."""
+
+    mode: ConsumerMode | None = None
+    retry: RetryPolicy | None = None
+    at_most_once: bool | None = None
+
+    def over(self, settings: GroupSettings) -> GroupSettings:
+        """The settings after the change.
+
+        Raises:
+            BadRequestError: An exclusive consumer group would have a retry policy.
+        """
+        mode = settings.mode if self.mode is None else self.mode
+        if self.retry is not None and not mode.is_keyed:
+            raise BadRequestError(
+                f"a group that is {mode.name.lower()} has no retry policy: its consumer stops at a message that it "
+                "cannot handle; choose the mode key_ordered or shared"
+            )
+        retry = settings.retry if self.retry is None else self.retry
+        at_most_once = settings.at_most_once if self.at_most_once is None else self.at_most_once
+        return GroupSettings(mode, retry if mode.is_keyed else RETRY_DEFAULT, at_most_once)
+
+
+NOTHING_WANTED: Final = WantedSettings()
+
+
 class KeyPhase(enum.IntEnum):
     """The state of a key that has a record. The numbers are those of the disk."""
 
     RETRY = 1
     PARKED = 2
     FORWARDING = 3
+
+
+class KeyOperation(enum.IntEnum):
+    """What a person does with a key that waits. The numbers are those of the wire."""
+
+    RELEASE = 1
+    SKIP = 2
+
+
+class SeenKey(NamedTuple):
+    """A key as a person saw it when it was listed."""
+
+    name: bytes
+    turn: int
+    first_offset: int
+
+
+class WaitingKey(NamedTuple):
+    """A key that waits: for its next attempt, for a person, or for the forwarder.
+
+    Attributes:
+        name: Its name.
+        phase: Its state; `RETRY`: it waits for its next attempt.
+        attempts: How many attempts on its first message have failed.
+        turn: How often a person released it.
+        first_offset: Of its first message; 0: that was not read yet.
+        message_count: How many messages wait under it, as far as they were read.
+        ready_at_ms: When its next attempt may begin, by the wall clock; 0: now.
+        error: The last error.
+    """
+
+    name: bytes
+    phase: KeyPhase
+    attempts: int
+    turn: int
+    first_offset: int
+    message_count: int
+    ready_at_ms: int
+    error: str
+
+
+class KeyCounts(NamedTuple):
+    """How many keys wait, by their state, and how many messages are set aside in their lists."""
+
+    parked: int = 0
+    delayed: int = 0
+    forwarding: int = 0
+    aside: int = 0
 
 
 class KeyColumn(NamedTuple):
@@ -121,6 +217,27 @@ class KeyGrant(NamedTuple):
 def name_of_key(key: bytes) -> bytes:
     """The name of a key."""
     return b"k" + key if len(key) <= KEY_BYTES_MAX else b"h" + hashlib.sha256(key).digest()
+
+
+def key_of_name(name: bytes) -> bytes:
+    """The key of a name; empty if the message has no key, or if the key is too long."""
+    return name[1:] if name[:1] == b"k" else b""
+
+
+def offset_of_name(name: bytes) -> int:
+    """The offset of the message that is a key of its own; 0 for the names of other keys."""
+    return int.from_bytes(name[1:], "big") if name[:1] == b"o" else 0
+
+
+def shown(name: bytes) -> str:
+    """The name of a key as text for people and logs: control characters and bytes that are no text are escaped."""
+    if name[:1] == b"o":
+        offset = offset_of_name(name)
+        return f"message {offset >> INDEX_BITS}:{offset & INDEX_MAX}"
+    if name[:1] == b"h":
+        return f"sha256:{name[1:].hex()}"
+    text = name[1:].decode(errors="backslashreplace")
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def name_of_offset(offset: int) -> bytes:

@@ -40,6 +40,7 @@ class TimerKind(enum.StrEnum):
     SWITCH = "switch"
     REPLICATION = "sync"
     WAITERS = "waiters"
+    WAITING_KEYS = "waiting keys"
     WINDOWS = "windows"
 
 

@@ -17,10 +17,10 @@ Numbers are big-endian, so that a disk keeps blocks and chunks in their order.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from .keyed import ERROR_BYTES_MAX, KeyPhase
+from .keyed import ERROR_BYTES_MAX, KeyCounts, KeyPhase
 
 BLOCK_INDEXES: Final = 1_024
 CHUNK_OFFSETS: Final = 1_024
@@ -133,6 +133,24 @@ def write_grant(grant: CarriedGrant) -> tuple[bytes, bytes]:
     flags = _STARTED * grant.is_started | _PASSED * grant.is_passed
     fixed = _CARRIED.pack(grant.message_count, min(grant.left_ms, 0xFFFFFFFF), flags, len(consumer))
     return _GRANT + _NUMBER.pack(grant.token), fixed + consumer + grant.name
+
+
+def count_keys(rows: Iterable[tuple[bytes, bytes]]) -> KeyCounts:
+    """How many keys wait, by their state, in the rows of a ledger that is not served.
+
+    Raises:
+        LedgerRowError: A row of a key cannot be read.
+    """
+    counts, aside = dict.fromkeys(KeyPhase, 0), 0
+    for name, value in rows:
+        if name[:1] == _KEY:
+            try:
+                phase, *_, count = _RECORD.unpack_from(value)
+                counts[KeyPhase(phase)] += 1
+            except (struct.error, ValueError) as exc:
+                raise LedgerRowError(f"the row {name[:40]!r} of a ledger cannot be read: {exc}") from exc
+            aside += count
+    return KeyCounts(counts[KeyPhase.PARKED], counts[KeyPhase.RETRY], counts[KeyPhase.FORWARDING], aside)
 
 
 class LedgerRows(NamedTuple):

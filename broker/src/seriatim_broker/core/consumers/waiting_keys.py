@@ -1,0 +1,251 @@
+"""Keys that wait: people list them, release them, and pass over their first messages.
+
+    asked ──cursor read──▶ refused: no such group, or its keys are not granted one by one
+      └──served here, right held──▶ done in one step ──durable on all──▶ answered
+
+Only the server of the cursor segment knows the keys, and only while no other member may deliver. So it loads the state
+of a consumer group for such a request, also when the consumer group has no consumers, or is paused.
+
+Rule `keys-said-when-durable` (J2): a request is answered only when all that the answer says is durable on every
+eligible and joining member. That holds for a list too: it says "parked". Without it:
+  1. A person releases key k. The server answers at once, and dies.
+  2. The next server does not have the release: k is parked for ever, and the person believes that it goes on.
+
+Rule `seen-key` (J2): a request names the turn and the first message that the person saw. A release raises the turn, and
+a skip changes both, so a request that comes again does nothing. Without it:
+  1. A person skips the first message of k, k:5. The answer is lost, and the person asks again.
+  2. The server passes over k:6 too. No consumer ever works on k:6.
+
+If this broker stops serving before the answer, the request is tried again, here or, by the caller, elsewhere.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from seriatim_api import errors
+from seriatim_api.ids import format_offset
+
+from ..peers import right
+from ..state.broker import BrokerState
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, KeyRequest
+from ..state.keyed import Key, KeyedDispatcher
+from ..state.partition import Partition
+from ..values.effects import KeysListed, KeysOperated
+from ..values.events import CursorRecord, ListKeys, OperateKeys, StartPosition
+from ..values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey, shown
+from ..values.kinds import TimerKind
+from . import cursors
+from .consumer_group import consumer_group_of, forget_if_unused, read_cursor
+
+REQUESTS_MAX = 64
+"""At most so many requests about keys wait for one consumer group on one partition."""
+
+RETRY_US = 50_000
+"""Time between two looks at requests that wait."""
+
+
+def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys) -> None:
+    """A person asks about keys, or operates on them: have the consumer group served here, if this is its server."""
+    consumer_group = partition.consumer_groups.get(event.consumer_group)
+    if consumer_group is not None and len(consumer_group.key_requests) >= REQUESTS_MAX:
+        text = f"{REQUESTS_MAX} requests about keys of group {event.consumer_group} wait already: try again later"
+        _emit(broker, event, errors.OverloadedError(text, retry_after_ms=200))
+        return
+    is_new = consumer_group is None
+    if consumer_group is None:
+        consumer_group = consumer_group_of(broker, partition, event.consumer_group, StartPosition.EARLIEST)
+    is_first = not consumer_group.key_requests
+    consumer_group.key_requests.append(KeyRequest(event))
+    broker.wake(event.deadline_us, TimerKind.WAITING_KEYS, partition.id, event.consumer_group)
+    broker.poll(RETRY_US, TimerKind.WAITING_KEYS, partition.id, event.consumer_group)
+    if is_new:
+        return
+    if consumer_group.phase is ConsumerGroupPhase.LOADING:
+        partition.read_chain(broker)
+        read_cursor(broker, partition, consumer_group)
+    elif consumer_group.phase is ConsumerGroupPhase.SERVING and not consumer_group.consumers and is_first:
+        consumer_group.look_again()  # rule `first-reads`: the group may have been deleted and made again since
+        read_cursor(broker, partition, consumer_group)
+    else:
+        go_on(broker, partition, consumer_group)
+
+
+def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
+    """Time has passed: answer the requests whose deadline has passed, and try the others again."""
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is None or not consumer_group.key_requests:
+        return
+    for request in list(consumer_group.key_requests):
+        if broker.now.mono_us >= request.event.deadline_us:
+            consumer_group.key_requests.remove(request)
+            text = "not all members that must keep it have confirmed in time"
+            if isinstance(request.event, OperateKeys):
+                text += ", so it is not known whether the keys were changed: a repeated request changes them once"
+            _emit(broker, request.event, errors.DeadlineExceededError(text))
+    if consumer_group.key_requests:
+        go_on(broker, partition, consumer_group)
+        broker.poll(RETRY_US, TimerKind.WAITING_KEYS, partition.id, group)
+    forget_if_unused(partition, consumer_group)
+
+
+def fail(broker: BrokerState, consumer_group: ConsumerGroup, error: errors.SeriatimError) -> None:
+    """Answer every request with this error."""
+    requests, consumer_group.key_requests = consumer_group.key_requests, []
+    for request in requests:
+        _emit(broker, request.event, error)
+
+
+def refuse_other_modes(broker: BrokerState, consumer_group: ConsumerGroup, record: CursorRecord) -> None:
+    """Answer every request if the consumer group is of a mode without keys."""
+    if consumer_group.key_requests and not record.mode.is_keyed:
+        text = f"group {consumer_group.name} is {record.mode.name.lower()}: only groups that are key_ordered or shared"
+        fail(broker, consumer_group, errors.UnsupportedModeError(f"{text} have keys that wait"))
+
+
+def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Carry out the requests that wait, if this member may deliver, and have what they say made durable."""
+    keyed = consumer_group.keyed
+    waiting = [request for request in consumer_group.key_requests if not request.serial]
+    if not waiting or keyed is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+        return
+    if keyed.frozen is not None:
+        return  # rule `frozen-waits`: the state of the keys is handed over, or is not begun here
+    if not right.may_deliver(broker, partition, consumer_group.segment_no):
+        right.seek(broker, partition, consumer_group.segment_no)
+        return
+    for request in waiting:
+        if isinstance(request.event, OperateKeys):
+            request.reply = _operate(broker, partition, consumer_group, keyed, request.event)
+    for request in waiting:
+        if isinstance(request.event, ListKeys):
+            request.reply = _list(keyed, request.event)
+    keyed.window.rise()
+    consumer_group.ledger.acknowledge(keyed.window.floor)
+    serial = cursors.replicate(broker, partition, consumer_group)
+    for request in waiting:
+        request.serial = serial
+
+
+def on_replicated(broker: BrokerState, consumer_group: ConsumerGroup, serial: int) -> None:
+    """All members have this control record, and with it all that requests until then have changed: answer these."""
+    for request in list(consumer_group.key_requests):
+        if 0 < request.serial <= serial and request.reply is not None:
+            consumer_group.key_requests.remove(request)
+            broker.out.emit(request.reply)
+
+
+def _emit(broker: BrokerState, event: ListKeys | OperateKeys, error: errors.SeriatimError) -> None:
+    if isinstance(event, ListKeys):
+        broker.out.emit(KeysListed(event.request, (), False, error))
+    else:
+        broker.out.emit(KeysOperated(event.request, (), error))
+
+
+# ---- listing --------------------------------------------------------------------------------------------
+
+
+def _list(keyed: KeyedDispatcher, event: ListKeys) -> KeysListed:
+    names = [
+        name
+        for name, key in keyed.keys.items()
+        if _waits(key)
+        and name > event.after
+        and event.name in (b"", name)
+        and (not event.phases or key.phase in event.phases)
+    ]
+    page = heapq.nsmallest(event.limit + 1, names)
+    found = tuple(_described(keyed, keyed.keys[name]) for name in page[: event.limit])
+    return KeysListed(event.request, found, len(page) > event.limit, None)
+
+
+def _waits(key: Key) -> bool:
+    """Whether the key has a record, and no consumer works on it."""
+    return key.phase is not None and not key.token
+
+
+def _described(keyed: KeyedDispatcher, key: Key) -> WaitingKey:
+    assert key.phase is not None
+    count = len(key.aside) + len(key.live)
+    first_offset = keyed.first_offset(key)
+    return WaitingKey(key.name, key.phase, key.attempts, key.turn, first_offset, count, key.ready_at_ms, key.error)
+
+
+# ---- operating ------------------------------------------------------------------------------------------
+
+
+def _operate(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    event: OperateKeys,
+) -> KeysOperated:
+    results: list[errors.SeriatimError | bool] = []
+    for seen in event.keys:
+        try:
+            results.append(_operate_on(broker, partition, consumer_group, keyed, event.operation, seen))
+        except errors.SeriatimError as exc:
+            results.append(exc)
+    return KeysOperated(event.request, tuple(results), None)
+
+
+def _operate_on(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    operation: KeyOperation,
+    seen: SeenKey,
+) -> bool:
+    """Operate on one key. Returns whether an earlier request did it.
+
+    Raises:
+        PreconditionError: Since the person saw the key it has changed, or it is not in a state for this.
+    """
+    key = keyed.keys.get(seen.name)
+    if key is None or key.phase is None:
+        return True
+    first_offset = keyed.first_offset(key)
+    if was_done(key, first_offset, operation, seen):
+        return True
+    if (key.turn, first_offset) != (seen.turn, seen.first_offset):
+        raise errors.PreconditionError(
+            f"key {shown(key.name)} has changed since it was listed (turn {key.turn}, first message "
+            f"{_place(first_offset)}): nothing was changed; list the keys again"
+        )
+    if key.phase is KeyPhase.FORWARDING:
+        raise errors.PreconditionError(
+            f"the first message of key {shown(key.name)} is on its way to the dead-letter topic: nothing was changed"
+        )
+    if key.token:
+        raise errors.PreconditionError(
+            f"a consumer works on key {shown(key.name)}: nothing was changed; try again when its grant has ended"
+        )
+    if operation is KeyOperation.SKIP and keyed.pass_first(key) is None:
+        raise errors.PreconditionError(
+            f"the first message of key {shown(key.name)} was not read since this server began: nothing was changed; "
+            "let a consumer join the group, and try again"
+        )
+    # the place of KEY_OPERATION_DEAD_LETTER: it makes the key FORWARDING, and raises its turn, in this step
+    keyed.release(key)
+    broker.out.note(
+        "key_released" if operation is KeyOperation.RELEASE else "key_skipped",
+        partition.id,
+        group=consumer_group.name,
+        key=shown(seen.name),
+        offset=_place(first_offset),
+        turn=seen.turn + 1,
+    )
+    return False
+
+
+def was_done(key: Key, first_offset: int, operation: KeyOperation, seen: SeenKey) -> bool:
+    """Whether the key is beyond the state that the person saw, so that the request was carried out earlier."""
+    if first_offset > seen.first_offset > 0:
+        return True  # what the person saw is done with
+    return operation is KeyOperation.RELEASE and first_offset == seen.first_offset and key.turn > seen.turn
+
+
+def _place(offset: int) -> str:
+    return format_offset(offset) if offset else "not read yet"

@@ -1,0 +1,342 @@
+"""People list keys that wait, release them, and pass over their first messages: once, and said only when durable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api import errors
+from seriatim_api.ids import make_offset
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey, WaitingKey, shown
+
+from .keyed_support import QUICK, KeyedServing, indexes_of
+from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P
+
+ONCE = replace(QUICK, attempts_max=1)
+RELEASE, SKIP = KeyOperation.RELEASE, KeyOperation.SKIP
+
+
+class Asked(KeyedServing):
+    """A server of which people ask something about keys."""
+
+    def list_keys(
+        self, *phases: KeyPhase, after: bytes = b"", limit: int = 100, name: bytes = b"", request: int = 1
+    ) -> None:
+        """A person asks for keys."""
+        until_us = self.now_us + 2_000 * MS
+        self.do(ev.ListKeys(request, P, GROUP, phases, after, limit, name, until_us))
+
+    def operate(self, operation: KeyOperation, *keys: SeenKey, request: int = 2) -> None:
+        """A person operates on keys."""
+        self.do(ev.OperateKeys(request, P, GROUP, operation, keys, self.now_us + 2_000 * MS))
+
+    def settle(self) -> None:
+        """Both members have all that was written."""
+        self.persist()
+        self.confirm_replications()
+
+    def listed(self) -> list[WaitingKey]:
+        """The answer to the person."""
+        answer = self.all(fx.KeysListed)[-1]
+        assert answer.error is None
+        return list(answer.keys)
+
+    def results(self) -> list[errors.SeriatimError | bool]:
+        """The answer to the person."""
+        answer = self.all(fx.KeysOperated)[-1]
+        assert answer.error is None
+        return list(answer.results)
+
+
+def parked(keys: str = "aab") -> Asked:
+    """Key a is parked, with all its messages; the others are acknowledged."""
+    bench = Asked(keys, policy=ONCE)
+    bench.serve()
+    first, *others = bench.runs()
+    bench.nack(first)
+    for run in others:
+        bench.acks(run)
+    bench.deliver()
+    bench.clear()
+    return bench
+
+
+def key_a(bench: Asked) -> SeenKey:
+    """Key a as the person sees it."""
+    bench.list_keys(name=b"ka")
+    bench.settle()
+    (key,) = bench.listed()
+    return SeenKey(key.name, key.turn, key.first_offset)
+
+
+def test_a_list_says_what_is_known_of_each_key() -> None:
+    bench = parked()
+    bench.list_keys()
+    bench.settle()
+    assert bench.listed() == [WaitingKey(b"ka", KeyPhase.PARKED, 1, 0, make_offset(1, 0), 2, 0, "no")]
+
+
+def test_a_list_waits_until_both_disks_have_it() -> None:
+    bench = parked()
+    bench.list_keys()
+    assert not bench.all(fx.KeysListed)
+    bench.persist()
+    assert not bench.all(fx.KeysListed), "the other member does not have it"
+    bench.confirm_replications()
+    assert bench.all(fx.KeysListed)
+
+
+def test_lists_are_paged_by_name_and_chosen_by_state() -> None:
+    bench = Asked("abcd", policy=ONCE)
+    bench.serve()
+    for run in bench.runs():
+        bench.nack(run)
+    bench.settle()
+    bench.list_keys(limit=3)
+    bench.settle()
+    assert [key.name for key in bench.listed()] == [b"ka", b"kb", b"kc"]
+    assert bench.all(fx.KeysListed)[-1].has_more
+    bench.list_keys(after=b"kc", limit=3)
+    bench.settle()
+    assert [key.name for key in bench.listed()] == [b"kd"]
+    assert not bench.all(fx.KeysListed)[-1].has_more
+    bench.list_keys(KeyPhase.RETRY)
+    bench.settle()
+    assert bench.listed() == []
+
+
+def test_a_delayed_key_waits_and_a_granted_one_does_not() -> None:
+    bench = Asked("ab")
+    bench.serve()
+    run, _ = bench.runs()
+    bench.nack(run, delay_ms=60_000)
+    bench.list_keys()
+    bench.settle()
+    (key,) = bench.listed()
+    assert (key.name, key.phase, key.attempts, key.message_count) == (b"ka", KeyPhase.RETRY, 1, 1)
+    assert key.ready_at_ms > 0
+
+
+def test_a_released_key_comes_again_with_all_its_attempts() -> None:
+    bench = parked()
+    bench.operate(RELEASE, key_a(bench))
+    assert not bench.all(fx.KeysOperated), "not before both disks have it"
+    bench.settle()
+    assert bench.results() == [False]
+    bench.deliver()
+    (run,) = bench.runs()
+    assert (indexes_of(run), run.attempt) == ([0, 1], 1)
+    assert [note.name for note in bench.all(fx.Note)] == ["key_released"]
+    bench.acks(run)
+    bench.deliver()
+    assert b"kka" not in bench.rows(), "an emptied key leaves no record"
+    assert not [name for name in bench.rows() if name[:1] in (b"k", b"a")]
+
+
+def test_a_skipped_message_never_comes_and_the_rest_of_the_key_does() -> None:
+    bench = parked()
+    bench.operate(SKIP, key_a(bench))
+    bench.settle()
+    bench.deliver()
+    assert bench.granted() == [[1]]
+
+
+def test_skipping_the_last_message_of_a_key_leaves_nothing() -> None:
+    bench = parked("ab")
+    bench.operate(SKIP, key_a(bench))
+    bench.settle()
+    bench.deliver()
+    assert bench.granted() == []
+    assert not [name for name in bench.rows() if name[:1] in (b"k", b"a")]
+
+
+@pytest.mark.parametrize("operation", [RELEASE, SKIP])
+def test_a_request_that_comes_again_does_nothing(operation: KeyOperation) -> None:
+    bench = parked("aaab")
+    seen = key_a(bench)
+    bench.operate(operation, seen)
+    bench.operate(operation, seen)
+    bench.settle()
+    assert [answer.results for answer in bench.all(fx.KeysOperated)] == [(False,), (True,)]
+    bench.deliver()
+    assert bench.granted() == [[0, 1, 2] if operation is RELEASE else [1, 2]]
+
+
+def test_a_key_that_failed_again_since_is_not_released_by_the_old_request() -> None:
+    bench = parked("aab")
+    seen = key_a(bench)
+    bench.operate(RELEASE, seen)
+    bench.deliver()
+    (run,) = bench.runs()
+    bench.acks(run, upto=1)
+    bench.nack(run, 1)
+    bench.deliver()
+    bench.operate(RELEASE, seen)
+    bench.settle()
+    assert bench.results() == [True]
+    bench.deliver()
+    assert bench.granted() == []
+
+
+def test_a_stale_turn_changes_nothing() -> None:
+    bench = parked()
+    seen = key_a(bench)
+    bench.operate(RELEASE, seen)
+    bench.deliver()
+    (run,) = bench.runs()
+    bench.nack(run)
+    bench.deliver()
+    bench.operate(SKIP, seen, seen._replace(turn=7), seen._replace(turn=1, first_offset=make_offset(1, 1)))
+    bench.settle()
+    first, second, third = bench.results()
+    assert isinstance(first, errors.PreconditionError), "it was released since, so another person may want it"
+    assert isinstance(second, errors.PreconditionError)
+    assert isinstance(third, errors.PreconditionError)
+    assert key_a(bench) == SeenKey(b"ka", 1, make_offset(1, 0))
+
+
+def test_a_key_that_a_consumer_works_on_is_left_alone() -> None:
+    bench = parked()
+    bench.operate(RELEASE, key_a(bench))
+    bench.deliver()
+    assert bench.granted() == [[0, 1]]
+    bench.operate(SKIP, SeenKey(b"ka", 1, make_offset(1, 0)))
+    bench.settle()
+    (error,) = bench.results()
+    assert "a consumer works on key a" in str(error)
+
+
+def test_a_paused_group_answers() -> None:
+    bench = parked()
+    consumer_group = bench.part.consumer_groups[GROUP]
+    assert consumer_group.cursor is not None
+    consumer_group.cursor = replace(consumer_group.cursor, paused=True)
+    bench.operate(RELEASE, key_a(bench))
+    bench.settle()
+    assert bench.results() == [False]
+    bench.deliver()
+    assert bench.granted() == []
+
+
+# ---- without consumers ----------------------------------------------------------------------------------
+
+
+def alone(keys: str = "aab") -> Asked:
+    """The consumer has left, and this member has forgotten the group."""
+    bench = parked(keys)
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.settle()
+    assert GROUP not in bench.part.consumer_groups
+    bench.clear()
+    return bench
+
+
+def test_a_group_without_consumers_is_loaded_for_a_question_and_forgotten_after_it() -> None:
+    bench = alone()
+    bench.list_keys()
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.settle()
+    (key,) = bench.listed()
+    assert (key.name, key.phase, key.message_count) == (b"ka", KeyPhase.PARKED, 2)
+    assert GROUP not in bench.part.consumer_groups
+
+
+def test_a_key_is_released_without_consumers_and_the_next_one_gets_it() -> None:
+    bench = alone("aab...")
+    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0)))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.settle()
+    assert bench.results() == [False]
+    bench.join()
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.deliver()
+    assert [0, 1] in bench.granted()
+
+
+def test_another_server_does_not_answer() -> None:
+    bench = Asked(member=M01)
+    bench.list_keys()
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    error = bench.all(fx.KeysListed)[-1].error
+    assert isinstance(error, errors.GroupHeadElsewhereError)
+    assert GROUP not in bench.part.consumer_groups
+
+
+def test_a_group_of_another_mode_has_no_keys() -> None:
+    bench = Asked()
+    bench.operate(SKIP, SeenKey(b"ka", 0, 0))
+    bench.read_chain(bench.chain)
+    bench.do(ev.CursorRead(P, GROUP, ev.CursorRecord(1, 1, 0, TOPIC, mode=ConsumerMode.EXCLUSIVE), 5))
+    assert isinstance(bench.all(fx.KeysOperated)[-1].error, errors.UnsupportedModeError)
+
+
+def test_a_group_that_is_not_there_has_no_keys() -> None:
+    bench = Asked()
+    bench.list_keys()
+    bench.read_chain(bench.chain)
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
+    assert isinstance(bench.all(fx.KeysListed)[-1].error, errors.UnknownGroupError)
+
+
+def test_a_request_that_cannot_be_made_durable_ends_at_its_deadline() -> None:
+    bench = parked()
+    bench.operate(RELEASE, key_a(bench))
+    bench.wait(3 * SECOND, (M01,))
+    error = bench.all(fx.KeysOperated)[-1].error
+    assert isinstance(error, errors.DeadlineExceededError)
+    assert "a repeated request changes them once" in str(error)
+
+
+def test_a_message_that_is_its_own_key_is_skipped_before_it_was_read() -> None:
+    offset = make_offset(1, 0)
+    name = b"o" + offset.to_bytes(8, "big")
+    bench = Asked("..", policy=QUICK)
+    bench.serve()
+    run, _ = bench.runs()
+    bench.nack(run, delay_ms=60_000)
+    bench.deliver()
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.settle()
+    bench.clear()
+    bench.operate(SKIP, SeenKey(name, 0, offset))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    bench.settle()
+    assert bench.results() == [False]
+    assert bench.part.cursors[GROUP].acked == 1
+
+
+def test_too_many_requests_are_refused() -> None:
+    bench = Asked()
+    for request in range(65):
+        bench.list_keys(request=request)
+    (refused,) = bench.all(fx.KeysListed)
+    assert isinstance(refused.error, errors.OverloadedError)
+
+
+def test_names_of_keys_are_shown_safely() -> None:
+    assert shown(b"korder-7") == "order-7"
+    assert shown(b"ka\x1b[31m\n\xff") == r"a\x1b[31m\n\xff"
+    assert shown(b"o" + make_offset(3, 17).to_bytes(8, "big")) == "message 3:17"
+    assert shown(b"h" + bytes(32)) == "sha256:" + "00" * 32
+
+
+def test_the_limit_of_parked_keys_keeps_further_ones_in_retry() -> None:
+    bench = Asked("ab", policy=ONCE)
+    bench.core.state.config = replace(bench.core.state.config, aside_keys_max=1)
+    bench.serve()
+    first, second = bench.runs()
+    bench.nack(first)
+    bench.nack(second)
+    bench.list_keys()
+    bench.settle()
+    assert [(key.name, key.phase) for key in bench.listed()] == [(b"ka", KeyPhase.PARKED), (b"kb", KeyPhase.RETRY)]
+    assert [note.name for note in bench.all(fx.Note) if note.name != "key_parked"] == ["lists_full"]
+    bench.deliver(20 * SECOND)
+    assert bench.granted() == [[1]], "it is tried again"
