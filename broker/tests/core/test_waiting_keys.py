@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
+from seriatim_api.key_names import shown
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey, WaitingKey, shown
+from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey, WaitingKey
 
 from .keyed_support import QUICK, KeyedServing, indexes_of
 from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from seriatim._consumer import Consumer
     from seriatim._consuming.inbox import FetchedTable
     from seriatim._errors import SendError, SendFailedError, SendUnknownError
+    from seriatim._group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
     from seriatim._keyed_consumer import GiveUp, KeyedConsumer, KeyedMessage, Retry
     from seriatim._partitioner import Partitioner, partition_of_key
     from seriatim._producer import Producer
@@ -101,8 +102,11 @@ __all__ = [
     "GiveUp",
     "GroupChange",
     "GroupDescription",
+    "GroupKey",
     "GroupPartition",
+    "GroupSettings",
     "HeadMove",
+    "KeyResult",
     "KeyedConsumer",
     "KeyedMessage",
     "LostRange",
@@ -127,6 +131,7 @@ __all__ = [
     "RestartCheck",
     "RetainedRange",
     "Retry",
+    "RetryPolicy",
     "Route",
     "ScrubProgress",
     "Segment",
@@ -164,6 +169,10 @@ _HOMES: Final = {
     "BrokerGroup": "seriatim._broker_groups",
     "BrokerGroupMember": "seriatim._broker_groups",
     "RestartCheck": "seriatim._broker_groups",
+    "GroupKey": "seriatim._group_settings",
+    "GroupSettings": "seriatim._group_settings",
+    "KeyResult": "seriatim._group_settings",
+    "RetryPolicy": "seriatim._group_settings",
     "AckLevel": "seriatim._records",
     "Assignment": "seriatim._records",
     "Balance": "seriatim._records",

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from seriatim_api.errors import BadRequestError, IllegalNameError
+from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionError, TopicExistsError
 from seriatim_api.frames import read_batches
 from seriatim_api.ids import is_legal_name
+from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
-from seriatim._group_operations import STARTS, GroupOperations, check_one_partition, target_to_proto
+from seriatim._group_keys import GroupKeys
+from seriatim._group_operations import STARTS, check_one_partition, target_to_proto
+from seriatim._group_settings import GroupMode, GroupSettings, RetryPolicy, check_mode, settings_to_proto
 from seriatim._records import (
     Balance,
     Broker,
@@ -24,6 +27,7 @@ from seriatim._records import (
     Cluster,
     Damage,
     HeadMove,
+    OperatedPartition,
     QuarantinedMessage,
     Route,
     ScrubProgress,
@@ -45,6 +49,9 @@ SCRUB_DEADLINE_S: Final = 30.0
 
 LIST_PAGE: Final = 500
 
+DEAD_LETTERS_KEPT_MS: Final = 30 * 86_400_000
+"""How long a dead-letter topic that a call makes keeps its messages: 30 days, so that people have time to look."""
+
 PARTITION_COUNT_MAX: Final = 100_000
 
 _SMALL: Final = {"message_size_bytes_max", "batch_size_bytes_max", "chain_width"}
@@ -62,7 +69,7 @@ _TOPIC_STATES: Final = {
 }
 
 
-class Admin(GroupOperations, WriterAdmin):
+class Admin(GroupKeys, WriterAdmin):
     """Shows the cluster and changes it. Get one from `Client.admin`.
 
     Every method raises `UnavailableError` if no broker answered in time, and the error with which a broker refused the
@@ -210,7 +217,13 @@ class Admin(GroupOperations, WriterAdmin):
             yield chain_of(record)
 
     async def create_group(
-        self, topic: str, group: str, start: Target = "earliest", *, partitions: Sequence[int] | None = None
+        self,
+        topic: str,
+        group: str,
+        start: Target = "earliest",
+        *,
+        partitions: Sequence[int] | None = None,
+        settings: GroupSettings | None = None,
     ) -> bool:
         """Make the cursors of a consumer group before a consumer joins it.
 
@@ -220,11 +233,15 @@ class Admin(GroupOperations, WriterAdmin):
             start: Where the consumer group begins: see `to` of `plan_move`. The broker looks the place up once, now. On
                 a partition on which the consumer group has a cursor already, the cursor stays.
             partitions: Numbers in the topic; None: all. With an offset: exactly one.
+            settings: How the consumer group is served; None: in exclusive mode. If its retry policy has dead letters,
+                and their topic is not there, the call makes it, with as many partitions as the topic has.
 
         Returns:
             Whether a cursor was made on at least one partition.
 
         Raises:
+            PreconditionError: The consumer group exists with other settings: use `configure_group`. Or a broker is of a
+                version that does not know them. Or the dead-letter topic has too few partitions.
             OffsetOutOfRangeError: The topic has no such place, or the time is in the future.
             BadRequestError: `start` is no place, or an offset comes without its one partition.
         """
@@ -234,8 +251,83 @@ class Admin(GroupOperations, WriterAdmin):
         else:
             check_one_partition(start, partitions)
             request.at.CopyFrom(target_to_proto(start))
+        if settings is not None:
+            retry = await self._with_dead_letter_topic(topic, group, settings.retry)
+            request.settings.CopyFrom(settings_to_proto(settings.mode, retry, settings.at_most_once))
         answer = await self._caller.admin("CreateConsumerGroup", request, DEADLINE_S)
         return bool(answer.created)
+
+    async def configure_group(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: GroupMode | None = None,
+        retry: RetryPolicy | None = None,
+        at_most_once: bool | None = None,
+        partitions: Sequence[int] | None = None,
+        drop_aside: bool = False,
+    ) -> list[OperatedPartition]:
+        """Change the settings of a consumer group. What is None stays as it is.
+
+        Another retry policy counts at once. Keys that wait keep the time of their next attempt, and attempts count on.
+        Another mode begins only while the group has no consumers, in a new group epoch, at the first message that is
+        not acknowledged. So messages behind it that were acknowledged one by one come again.
+
+        If the call is cancelled, the settings may have been changed on any of the partitions.
+
+        Args:
+            topic: The topic's name.
+            group: The consumer group's name.
+            mode: The new mode.
+            retry: The new retry policy. A dead-letter topic that is not there is made, as `create_group` does.
+            at_most_once: Whether messages are acknowledged when they are granted.
+            partitions: Numbers in the topic; None: all on which the group has a position.
+            drop_aside: With another mode: drop parked keys, and messages that were set aside.
+
+        Returns:
+            The result on each partition. If consumers are there, or keys are parked, it has a `PreconditionError`, and
+            nothing was changed on that partition.
+
+        Raises:
+            UnknownGroupError: The topic has no such consumer group.
+            BadRequestError: Nothing is to be changed, or there is no such mode.
+        """
+        if mode is None and retry is None and at_most_once is None:
+            raise BadRequestError("nothing is to be configured: name a mode, a retry policy or at_most_once")
+        if mode is not None:
+            check_mode(mode)
+        if (mode is None) != (at_most_once is None):  # brokers read `at_most_once` only with a mode
+            found = (await self.describe_group(topic, group)).settings or GroupSettings()
+            mode = found.mode if mode is None else mode
+            at_most_once = found.at_most_once if at_most_once is None else at_most_once
+        retry = await self._with_dead_letter_topic(topic, group, retry)
+        rows = await self._rows_of(topic, group, partitions)
+        written = settings_to_proto(mode, retry, at_most_once)
+        return await self._operate(
+            topic, group, "configure", rows, uuid.uuid4().bytes, settings=written, drop_aside=drop_aside
+        )
+
+    async def _with_dead_letter_topic(self, topic: str, group: str, retry: RetryPolicy | None) -> RetryPolicy | None:
+        """The policy with the name of its dead-letter topic, which is made if it is not there.
+
+        Raises:
+            PreconditionError: That topic has fewer partitions than the source.
+        """
+        if retry is None or retry.exhausted != "dead_letter":
+            return retry
+        name = retry.dead_letter_topic or dead_letter_topic_of(topic, group)
+        count = len((await self.describe_topic(topic)).topic.partition_ids)
+        try:
+            await self.create_topic(name, count, TopicSettings(retention_ms=DEAD_LETTERS_KEPT_MS))
+        except TopicExistsError:
+            found = len((await self.describe_topic(name)).topic.partition_ids)
+            if found < count:
+                raise PreconditionError(
+                    f"dead letters of partition i go to partition i of {name}, which has only {found} of {count} "
+                    "partitions: nothing was changed; add partitions to it first"
+                ) from None
+        return replace(retry, dead_letter_topic=name)
 
     async def delete_group(self, topic: str, group: str) -> None:
         """Delete the cursors of a consumer group. If a consumer joins it later, it begins anew.

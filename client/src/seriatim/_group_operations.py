@@ -28,6 +28,7 @@ from seriatim_api.ids import OFFSET_MAX
 from seriatim_api.v1 import broker_pb2, common_pb2, records_pb2
 
 from seriatim._broker_groups import BrokerGroupAdmin
+from seriatim._group_settings import settings_of
 from seriatim._records import GroupDescription, GroupPartition, MovePlan, OperatedPartition, PlannedMove
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _OPERATIONS: Final = {
     "skip": records_pb2.GROUP_OPERATION_SKIP,
     "pause": records_pb2.GROUP_OPERATION_PAUSE,
     "resume": records_pb2.GROUP_OPERATION_RESUME,
+    "configure": records_pb2.GROUP_OPERATION_CONFIGURE,
 }
 _NAMES: Final[dict[int, str]] = {number: name for name, number in _OPERATIONS.items()}
 STARTS: Final = {
@@ -121,7 +123,9 @@ class GroupOperations(BrokerGroupAdmin):
                 return MovePlan(topic, group, tuple(map(_planned_of, answer.moves)))
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def move_group(self, plan: MovePlan, *, request_id: bytes | None = None) -> list[OperatedPartition]:
+    async def move_group(
+        self, plan: MovePlan, *, request_id: bytes | None = None, drop_aside: bool = False
+    ) -> list[OperatedPartition]:
         """Carry out a plan of `plan_move`.
 
         On each partition the consumer group begins at the planned offset, in a new group epoch. Its earlier
@@ -132,6 +136,8 @@ class GroupOperations(BrokerGroupAdmin):
             plan: A plan in which no row has an error.
             request_id: 16 random bytes; made up if None. If an operation is repeated with its id, the brokers carry it
                 out once, unless 8 or more other operations on the partition came after it.
+            drop_aside: Drop parked keys, and messages that were set aside and would come no more. Without it, a
+                partition with such keys has a `PreconditionError`.
 
         Returns:
             The result on each partition. If the consumer group was moved there since the plan was made, the result has
@@ -158,11 +164,18 @@ class GroupOperations(BrokerGroupAdmin):
                 for move in plan.moves
                 if move.operation == name
             ]
-            done += await self._operate(plan.topic, plan.group, name, rows, request_id or os.urandom(16))
+            id_ = request_id or os.urandom(16)
+            done += await self._operate(plan.topic, plan.group, name, rows, id_, drop_aside=drop_aside)
         return sorted(done, key=lambda row: row.partition)
 
     async def rewind_group(
-        self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
+        self,
+        topic: str,
+        group: str,
+        to: Target,
+        *,
+        partitions: Sequence[int] | None = None,
+        drop_aside: bool = False,
     ) -> list[OperatedPartition]:
         """Plan a rewind and carry it out: all messages from `to` on come again. See `plan_move` and `move_group`.
 
@@ -170,13 +183,21 @@ class GroupOperations(BrokerGroupAdmin):
             OffsetOutOfRangeError: On at least one partition the consumer group cannot go there, or that would be a
                 skip. Nothing was changed.
         """
-        return await self.move_group(await self.plan_move(topic, group, to, partitions=partitions, operation="rewind"))
+        plan = await self.plan_move(topic, group, to, partitions=partitions, operation="rewind")
+        return await self.move_group(plan, drop_aside=drop_aside)
 
     async def skip_group(
-        self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
+        self,
+        topic: str,
+        group: str,
+        to: Target,
+        *,
+        partitions: Sequence[int] | None = None,
+        drop_aside: bool = False,
     ) -> list[OperatedPartition]:
         """Plan a skip and carry it out: messages before `to` are not delivered any more. See `rewind_group`."""
-        return await self.move_group(await self.plan_move(topic, group, to, partitions=partitions, operation="skip"))
+        plan = await self.plan_move(topic, group, to, partitions=partitions, operation="skip")
+        return await self.move_group(plan, drop_aside=drop_aside)
 
     async def pause_group(
         self, topic: str, group: str, *, partitions: Sequence[int] | None = None
@@ -200,16 +221,30 @@ class GroupOperations(BrokerGroupAdmin):
     async def _hold(
         self, topic: str, group: str, name: str, partitions: Sequence[int] | None
     ) -> list[OperatedPartition]:
+        rows = await self._rows_of(topic, group, partitions)
+        return await self._operate(topic, group, name, rows, os.urandom(16))
+
+    async def _rows_of(
+        self, topic: str, group: str, partitions: Sequence[int] | None
+    ) -> list[broker_pb2.OperatedPartition]:
+        """These partitions, or all on which the consumer group has a cursor."""
         if partitions is None:
             described = await self.describe_group(topic, group)
             partitions = [row.partition for row in described.partitions if row.has_cursor]
             if not partitions:
                 raise UnknownGroupError(f"no consumer group {group!r} on topic {topic!r}")
-        rows = [broker_pb2.OperatedPartition(partition=number) for number in dict.fromkeys(partitions)]
-        return await self._operate(topic, group, name, rows, os.urandom(16))
+        return [broker_pb2.OperatedPartition(partition=number) for number in dict.fromkeys(partitions)]
 
     async def _operate(
-        self, topic: str, group: str, name: str, rows: Sequence[broker_pb2.OperatedPartition], request_id: bytes
+        self,
+        topic: str,
+        group: str,
+        name: str,
+        rows: Sequence[broker_pb2.OperatedPartition],
+        request_id: bytes,
+        *,
+        settings: records_pb2.GroupSettings | None = None,
+        drop_aside: bool = False,
     ) -> list[OperatedPartition]:
         """Have the operation carried out. Where the outcome is not known, repeat it with the same id."""
         loop = asyncio.get_running_loop()
@@ -224,6 +259,8 @@ class GroupOperations(BrokerGroupAdmin):
                     operation=cast("Any", _OPERATIONS[name]),
                     request_id=request_id,
                     partitions=left.values(),
+                    settings=settings,
+                    drop_aside=drop_aside,
                 )
                 is_last = loop.time() + RETRY_PAUSE_S >= deadline
                 try:
@@ -318,4 +355,12 @@ def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
         begun_by=cast("Any", _NAMES.get(row.begun_by)),
         external=row.external,
         reported_at_ms=row.reported_at_ms,
+        settings=settings_of(row.settings),
+        oldest_append_ms=row.oldest_append_ms,
+        in_flight_messages=row.in_flight_messages,
+        aside_messages=row.aside_messages,
+        parked_keys=row.parked_keys,
+        delayed_keys=row.delayed_keys,
+        forwarding_keys=row.forwarding_keys,
+        consumers=tuple(row.consumers),
     )

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 from seriatim_api.ids import format_offset
 
+from seriatim._group_settings import GroupSettings
+
 OutcomeName = Literal["ok", "failed", "unknown"]
 
 
@@ -390,6 +392,18 @@ class GroupPartition:
     The server of an older segment may not know how long the open segment is. Then the end and the lag are lower bounds
     (`end_is_at_least`).
 
+    Attributes that the server alone knows, as it sees them at that moment:
+        settings: The group's settings; None: a broker of another version did not tell them.
+        oldest_append_ms: The append time of the oldest message that is not acknowledged, in ms since 1970; 0: there is
+            none, or it is not known.
+        in_flight_messages: Messages that consumers have and have not acknowledged. Here and below: 0 unless the mode is
+            key_ordered or shared.
+        aside_messages: Messages that were set aside, in the lists of keys that wait.
+        parked_keys: Keys that wait for a person.
+        delayed_keys: Keys that wait for their next attempt.
+        forwarding_keys: Keys whose first message is on its way to the dead-letter topic.
+        consumers: The consumers that are given messages.
+
     An `external` group has no consumers and no server. Its program reads ranges, and reported this place at
     `reported_at_ms` (ms since 1970).
     """
@@ -412,6 +426,14 @@ class GroupPartition:
     begun_by: Literal["rewind", "skip"] | None = None
     external: bool = False
     reported_at_ms: int = 0
+    settings: GroupSettings | None = None
+    oldest_append_ms: int = 0
+    in_flight_messages: int = 0
+    aside_messages: int = 0
+    parked_keys: int = 0
+    delayed_keys: int = 0
+    forwarding_keys: int = 0
+    consumers: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int | None:
@@ -500,6 +522,11 @@ class GroupDescription:
     topic: str
     group: str
     partitions: tuple[GroupPartition, ...]
+
+    @property
+    def settings(self) -> GroupSettings | None:
+        """The settings on the first partition with a cursor; None: there is none, or they are not known."""
+        return next((row.settings for row in self.partitions if row.has_cursor), None)
 
 
 @dataclass(frozen=True, slots=True)

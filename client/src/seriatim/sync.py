@@ -26,6 +26,7 @@ from seriatim import _admin, _consumer, _producer, _writer
 from seriatim._batch import BytesLike, Headers
 from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
 from seriatim._consuming.inbox import FetchedTable
+from seriatim._group_settings import GroupKey, GroupMode, GroupSettings, KeyResult, KeyState, RetryPolicy
 from seriatim._partitioner import Partitioner
 from seriatim._producing import deliveries as asynchronous_deliveries
 from seriatim._producing.backlog import FlushResult
@@ -454,21 +455,37 @@ class Admin(_Held[_admin.Admin]):
         """Plan the move of a consumer group, and change nothing."""
         return self._thread.run(self._inner.plan_move(topic, group, to, partitions=partitions, operation=operation))
 
-    def move_group(self, plan: MovePlan, *, request_id: bytes | None = None) -> list[OperatedPartition]:
+    def move_group(
+        self, plan: MovePlan, *, request_id: bytes | None = None, drop_aside: bool = False
+    ) -> list[OperatedPartition]:
         """Carry out a plan of `plan_move`."""
-        return self._thread.run(self._inner.move_group(plan, request_id=request_id))
+        return self._thread.run(self._inner.move_group(plan, request_id=request_id, drop_aside=drop_aside))
 
     def rewind_group(
-        self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
+        self,
+        topic: str,
+        group: str,
+        to: Target,
+        *,
+        partitions: Sequence[int] | None = None,
+        drop_aside: bool = False,
     ) -> list[OperatedPartition]:
         """Plan a rewind and carry it out: all messages from `to` on come again."""
-        return self._thread.run(self._inner.rewind_group(topic, group, to, partitions=partitions))
+        return self._thread.run(
+            self._inner.rewind_group(topic, group, to, partitions=partitions, drop_aside=drop_aside)
+        )
 
     def skip_group(
-        self, topic: str, group: str, to: Target, *, partitions: Sequence[int] | None = None
+        self,
+        topic: str,
+        group: str,
+        to: Target,
+        *,
+        partitions: Sequence[int] | None = None,
+        drop_aside: bool = False,
     ) -> list[OperatedPartition]:
         """Plan a skip and carry it out: messages before `to` are not delivered any more."""
-        return self._thread.run(self._inner.skip_group(topic, group, to, partitions=partitions))
+        return self._thread.run(self._inner.skip_group(topic, group, to, partitions=partitions, drop_aside=drop_aside))
 
     def pause_group(
         self, topic: str, group: str, *, partitions: Sequence[int] | None = None
@@ -483,10 +500,61 @@ class Admin(_Held[_admin.Admin]):
         return self._thread.run(self._inner.resume_group(topic, group, partitions=partitions))
 
     def create_group(
-        self, topic: str, group: str, start: Target = "earliest", *, partitions: Sequence[int] | None = None
+        self,
+        topic: str,
+        group: str,
+        start: Target = "earliest",
+        *,
+        partitions: Sequence[int] | None = None,
+        settings: GroupSettings | None = None,
     ) -> bool:
         """Make the cursors of a consumer group before a consumer joins it."""
-        return self._thread.run(self._inner.create_group(topic, group, start, partitions=partitions))
+        return self._thread.run(self._inner.create_group(topic, group, start, partitions=partitions, settings=settings))
+
+    def configure_group(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: GroupMode | None = None,
+        retry: RetryPolicy | None = None,
+        at_most_once: bool | None = None,
+        partitions: Sequence[int] | None = None,
+        drop_aside: bool = False,
+    ) -> list[OperatedPartition]:
+        """Change the settings of a consumer group. What is None stays as it is."""
+        return self._thread.run(
+            self._inner.configure_group(
+                topic, group, mode=mode, retry=retry, at_most_once=at_most_once, partitions=partitions,
+                drop_aside=drop_aside,
+            )
+        )  # fmt: skip
+
+    def group_keys(
+        self,
+        topic: str,
+        group: str,
+        *,
+        partition: int | None = None,
+        states: Sequence[KeyState] | None = None,
+        key: bytes | None = None,
+    ) -> Iterator[GroupKey]:
+        """The keys of a consumer group that wait, by partition and name."""
+        found = self._inner.group_keys(topic, group, partition=partition, states=states, key=key)
+
+        async def next_one() -> GroupKey | None:
+            return await anext(found, None)
+
+        while (waiting := self._thread.run(next_one())) is not None:
+            yield waiting
+
+    def release_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        """Let keys go on: their first messages are delivered again, with all their attempts."""
+        return self._thread.run(self._inner.release_keys(topic, group, keys))
+
+    def skip_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        """Pass over the first message of each key."""
+        return self._thread.run(self._inner.skip_keys(topic, group, keys))
 
     def delete_group(self, topic: str, group: str) -> None:
         """Delete the cursors of a consumer group."""

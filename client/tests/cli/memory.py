@@ -26,7 +26,10 @@ from seriatim import (
     Cluster,
     Damage,
     GroupDescription,
+    GroupKey,
     GroupPartition,
+    GroupSettings,
+    KeyResult,
     LostRange,
     Message,
     MovePlan,
@@ -40,6 +43,7 @@ from seriatim import (
     Receipt,
     RestartCheck,
     RetainedRange,
+    RetryPolicy,
     ScrubProgress,
     Segment,
     SendError,
@@ -115,6 +119,8 @@ class MemoryCluster:
         balance: What the controller would do.
         balanced: How often it was told to.
         operated: What was done to groups.
+        settings: Of groups, by topic and group.
+        waiting: Keys that wait, by topic and group.
         unanswered: Partitions whose server does not answer when a group is moved.
         dropped: Of a partition: how many of its first messages retention dropped.
         blocked: Partitions with a segment that is not settled.
@@ -142,6 +148,8 @@ class MemoryCluster:
     balance: Balance = field(default_factory=lambda: Balance((), (), (), "all is even"))
     balanced: int = 0
     operated: list[Any] = field(default_factory=list)
+    settings: dict[tuple[str, str], GroupSettings] = field(default_factory=dict)
+    waiting: dict[tuple[str, str], tuple[GroupKey, ...]] = field(default_factory=dict)
     unanswered: tuple[int, ...] = ()
     dropped: dict[int, int] = field(default_factory=dict)
     blocked: set[int] = field(default_factory=set)
@@ -354,7 +362,8 @@ class MemoryAdmin:
         for partition in self._cluster.partitions(topic):
             acked = self._cluster.cursors.get((topic, group, partition), 0)
             lag = len(self._cluster.logs[topic, partition]) - acked
-            more = self._cluster.places.get((group, partition), {})
+            more: dict[str, Any] = {"settings": self._cluster.settings.get((topic, group))}
+            more |= self._cluster.places.get((group, partition), {})
             rows.append(place_of(partition, SEGMENT, acked, lag, **{"standby_consumers": ("c2",), **more}))
         return GroupDescription(topic, group, tuple(rows))
 
@@ -381,7 +390,10 @@ class MemoryAdmin:
             )
         return MovePlan(topic, group, tuple(moves))
 
-    async def move_group(self, plan: MovePlan, *, request_id: bytes) -> list[OperatedPartition]:
+    async def move_group(
+        self, plan: MovePlan, *, request_id: bytes, drop_aside: bool = False
+    ) -> list[OperatedPartition]:
+        assert not drop_aside
         self._cluster.operated.append((plan.topic, plan.group, plan.moves[0].operation, request_id))
         return [
             OperatedPartition(move.group.partition, False, None, None, "[600] silent", 600)
@@ -406,12 +418,73 @@ class MemoryAdmin:
         self._cluster.operated.append(operation)
         return [OperatedPartition(partition, was, 4, make_offset(SEGMENT, 0), None) for partition in chosen]
 
-    async def create_group(self, topic: str, group: str, start: Any, *, partitions: Sequence[int] | None) -> bool:
+    async def create_group(
+        self,
+        topic: str,
+        group: str,
+        start: Any,
+        *,
+        partitions: Sequence[int] | None,
+        settings: GroupSettings | None = None,
+    ) -> bool:
         assert partitions != ()
+        if settings is not None:
+            self._cluster.settings[topic, group] = settings
         created = (topic, group, 0) not in self._cluster.cursors
         begin = len(self._cluster.logs[topic, 0]) if start == "latest" else 0
         self._cluster.cursors.setdefault((topic, group, 0), begin)
         return created
+
+    async def configure_group(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: Any,
+        retry: RetryPolicy | None,
+        at_most_once: bool | None,
+        partitions: Sequence[int] | None,
+        drop_aside: bool,
+    ) -> list[OperatedPartition]:
+        known = self._cluster.settings.get((topic, group), GroupSettings())
+        once = known.at_most_once if at_most_once is None else at_most_once
+        self._cluster.settings[topic, group] = GroupSettings(mode or known.mode, retry or known.retry, once)
+        self._cluster.operated.append(("configure", drop_aside))
+        return [
+            OperatedPartition(partition, False, None, None, "[130] c1 is in it", 130)
+            if mode is not None and mode != known.mode and partition in self._cluster.unanswered
+            else OperatedPartition(partition, False, 4, make_offset(SEGMENT, 0), None)
+            for partition in (self._cluster.partitions(topic) if partitions is None else partitions)
+        ]
+
+    async def group_keys(
+        self,
+        topic: str,
+        group: str,
+        *,
+        partition: int | None = None,
+        states: Sequence[str] | None = None,
+        key: bytes | None = None,
+    ) -> AsyncIterator[GroupKey]:
+        for found in self._cluster.waiting.get((topic, group), ()):
+            fits = partition in (None, found.partition) and key in (None, found.key)
+            if fits and (states is None or found.state in states):
+                yield found
+
+    async def release_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        return self._operate_keys("release", keys)
+
+    async def skip_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        return self._operate_keys("skip", keys)
+
+    def _operate_keys(self, operation: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        results = []
+        for key in keys:
+            was_done = (operation, key.name) in self._cluster.operated
+            error = "[130] a consumer works on it" if key.partition in self._cluster.unanswered else None
+            results.append(KeyResult(key, was_done, error, 130 if error else None))
+            self._cluster.operated.append((operation, key.name))
+        return results
 
     async def delete_group(self, topic: str, group: str) -> None:
         del self._cluster.cursors[topic, group, 0]

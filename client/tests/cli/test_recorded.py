@@ -15,13 +15,17 @@ from seriatim import (
     BrokerGroupMember,
     BrokerLoad,
     Damage,
+    GroupKey,
+    GroupSettings,
     HeadMove,
     QuarantinedMessage,
     RestartCheck,
+    RetryPolicy,
     SendFailedError,
     SendUnknownError,
     TopicSettings,
 )
+from seriatim_api.ids import make_offset
 
 from .memory import MemoryCluster, broker_group_of, message_at, segment_of
 from .test_commands import NEW, NIGHTLY, Run, cluster, run
@@ -51,6 +55,18 @@ def filled(cluster: MemoryCluster) -> MemoryCluster:
     cluster.places["reports", 0] = {"external": True, "active_consumer": "", "server_broker": ""}
     cluster.places["reports", 1] = {"has_cursor": False, "active_consumer": "", "standby_consumers": ()}
     members = ("g1-0", "g1-1")
+    cluster.waiting["flights", "keyed"] = (
+        GroupKey(0, b"kN14228", b"N14228", "parked", 5, 0, make_offset(3, 5), 3, 0, "no such aircraft"),
+        GroupKey(0, b"kN\x1b[31m\xff", b"N\x1b[31m\xff", "parked", 5, 2, make_offset(2, 40), 1, 0, "two\nlines"),
+        GroupKey(1, b"o" + make_offset(3, 1).to_bytes(8, "big"), b"", "delayed", 2, 0, make_offset(3, 1), 1, 5, "late"),
+    )
+    retry = RetryPolicy(5, delays_ms=(1_000, 60_000), exhausted="park_key")
+    cluster.settings["flights", "keyed"] = GroupSettings("key_ordered", retry)
+    cluster.places["keyed", 0] = {
+        "parked_keys": 2, "aside_messages": 4, "consumers": ("c1", "c2"), "active_consumer": "c1, c2",
+        "in_flight_messages": 12, "standby_consumers": (),
+    }  # fmt: skip
+    cluster.places["keyed", 1] = {"delayed_keys": 1, "active_consumer": "", "standby_consumers": ()}
     cluster.older = (
         segment_of(1, "g1", members, "SEALED", 7, start=2),
         segment_of(2, "g1", members, "SEALED", 500, tail_from=490, tail_copies=("g2-0",), incomplete_table=True),

@@ -19,10 +19,11 @@ from ..fake_broker import FakeCluster, running
 PUBLIC = (
     "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Chunk Client Cluster "
     "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GiveUp "
-    "GroupChange GroupDescription GroupPartition KeyedConsumer KeyedMessage LostRange Message MovePlan Opening "
+    "GroupChange GroupDescription GroupKey GroupPartition GroupSettings KeyResult KeyedConsumer KeyedMessage "
+    "LostRange Message MovePlan Opening "
     "OperatedPartition Part PartitionOffset Partitioner PlannedMove Producer ProducerSettings Published "
     "PublishedPart QuarantinedMessage RangePiece RangePlan RangeReader RangeTable Receipt RetainedRange "
-    "RestartCheck Retry Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
+    "RestartCheck Retry RetryPolicy Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
     "TopicDescription TopicSettings Writer WriterDescription partition_of_key"
 )
 

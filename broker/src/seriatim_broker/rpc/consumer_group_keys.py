@@ -19,13 +19,14 @@ from seriatim_api.errors import (
     SeriatimError,
 )
 from seriatim_api.ids import OFFSET_MAX
+from seriatim_api.key_names import key_of_name
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
 from ..core.values.chain import Chain
 from ..core.values.effects import KeysListed, KeysOperated
 from ..core.values.events import ListKeys, OperateKeys
-from ..core.values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey, key_of_name, name_of_key
+from ..core.values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey, name_of_key
 from .consumer_group_admin import row_of, unknown_consumer_group
 from .consumer_group_operations import ROUND_PAUSE_S, ROUNDS_MAX, ConsumerGroupOperations
 from .outbound import is_forwarded, operator_epoch

@@ -1,10 +1,11 @@
-"""`seriatim group ...`: list and describe consumer groups; create, rewind, skip, pause, resume and delete them."""
+"""`seriatim group ...`: list and describe consumer groups; create, configure, rewind, pause and delete them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -13,21 +14,35 @@ import click
 from seriatim_api.errors import PositionUnknownError, StaleGroupEpochError, make_error
 from seriatim_api.ids import format_offset
 
+from seriatim.cli import group_keys
 from seriatim.cli._connect import call_admin
+from seriatim.cli._group_settings import (
+    SettingsOptions,
+    settings_fields,
+    settings_lines,
+    settings_options,
+    waiting_line,
+)
 from seriatim.cli._places import HELP, PlaceType, Written, next_offset
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from seriatim import Admin, GroupPartition, OperatedPartition, PlannedMove
+    from seriatim import Admin, GroupPartition, GroupSettings, OperatedPartition, PlannedMove
 
 MoveName = Literal["rewind", "skip"]
+
+_DROP_ASIDE: Final = "Drop parked keys, and messages that were set aside. Without it, they stop the command."
 
 
 @click.group()
 def group() -> None:
-    """List, describe, create, rewind, skip, pause and delete consumer groups."""
+    """List, describe, create, configure, rewind, skip, pause and delete consumer groups."""
+
+
+group.add_command(group_keys.parked)
+group.add_command(group_keys.release)
 
 
 @group.command()
@@ -38,13 +53,17 @@ def describe(settings: Settings, topic: str, name: str) -> None:
     """Show the place of GROUP in each partition of TOPIC, its active consumer and its standbys.
 
     A `+` after a number means that the true number may be higher. A `?` means that no broker knows the number; the
-    reason is in brackets.
+    reason is in brackets. Below the table are the group's mode, its retry policy, and what waits.
     """
     rows = call_admin(settings, lambda admin: admin.describe_group(topic, name)).partitions
     if settings.as_json:
         settings.emit(list(map(_fields, rows)))
     else:
         settings.console.print(render(rows))
+        for line in settings_lines(rows):
+            click.echo(line)
+        if (waiting := waiting_line(rows, time.time_ns() // 1_000_000)) is not None:
+            click.echo(waiting)
 
 
 def _fields(row: GroupPartition) -> dict[str, Any]:
@@ -59,6 +78,14 @@ def _fields(row: GroupPartition) -> dict[str, Any]:
         "lag_is_at_least": row.end_is_at_least,
         "next_is_at_least": _next_is_at_least(row),
         "paused": row.paused,
+        **settings_fields(row.settings),
+        "oldest_append_ms": row.oldest_append_ms,
+        "in_flight_messages": row.in_flight_messages,
+        "aside_messages": row.aside_messages,
+        "parked_keys": row.parked_keys,
+        "delayed_keys": row.delayed_keys,
+        "forwarding_keys": row.forwarding_keys,
+        "consumers": row.consumers,
     }
 
 
@@ -99,21 +126,78 @@ def list_(settings: Settings, topic: str) -> None:
     multiple=True,
     help="Only on this partition. May be repeated. [default: all]",
 )
+@settings_options(at_least_once=False)
 @click.pass_obj
-def create(settings: Settings, topic: str, name: str, start: Written, partitions: tuple[int, ...]) -> None:
+def create(
+    settings: Settings, /, topic: str, name: str, start: Written, partitions: tuple[int, ...], **options: Any
+) -> None:
     """Create GROUP on TOPIC before a consumer joins it.
 
     The broker looks up the start once, now. An offset needs exactly one --partition. On partitions where the group
-    exists already, nothing changes.
+    exists already, nothing changes. Without a --mode the group is exclusive. A retry policy needs the mode key-ordered
+    or shared. A dead-letter topic that is not there is created too.
     """
     _check_target(start, partitions)
+    wanted = _settings_of(SettingsOptions(**options))
     created = call_admin(
-        settings, lambda admin: admin.create_group(topic, name, start.target, partitions=partitions or None)
+        settings,
+        lambda admin: admin.create_group(topic, name, start.target, partitions=partitions or None, settings=wanted),
     )
     if settings.as_json:
         settings.emit({"topic": topic, "group": name, "created": created})
     else:
         click.echo(f"{'created' if created else 'there was already'} {name} on {topic}")
+
+
+def _settings_of(options: SettingsOptions) -> GroupSettings | None:
+    """The settings of a new group; None if no option was given."""
+    from seriatim import GroupSettings, RetryPolicy
+
+    if not options.is_given:
+        return None
+    retry = options.policy_over(RetryPolicy()) if options.has_policy else None
+    return GroupSettings(options.mode_name or "exclusive", retry, bool(options.at_most_once))
+
+
+@group.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@settings_options(at_least_once=True)
+@click.option("--drop-aside", is_flag=True, help=_DROP_ASIDE)
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only on this partition. May be repeated. [default: all]",
+)
+@click.pass_obj
+def configure(
+    settings: Settings, /, topic: str, name: str, partitions: tuple[int, ...], drop_aside: bool, **options: Any
+) -> None:
+    """Change how GROUP is served on TOPIC. What no option names stays as it is.
+
+    Another retry policy counts at once. Another --mode needs that no consumer is in the group. Then the group goes on
+    at the first message that is not acknowledged, and messages behind it may come again.
+    """
+    wanted = SettingsOptions(**options)
+    if not wanted.is_given:
+        raise click.UsageError("say what to change, for example --attempts 5 --when-exhausted park-key")
+
+    async def work(admin: Admin) -> list[OperatedPartition]:
+        from seriatim import GroupSettings, RetryPolicy
+
+        retry = None
+        if wanted.has_policy:
+            found = (await admin.describe_group(topic, name)).settings or GroupSettings()
+            retry = wanted.policy_over(found.retry or RetryPolicy())
+        return await admin.configure_group(
+            topic, name, mode=wanted.mode_name, retry=retry, at_most_once=wanted.at_most_once,
+            partitions=partitions or None, drop_aside=drop_aside,
+        )  # fmt: skip
+
+    _report(settings, topic, name, "configure", call_admin(settings, work), None)
 
 
 @group.command()
@@ -154,6 +238,7 @@ _REQUEST_ID = click.option(
     "--request-id",
     help="32 hexadecimal digits. If you repeat a command with the same id, it is carried out once. [default: random]",
 )
+_ASIDE = click.option("--drop-aside", is_flag=True, help=_DROP_ASIDE)
 
 
 @group.command()
@@ -165,6 +250,7 @@ _REQUEST_ID = click.option(
 @_YES
 @_EPOCH
 @_REQUEST_ID
+@_ASIDE
 @click.pass_obj
 def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None:
     """Have GROUP read TOPIC again from an earlier place.
@@ -178,20 +264,37 @@ def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None
 @group.command()
 @click.argument("topic")
 @click.argument("name", metavar="GROUP")
-@_TO
+@click.option("--to", type=PlaceType(), help=f"The new place: {HELP}. An offset needs exactly one --partition.")
+@group_keys.KEYS
+@group_keys.ALL_PARKED
 @_PARTITIONS
 @_DRY_RUN
 @_YES
 @_EPOCH
 @_REQUEST_ID
+@_ASIDE
 @click.pass_obj
-def skip(settings: Settings, /, topic: str, name: str, **options: Any) -> None:
-    """Have GROUP skip messages of TOPIC: it goes on at a later place.
+def skip(settings: Settings, /, topic: str, name: str, keys: tuple[str, ...], all_parked: bool, **options: Any) -> None:
+    """Have GROUP skip messages of TOPIC: it goes on at a later place, or passes over the first message of a key.
 
-    The command first shows the old and the new place in each partition, and how many messages the group never gets.
-    Then it asks.
+    With --to, the command first shows the old and the new place in each partition, and how many messages the group
+    never gets. Then it asks. With --key or --all-parked, it passes over one message of each key that waits: the first
+    one. All other messages of the key are delivered.
     """
-    _move(settings, topic, name, "skip", MoveOptions(**options))
+    move = MoveOptions(**options)
+    if (move.to is not None) + bool(keys) + all_parked != 1:
+        raise click.UsageError("give one of --to, --key and --all-parked")
+    if move.to is not None:
+        _move(settings, topic, name, "skip", move)
+        return
+    if move.dry_run or move.expected_epoch is not None or move.request_id is not None or move.drop_aside:
+        raise click.UsageError("--dry-run, --expected-epoch, --request-id and --drop-aside go with --to")
+    if len(move.partitions) > 1:
+        raise click.UsageError("with --key or --all-parked, give --partition at most once")
+    if not move.yes and not sys.stdin.isatty():
+        raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
+    partition = move.partitions[0] if move.partitions else None
+    group_keys.operate(settings, topic, name, "skip", keys, all_parked, partition, yes=move.yes)
 
 
 @group.command()
@@ -221,26 +324,27 @@ def resume(settings: Settings, topic: str, name: str, partitions: tuple[int, ...
 class MoveOptions:
     """The options of a rewind or a skip."""
 
-    to: Written
+    to: Written | None
     partitions: tuple[int, ...]
     dry_run: bool
     yes: bool
     expected_epoch: int | None
     request_id: str | None
+    drop_aside: bool
 
 
 def _move(settings: Settings, topic: str, name: str, operation: MoveName, options: MoveOptions) -> None:
-    _check_target(options.to, options.partitions)
+    to = options.to
+    assert to is not None
+    _check_target(to, options.partitions)
     request_id = _request_id(options.request_id)
 
     async def work(admin: Admin) -> list[OperatedPartition]:
-        plan = await admin.plan_move(
-            topic, name, options.to.target, partitions=options.partitions or None, operation=operation
-        )
+        plan = await admin.plan_move(topic, name, to.target, partitions=options.partitions or None, operation=operation)
         if options.dry_run and settings.as_json:
             settings.emit(list(map(_move_fields, plan.moves)))
         elif not settings.as_json:
-            if (meaning := options.to.explain()) is not None:
+            if (meaning := to.explain()) is not None:
                 click.echo(f"# {meaning}", err=True)
             settings.console.print(render_plan(plan.moves, operation))
         _check(plan.moves, options.expected_epoch)
@@ -252,7 +356,7 @@ def _move(settings: Settings, topic: str, name: str, operation: MoveName, option
             if not sys.stdin.isatty():
                 raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
             await asyncio.to_thread(click.confirm, f"{operation.capitalize()} {name} on {topic}?", abort=True)
-        return await admin.move_group(plan, request_id=request_id)
+        return await admin.move_group(plan, request_id=request_id, drop_aside=options.drop_aside)
 
     done = call_admin(settings, work)
     if not options.dry_run:
@@ -315,7 +419,13 @@ def _hold(
     _report(settings, topic, name, operation, call_admin(settings, work), None)
 
 
-_DONE: Final = {"rewind": "rewound", "skip": "skipped", "pause": "paused", "resume": "resumed"}
+_DONE: Final = {
+    "rewind": "rewound",
+    "skip": "skipped",
+    "pause": "paused",
+    "resume": "resumed",
+    "configure": "configured",
+}
 
 
 def _report(
@@ -344,7 +454,7 @@ def _report(
         count = len(rows) - len(failed)
         before = sum(row.was_done for row in rows)
         note = f" ({before} before)" if before and operation in ("rewind", "skip") else ""
-        note = f" ({before} already were)" if before and operation == "pause" else note
+        note = f" ({before} already were)" if before and operation in ("pause", "configure") else note
         note = f" ({before} were not paused)" if before and operation == "resume" else note
         click.echo(f"{_DONE[operation]} {name} on {topic}: {count} partition{'s' * (count != 1)}{note}")
     if failed:

@@ -11,6 +11,7 @@ from itertools import accumulate, islice
 from typing import Final
 
 from seriatim_api.ids import INDEX_MAX, MemberId, format_offset, make_offset, split_offset
+from seriatim_api.key_names import shown
 
 from ..copies import producer_tables
 from ..peers import right
@@ -21,7 +22,7 @@ from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, Ke
 from ..state.partition import Partition
 from ..values.effects import Dropped, Gap, Granted, ReadKeys
 from ..values.events import KeysRead, RowsRead
-from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, name_of_key, name_of_offset, shown
+from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, name_of_key, name_of_offset
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.producers import ProducerTable

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
+from seriatim_api.key_names import shown
 
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup
@@ -23,7 +24,7 @@ from ..state.keyed import Grant, Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import Joined, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
-from ..values.keyed import Exhausted, shown
+from ..values.keyed import Exhausted
 from . import cursors, granting
 from .consumer_group import tell
 

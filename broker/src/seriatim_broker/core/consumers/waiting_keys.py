@@ -25,6 +25,7 @@ import heapq
 
 from seriatim_api import errors
 from seriatim_api.ids import format_offset
+from seriatim_api.key_names import shown
 
 from ..peers import right
 from ..state.broker import BrokerState
@@ -33,7 +34,7 @@ from ..state.keyed import Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import KeysListed, KeysOperated
 from ..values.events import CursorRecord, ListKeys, OperateKeys, StartPosition
-from ..values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey, shown
+from ..values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from ..values.kinds import TimerKind
 from . import cursors
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor

@@ -23,9 +23,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
+from seriatim_api.key_names import offset_of_name
 
 from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
-from ..values.keyed import KeyCounts, KeyPhase, offset_of_name
+from ..values.keyed import KeyCounts, KeyPhase
 from ..values.ledger_rows import CHUNK_OFFSETS, CarriedGrant
 from ..values.log import Batch, HandOverState
 from ..values.states import State

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import INDEX_BITS, INDEX_MAX
 
 KEY_BYTES_MAX: Final = 1_024
 """A longer key is named by its SHA-256."""
@@ -217,27 +216,6 @@ class KeyGrant(NamedTuple):
 def name_of_key(key: bytes) -> bytes:
     """The name of a key."""
     return b"k" + key if len(key) <= KEY_BYTES_MAX else b"h" + hashlib.sha256(key).digest()
-
-
-def key_of_name(name: bytes) -> bytes:
-    """The key of a name; empty if the message has no key, or if the key is too long."""
-    return name[1:] if name[:1] == b"k" else b""
-
-
-def offset_of_name(name: bytes) -> int:
-    """The offset of the message that is a key of its own; 0 for the names of other keys."""
-    return int.from_bytes(name[1:], "big") if name[:1] == b"o" else 0
-
-
-def shown(name: bytes) -> str:
-    """The name of a key as text for people and logs: control characters and bytes that are no text are escaped."""
-    if name[:1] == b"o":
-        offset = offset_of_name(name)
-        return f"message {offset >> INDEX_BITS}:{offset & INDEX_MAX}"
-    if name[:1] == b"h":
-        return f"sha256:{name[1:].hex()}"
-    text = name[1:].decode(errors="backslashreplace")
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def name_of_offset(offset: int) -> bytes:

@@ -1,0 +1,142 @@
+"""Administration of keys of consumer groups that wait: list them, release them, pass over their first messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, cast
+
+from seriatim_api.errors import SeriatimError, UnavailableError
+from seriatim_api.v1 import broker_pb2
+
+from seriatim._group_operations import DEADLINE_S, OPERATE_DEADLINE_S, RETRY_PAUSE_S, GroupOperations
+from seriatim._group_settings import GroupKey, KeyResult, KeyState, key_of, state_to_number
+
+KEYS_PER_CALL: Final = 1_000
+KEYS_PER_PAGE: Final = 500
+
+
+class GroupKeys(GroupOperations):
+    """The part of `Admin` for keys that wait."""
+
+    async def group_keys(
+        self,
+        topic: str,
+        group: str,
+        *,
+        partition: int | None = None,
+        states: Sequence[KeyState] | None = None,
+        key: bytes | None = None,
+    ) -> AsyncIterator[GroupKey]:
+        """The keys of a consumer group that wait, by partition and name: those that failed, and those that are parked.
+
+        All that is told is on every copy that may serve the group. Keys that change while they are listed may be told
+        as they were before, or after.
+
+        Args:
+            topic: The topic's name.
+            group: The consumer group's name. It is key_ordered or shared.
+            partition: A number in the topic; None: all partitions on which the group has a position.
+            states: Only keys in these states; None: all.
+            key: Only this key; None: all.
+
+        Raises:
+            UnknownGroupError: The topic has no such consumer group, or the group has no position on the partition.
+            UnsupportedModeError: The group is of a mode without keys that wait.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+        """
+        numbers = [partition] if partition is not None else await self._partitions_of(topic, group)
+        for number in numbers:
+            request = broker_pb2.ListGroupKeysRequest(
+                topic=topic,
+                group=group,
+                partition=number,
+                states=cast("Any", [state_to_number(state) for state in states or ()]),
+                limit=KEYS_PER_PAGE,
+                key=key or b"",
+            )
+            while True:
+                answer = await self._ask_patiently("ListGroupKeys", request)
+                for found in answer.keys:
+                    yield key_of(number, found)
+                if not answer.next:
+                    break
+                request.after = answer.next
+
+    async def release_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        """Let keys go on: their first messages are delivered again, with all their attempts.
+
+        The answer comes when this is on every copy that may serve the group. If a key has changed since it was listed,
+        it is not released, and its result has an error. A request that is repeated releases a key once.
+
+        Args:
+            topic: The topic's name.
+            group: The consumer group's name.
+            keys: Keys as `group_keys` told them.
+
+        Returns:
+            A result for each key, in the same order.
+
+        Raises:
+            UnavailableError: No broker answered in time. The keys may have been released: repeat the call.
+
+        If the call is cancelled, any of the keys may have been released.
+        """
+        return await self._operate_keys(topic, group, broker_pb2.KEY_OPERATION_RELEASE, keys)
+
+    async def skip_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        """Pass over the first message of each key: it counts as acknowledged, and the key goes on behind it.
+
+        See `release_keys` for arguments, results and errors. A request that is repeated passes over one message of a
+        key.
+        """
+        return await self._operate_keys(topic, group, broker_pb2.KEY_OPERATION_SKIP, keys)
+
+    async def _partitions_of(self, topic: str, group: str) -> list[int]:
+        described = await self.describe_group(topic, group)
+        return [row.partition for row in described.partitions if row.has_cursor]
+
+    async def _operate_keys(self, topic: str, group: str, operation: int, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        results: dict[int, KeyResult] = {}
+        places: dict[int, list[int]] = {}
+        for place, key in enumerate(keys):
+            places.setdefault(key.partition, []).append(place)
+        for partition, theirs in places.items():
+            for start in range(0, len(theirs), KEYS_PER_CALL):
+                page = theirs[start : start + KEYS_PER_CALL]
+                request = broker_pb2.OperateGroupKeysRequest(
+                    topic=topic,
+                    group=group,
+                    partition=partition,
+                    operation=cast("Any", operation),
+                    keys=[
+                        broker_pb2.OperatedKey(
+                            name=keys[place].name, turn=keys[place].turn, first_offset=keys[place].first_offset
+                        )
+                        for place in page
+                    ],
+                )
+                answer = await self._ask_patiently("OperateGroupKeys", request)
+                for place, result in zip(page, answer.results, strict=True):
+                    results[place] = _result_of(keys[place], result)
+        return [results[place] for place in range(len(keys))]
+
+    async def _ask_patiently(self, method: str, request: Any) -> Any:
+        """Ask again while another server replaces a dead one. A request about keys that is repeated is done once."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + OPERATE_DEADLINE_S
+        while True:
+            try:
+                return await self._caller.admin(method, request, DEADLINE_S)
+            except SeriatimError as exc:
+                may_succeed = exc.retriable or isinstance(exc, UnavailableError)
+                if not may_succeed or loop.time() + RETRY_PAUSE_S >= until:
+                    raise
+                pause_s = max(RETRY_PAUSE_S, (exc.retry_after_ms or 0) / 1000)
+            await asyncio.sleep(pause_s)
+
+
+def _result_of(key: GroupKey, result: broker_pb2.OperatedKeyResult) -> KeyResult:
+    if result.HasField("error"):
+        return KeyResult(key, False, f"[{result.error.number}] {result.error.message}", result.error.number)
+    return KeyResult(key, result.was_done)

@@ -1,0 +1,198 @@
+"""`seriatim group parked` and `release`, and `skip` with a key: keys of consumer groups that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+from seriatim_api.errors import PositionUnknownError, PreconditionError
+from seriatim_api.ids import format_offset
+from seriatim_api.key_names import escaped
+
+from seriatim.cli._connect import call_admin
+from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from seriatim import Admin, GroupKey, KeyResult
+
+KeyOperation = Literal["release", "skip"]
+
+_DONE: Final = {"release": "released", "skip": "skipped the first message of"}
+
+PARTITION = click.option(
+    "--partition", "-p", type=click.IntRange(0), help="Only keys of this partition. [default: all]"
+)
+KEYS = click.option(
+    "--key",
+    "keys",
+    metavar="KEY",
+    multiple=True,
+    help="A key, as `group parked` shows it. May be repeated.",
+)
+ALL_PARKED = click.option("--all-parked", is_flag=True, help="All keys that are parked.")
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@PARTITION
+@click.option("--all-states", is_flag=True, help="Also keys that wait for their next attempt, or are forwarded.")
+@click.pass_obj
+def parked(settings: Settings, topic: str, name: str, partition: int | None, all_states: bool) -> None:
+    """List the keys of GROUP that are parked: they wait until a person releases them.
+
+    Give a key to `group release` to have its messages delivered again, or to `group skip --key` to pass over its first
+    message.
+    """
+
+    async def work(admin: Admin) -> list[GroupKey]:
+        states: Any = None if all_states else ["parked"]
+        return [key async for key in admin.group_keys(topic, name, partition=partition, states=states)]
+
+    found = call_admin(settings, work)
+    if settings.as_json:
+        settings.emit(list(map(fields_of, found)))
+    elif found:
+        settings.console.print(render(found, with_states=all_states))
+    else:
+        click.echo(f"no key of {name} on {topic} {'waits' if all_states else 'is parked'}", err=True)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@KEYS
+@ALL_PARKED
+@PARTITION
+@click.pass_obj
+def release(
+    settings: Settings, topic: str, name: str, keys: tuple[str, ...], all_parked: bool, partition: int | None
+) -> None:
+    """Let keys of GROUP go on: their first messages are delivered again, with all their attempts.
+
+    Give --key or --all-parked. A key that only waits for its next attempt is tried at once.
+    """
+    operate(settings, topic, name, "release", keys, all_parked, partition, yes=True)
+
+
+def operate(
+    settings: Settings,
+    topic: str,
+    name: str,
+    operation: KeyOperation,
+    keys: Sequence[str],
+    all_parked: bool,
+    partition: int | None,
+    *,
+    yes: bool,
+) -> None:
+    """Find the keys, ask unless `yes`, carry the operation out, and print the results.
+
+    Raises:
+        PreconditionError: A key does not wait.
+        PositionUnknownError: On at least one key the operation was not carried out.
+    """
+    if bool(keys) == all_parked:
+        raise click.UsageError("give --key or --all-parked")
+
+    async def work(admin: Admin) -> list[KeyResult]:
+        found = await _find(admin, topic, name, keys, partition)
+        if found and not yes:
+            count = f"{len(found):,} key{'s' * (len(found) != 1)}"
+            question = f"Pass over the first message of {count} of {name} on {topic}?"
+            await asyncio.to_thread(click.confirm, question, abort=True)
+        act = admin.release_keys if operation == "release" else admin.skip_keys
+        return await act(topic, name, found) if found else []
+
+    results = call_admin(settings, work)
+    failed = [result for result in results if result.error]
+    if settings.as_json:
+        settings.emit(
+            [
+                {
+                    "partition": result.key.partition,
+                    "key": result.key.shown,
+                    "was_done": result.was_done,
+                    "problem": result.error or "",
+                }
+                for result in results
+            ]
+        )
+    else:
+        count, before = len(results) - len(failed), sum(result.was_done for result in results)
+        note = f" ({before} before)" if before else ""
+        click.echo(f"{_DONE[operation]} {count:,} key{'s' * (count != 1)} of {name} on {topic}{note}")
+    if failed:
+        texts = "; ".join(f"{result.key.shown}: {result.error}" for result in failed[:5])
+        raise PositionUnknownError(f"{len(failed)} of {len(results)} keys were left as they are: {texts}")
+
+
+async def _find(admin: Admin, topic: str, name: str, texts: Sequence[str], partition: int | None) -> list[GroupKey]:
+    """The keys that wait, by their texts; all parked ones if there are no texts.
+
+    Raises:
+        PreconditionError: A key does not wait.
+    """
+    if not texts:
+        return [key async for key in admin.group_keys(topic, name, partition=partition, states=["parked"])]
+    found: list[GroupKey] = []
+    for text in texts:
+        mine = [key async for key in admin.group_keys(topic, name, partition=partition, key=text.encode())]
+        if not mine:  # a message without a key, or a key that is shown with escapes
+            every = [key async for key in admin.group_keys(topic, name, partition=partition)]
+            mine = [key for key in every if key.shown == text]
+        if not mine:
+            raise PreconditionError(
+                f"nothing was changed: key {escaped(text.encode())} of {name} does not wait; "
+                "`group parked --all-states` lists the keys that do"
+            )
+        found += mine
+    return found
+
+
+def fields_of(key: GroupKey) -> dict[str, Any]:
+    """A key as fields of JSON."""
+    return {
+        "partition": key.partition,
+        "key": key.shown,
+        "state": key.state,
+        "attempts": key.attempts,
+        "turn": key.turn,
+        "first_offset": key.first_offset,
+        "messages": key.messages,
+        "ready_at_ms": key.ready_at_ms,
+        "error": key.error,
+    }
+
+
+def render(keys: Sequence[GroupKey], *, with_states: bool) -> Table:
+    """A table of keys that wait."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("partition", justify="right")
+    table.add_column("key", overflow="fold")
+    if with_states:
+        table.add_column("state")
+    table.add_column("attempts", justify="right")
+    table.add_column("first", justify="right")
+    table.add_column("messages", justify="right")
+    table.add_column("last error", overflow="fold")
+    for key in keys:
+        first = format_offset(key.first_offset) if key.first_offset else "?"
+        states = (key.state,) if with_states else ()
+        table.add_row(
+            str(key.partition),
+            Text(key.shown),
+            *states,
+            f"{key.attempts:,}",
+            first,
+            f"{key.messages:,}",
+            Text(escaped(key.error.encode()) or "-"),
+        )
+    return table
