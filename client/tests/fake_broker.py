@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import google_crc32c
 import grpc
@@ -108,6 +108,7 @@ class FakeCluster:
         self.complaints: list[int] = []
         self.credit_stream_bytes = 8 << 20
         self.check_bodies = True
+        self.keyed: Keyed | None = None
 
     def create_topic(self, name: str, partition_count: int = 1, **settings: Any) -> records_pb2.TopicRecord:
         ids = [len(self.partitions) + n + 1 for n in range(partition_count)]
@@ -300,6 +301,16 @@ class AppendStream:
         self.wake.set()
 
 
+class Keyed(Protocol):
+    """A consumer group that is not exclusive, in the place of the one that this module has; see `fake_keyed`."""
+
+    def take(self, stream: ConsumeStream, request: broker_pb2.ConsumeRequest) -> None:
+        """A consumer of it sent a request."""
+
+    def leave(self, stream: ConsumeStream, subscription: int | None) -> None:
+        """A consumer of it has left; None: all of the stream."""
+
+
 class ConsumeStream:
     """The broker's end of a consume stream."""
 
@@ -337,6 +348,8 @@ class ConsumeStream:
         self.wake.set()
 
     def _take(self, request: broker_pb2.ConsumeRequest) -> None:
+        if self.broker.cluster.keyed is not None:
+            self.broker.cluster.keyed.take(self, request)
         match request.WhichOneof("request"):
             case "hello":
                 self.credit += request.hello.credit_bytes
@@ -361,6 +374,8 @@ class ConsumeStream:
                 self._ack(request.ack)
 
     def _join(self, join: broker_pb2.Join) -> None:
+        if self.broker.cluster.keyed is not None:
+            return
         partition = self.broker.cluster.partitions[join.partition_id]
         group = partition.groups.setdefault(join.group, FakeGroup())
         segment = partition.segments[group.segment - 1]
@@ -378,6 +393,8 @@ class ConsumeStream:
             joined(group, self, join.subscription, active=False)
 
     def leave(self, subscription: int | None) -> None:
+        if self.broker.cluster.keyed is not None:
+            self.broker.cluster.keyed.leave(self, subscription)
         for partition in self.broker.cluster.partitions.values():
             for group in partition.groups.values():
                 before = group.consumers[:1]

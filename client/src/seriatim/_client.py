@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack, get_args, overload
 
 from seriatim_api.errors import BadRequestError, IllegalNameError, UnsupportedModeError
 from seriatim_api.ids import is_legal_name
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from seriatim._ranges.reading import RangeReader
     from seriatim._transport.append import AppendLinks
     from seriatim._writer import Writer
+
+Mode = Literal["exclusive", "key_ordered", "shared", "broadcast"]
+"""How the consumers of a consumer group share the messages."""
 
 STAGED_BATCH_BYTES: Final = 512 << 10
 
@@ -235,7 +238,7 @@ class Client:
         topic: str,
         group: str,
         *,
-        mode: Literal["exclusive"] = "exclusive",
+        mode: Literal["exclusive", "broadcast"] = "exclusive",
         partitions: Sequence[int] | None = None,
         name: str | None = None,
         on_gap: Callable[[Gap], None] | None = None,
@@ -250,7 +253,7 @@ class Client:
         topic: str,
         group: str,
         *,
-        mode: Literal["key_ordered"],
+        mode: Literal["key_ordered", "shared"],
         partitions: Sequence[int] | None = None,
         name: str | None = None,
         on_gap: Callable[[Gap], None] | None = None,
@@ -264,7 +267,7 @@ class Client:
         topic: str,
         group: str,
         *,
-        mode: Literal["exclusive", "key_ordered"] = "exclusive",
+        mode: Mode = "exclusive",
         partitions: Sequence[int] | None = None,
         name: str | None = None,
         on_gap: Callable[[Gap], None] | None = None,
@@ -278,9 +281,12 @@ class Client:
             topic: The topic's name.
             group: The consumer group's name.
             mode: `exclusive`: one consumer at a time reads a partition, and the others are standbys. `key_ordered`: any
-                number of consumers share a partition, and order counts within a key.
+                number of consumers share a partition, and order counts within a key. `shared`: the same without any
+                order. `broadcast`: each consumer gets all messages.
             partitions: Numbers of the partitions to read; None: all, also those that are added later.
-            name: The consumer's name, unique in the consumer group; made up if None.
+            name: The consumer's name, unique in the consumer group; made up if None. In broadcast mode the consumer's
+                position is kept under this name for a week after it was there last. Without a name it begins at the
+                end each time.
             on_gap: Called when messages will not be delivered, because they were declared lost or retention dropped
                 them.
             on_assignment: Called when the brokers begin or cease to deliver a partition to this consumer.
@@ -300,23 +306,23 @@ class Client:
             OffsetOutOfRangeError: `start` is no place in the topic, or a time in the future.
             UnavailableError: No broker answered within 10 s.
         """
-        _check_group(group, mode)
+        _check_group(group, mode, name)
         settings = ConsumerSettings(**options)
 
         async def begin() -> Any:
             answer = await self._ask_for_topic(topic)
             kind: Any
-            if mode == "key_ordered":
+            if mode in ("key_ordered", "shared"):
                 from seriatim._keyed_consumer import KeyedConsumer as kind  # noqa: N813
             else:
                 from seriatim._consumer import Consumer as kind  # noqa: N813
 
-            if settings.start not in ("earliest", "latest"):
-                await self.admin().create_group(topic, group, settings.start, partitions=partitions)
             unique_name = name or f"consumer-{os.urandom(6).hex()}"
+            if settings.start not in (None, "earliest", "latest"):
+                await self.admin().create_group(topic, group, settings.start, partitions=partitions)
             consumer = kind(
                 topic_of(answer.topic), group, unique_name, partitions, settings, self._channels,
-                self._caller, self.name, self._recorder, on_gap, on_assignment, on_group_change,
+                self._caller, self.name, self._recorder, on_gap, on_assignment, on_group_change, mode,
             )  # fmt: skip
             self._closers.append(lambda _flush: consumer.close())
             return consumer
@@ -528,17 +534,19 @@ class Client:
         return answer
 
 
-def _check_group(group: str, mode: str) -> None:
+def _check_group(group: str, mode: str, name: str | None) -> None:
     """Refuse a name or a mode that no broker would accept.
 
     Raises:
-        IllegalNameError: A consumer group cannot have this name.
+        IllegalNameError: A consumer group cannot have this name, or a consumer of a broadcast group.
         UnsupportedModeError: There is no such mode.
     """
     if not is_legal_name(group):
         raise IllegalNameError(f"{group!r} cannot name a consumer group")
-    if mode not in ("exclusive", "key_ordered"):
-        raise UnsupportedModeError(f"this version does not serve mode {mode!r}: use exclusive or key_ordered")
+    if mode not in get_args(Mode):
+        raise UnsupportedModeError(f"there is no mode {mode!r}: use {', '.join(get_args(Mode))}")
+    if mode == "broadcast" and name and not is_legal_name(name):
+        raise IllegalNameError(f"{name!r} cannot name a consumer of a broadcast group")
 
 
 def _is_address(text: str) -> bool:

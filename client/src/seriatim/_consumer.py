@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
 from seriatim_api.errors import (
     BadRequestError,
@@ -26,7 +26,7 @@ from seriatim._failure import Failure, attempt
 from seriatim._growth import Growth
 from seriatim._recording import Recorder
 from seriatim._records import Assignment, Gap, GroupChange, Message, Topic
-from seriatim._settings import ConsumerSettings, Start
+from seriatim._settings import ConsumerSettings, Start, Target
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
@@ -36,8 +36,24 @@ _FAILED_MEANS: Final = (
 )
 
 
+MODES: Final = {
+    "exclusive": records_pb2.CONSUMER_MODE_EXCLUSIVE,
+    "broadcast": records_pb2.CONSUMER_MODE_BROADCAST,
+}
+
+
+def start_of(settings: ConsumerSettings, mode: str) -> Target:
+    """Where a consumer group without a cursor begins: in broadcast mode at the end, if nothing else was said."""
+    if settings.start is not None:
+        return settings.start
+    return "latest" if mode == "broadcast" else "earliest"
+
+
 class Consumer:
-    """Reads a topic in a consumer group, in exclusive mode. Get one from `Client.consumer`.
+    """Reads a topic in a consumer group, in exclusive or broadcast mode. Get one from `Client.consumer`.
+
+    In broadcast mode each consumer gets all messages, and its acknowledgements count for itself alone. What follows is
+    about exclusive mode.
 
     The brokers deliver each partition to one consumer of the consumer group at a time, in its order. The others are
     standbys. A standby takes over where the acknowledgements ended: messages that were delivered and not acknowledged
@@ -62,10 +78,14 @@ class Consumer:
         on_gap: Callable[[Gap], None] | None,
         on_assignment: Callable[[Assignment], None] | None,
         on_group_change: Callable[[GroupChange], None] | None = None,
+        mode: Literal["exclusive", "broadcast"] = "exclusive",
     ) -> None:
         self.topic = topic.name
         self.group = group
         self.name = name
+        self.mode = mode
+        # In broadcast mode each consumer has a position of its own, and is alone there.
+        of = f"{group}/{name}" if mode == "broadcast" else group
         self.settings = settings
         self._recorder = recorder
         numbers = wanted_numbers(topic, partitions)
@@ -73,7 +93,7 @@ class Consumer:
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
-        self._servers = Servers(caller, group, self._end, failed)
+        self._servers = Servers(caller, of, self._end, failed, MODES[mode])
         self._streams = Streams(
             channels, self._servers, client_name, *settings.credit_range_bytes, settings.session_ms, failed
         )
@@ -81,9 +101,9 @@ class Consumer:
         self._closed = False
         self._shared = Shared(
             topic=topic.name,
-            group=group,
+            group=of,
             name=name,
-            mode=records_pb2.CONSUMER_MODE_EXCLUSIVE,
+            mode=MODES[mode],
             fail=self._inbox.fail,
             end=self._end,
             streams=self._streams,
@@ -98,7 +118,7 @@ class Consumer:
         self._subscriptions: dict[int, Subscription] = {}
         for number in numbers:
             # For an offset or a time, `Client.consumer` has made the consumer group there just before.
-            start: Start = "latest" if settings.start == "latest" else "earliest"
+            start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic.partition_ids[number], start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
 
@@ -208,7 +228,7 @@ class Consumer:
 
     def _record(self, messages: Sequence[Message]) -> None:
         assert self._recorder is not None
-        self._recorder.deliveries(messages, self.group, self.name)
+        self._recorder.deliveries(messages, self._shared.group, self.name)
 
     # ---- acknowledging -------------------------------------------------------------------------------
 

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final
+from typing import Final, Literal
 
 from seriatim_api.errors import (
     BadRequestError,
     ClientFailureError,
-    NotActiveError,
     PreconditionError,
     SeriatimError,
     UnknownTopicError,
 )
+from seriatim_api.ids import format_offset
 from seriatim_api.v1 import common_pb2, records_pb2
 
 from seriatim._alarms import Alarms
-from seriatim._consumer import deleted_error, wanted_numbers
+from seriatim._consumer import deleted_error, start_of, wanted_numbers
+from seriatim._consuming import handlers
+from seriatim._consuming.handlers import GiveUp, Handler, PoolEndedError, Retry
 from seriatim._consuming.keyed import Grant, KeyedSubscription, WaitingGrants
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscribed
 from seriatim._core.consumer_types import ConsumerConfig
+from seriatim._core.keyed_consumer import ALL_MESSAGES
 from seriatim._failure import Failure, attempt
 from seriatim._growth import Growth
 from seriatim._recording import Recorder
@@ -34,34 +37,23 @@ from seriatim._settings import ConsumerSettings, Start
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
-Handler = Callable[[Message], Awaitable[None]] | Callable[[Message], object]
-"""A function that works on one message. It may be a coroutine function or a plain one."""
-
-REASON_BYTES_MAX: Final = 200
 CONCURRENCY_MAX: Final = 10_000
+
+RECEIVE_MAX: Final = 1_000
+"""The most messages of one `receive`."""
+
+RECEIVE_S_MAX: Final = 3_600.0
+HOLD_S_MAX: Final = 86_400.0
+
+GATHER_S: Final = 0.005
+"""When the first message of a `receive` is here, those of other partitions have so many seconds to come with it."""
+
+SLOW_S: Final = 60.0
+"""A handler that works on one message for so long is named in the log, because its key waits."""
 
 _FAILED_MEANS: Final = "It acknowledges nothing more: other consumers of the group get what it did not acknowledge."
 
-
-class Retry(Exception):  # noqa: N818 - not an error: the handler asks for another attempt
-    """Raise it in a handler to choose when the message comes again.
-
-    Args:
-        delay_s: Seconds until then; None: as the consumer group's policy says.
-        reason: What went wrong, for people.
-    """
-
-    def __init__(self, delay_s: float | None = None, reason: str = "") -> None:
-        super().__init__(reason)
-        self.delay_s = delay_s
-        self.reason = reason
-
-
-class GiveUp(Exception):  # noqa: N818 - not an error of the handler's code
-    """Raise it in a handler to say that no other attempt can succeed.
-
-    Then the broker does with the message what the consumer group's policy says of exhausted messages.
-    """
+_log = logging.getLogger("seriatim")
 
 
 class KeyedMessage:
@@ -69,17 +61,21 @@ class KeyedMessage:
 
     If the block ends, the message is acknowledged. If the block raises, the message comes again later, before all later
     messages of its key, and the exception goes on to the caller.
+
+    Or call `ack` or `nack`, once: further calls change nothing.
     """
 
     def __init__(self, consumer: KeyedConsumer, run: Grant) -> None:
         self._consumer = consumer
         self._run = run
+        self._at = run.at
+        self._has_counted = False
         self.message = run.messages[run.at]
 
     @property
     def is_current(self) -> bool:
         """Whether an acknowledgement would still count, as far as this consumer knows."""
-        return not self._run.is_over
+        return not self._run.is_over and self._run.at == self._at
 
     async def __aenter__(self) -> Message:
         return self.message
@@ -87,17 +83,22 @@ class KeyedMessage:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.leave(error)
+
+    def leave(self, error: BaseException | None) -> None:
+        """The block of the message has ended, with that exception."""
         if error is None:
             self.ack()
-        elif isinstance(error, Exception):
-            self._consumer.give_back(self._run, error)
+        elif isinstance(error, Exception) and self.is_current and self._consumer.has_failed(self._run, error):
+            self._consumer.go_on_with(self._run)
         # Anything else, such as a cancellation or Ctrl-C, says nothing about the message.
 
     def ack(self) -> bool:
         """Acknowledge the message. Returns False if its grant has ended: then it comes again, here or elsewhere."""
-        counts = self._run.acknowledge()
-        self._consumer.go_on_with(self._run)
-        return counts
+        if self._run.at == self._at:  # else it was acknowledged before, and the run is at a later message
+            self._has_counted = self._run.acknowledge()
+            self._consumer.go_on_with(self._run)
+        return self._has_counted
 
     def nack(self, delay_s: float | None = None, reason: str = "", *, is_last: bool = False) -> None:
         """Give the message back. It comes again after a delay, before all later messages of its key.
@@ -109,9 +110,41 @@ class KeyedMessage:
 
         Raises:
             BadRequestError: The delay is negative, or longer than 40 days.
+            PreconditionError: The consumer group is at most once: the message does not come again.
         """
         check_delay(delay_s)
-        self._run.fail(delay_s, _cut(reason), is_last=is_last)
+        if self._run.is_at_most_once:
+            raise PreconditionError(
+                f"group {self._consumer.group} is at most once: the message was acknowledged before it was given, and "
+                "does not come again"
+            )
+        if self.is_current:
+            self._run.fail(delay_s, handlers.cut(reason), is_last=is_last)
+
+    def extend(self, hold_s: float) -> bool:
+        """Keep the message for so many seconds from now, also if that is less than before.
+
+        A message of `receive` comes again if it is not acknowledged until then. Messages of an iteration or a handler
+        are kept by themselves as long as the event loop runs; use this before work that stops the event loop.
+
+        Returns:
+            False if its grant has ended: then the message comes again, here or elsewhere.
+
+        Raises:
+            BadRequestError: The time is not above 0, or over a day.
+        """
+        check_hold(hold_s)
+        return self.is_current and self._run.hold(hold_s, is_manual=False)
+
+
+def check_hold(hold_s: float | None) -> None:
+    """Refuse a time that is not above 0 or too long.
+
+    Raises:
+        BadRequestError: It is.
+    """
+    if hold_s is not None and not 0 < hold_s <= HOLD_S_MAX:
+        raise BadRequestError(f"a message is kept for more than 0 s and at most {HOLD_S_MAX:g} s, not {hold_s} s")
 
 
 def check_delay(delay_s: float | None) -> None:
@@ -125,10 +158,14 @@ def check_delay(delay_s: float | None) -> None:
 
 
 class KeyedConsumer:
-    """Reads a topic in a consumer group in which order is by key. Get one from `Client.consumer`.
+    """Reads a topic in a consumer group in which order is by key, or that has no order. Get one from `Client.consumer`.
 
-    Any number of consumers share the partitions. Messages of a key are given to one consumer at a time, in their order.
-    A message on which the application fails comes again later, and holds up its own key and nothing else.
+    Any number of consumers share the partitions. In mode `key_ordered`, messages of a key are given to one consumer at
+    a time, in their order. A message on which the application fails comes again later, and holds up its own key and
+    nothing else. In mode `shared` each message is on its own.
+
+    A consumer is used in one of two ways: brokers push messages to `run` and to an iteration, or `receive` asks for
+    them.
     """
 
     def __init__(
@@ -145,9 +182,11 @@ class KeyedConsumer:
         on_gap: Callable[[Gap], None] | None,
         on_assignment: Callable[[Assignment], None] | None,
         on_group_change: Callable[[GroupChange], None] | None = None,
+        mode: Literal["key_ordered", "shared"] = "key_ordered",
     ) -> None:
         self.topic = topic.name
         self.group = group
+        self.mode = mode
         self.name = name
         self.settings = settings
         self._recorder = recorder
@@ -156,18 +195,23 @@ class KeyedConsumer:
         what = f"the consumer {name} of group {group} on topic {topic.name}"
         self._failure = Failure(what, _FAILED_MEANS, self._break_off)
         failed = self._failure.happened
-        self._servers = Servers(caller, group, self._end, failed, records_pb2.CONSUMER_MODE_KEY_ORDERED)
+        self._servers = Servers(caller, group, self._end, failed, MODES[mode])
         self._streams = Streams(
             channels, self._servers, client_name, *settings.credit_range_bytes, settings.session_ms, failed
         )
         self._alarms: Alarms[Subscribed] = Alarms(Subscribed.timer_due, failed)
         self._closed = False
         self._workers: set[asyncio.Task[None]] = set()
+        self._worker_count = 0
+        self._working: dict[int, tuple[Grant, float]] = {}  # by worker, and since when
+        self._usage = ""  # "push" or "pull", once it is known
+        self._wanted = 0  # messages that calls of `receive` wait for
+        self._receivers = 0
         self._shared = Shared(
             topic=topic.name,
             group=group,
             name=name,
-            mode=records_pb2.CONSUMER_MODE_KEY_ORDERED,
+            mode=MODES[mode],
             fail=self._runs.fail,
             end=self._end,
             streams=self._streams,
@@ -181,7 +225,7 @@ class KeyedConsumer:
         )
         self._subscriptions: dict[int, KeyedSubscription] = {}
         for number in numbers:
-            start: Start = "latest" if settings.start == "latest" else "earliest"
+            start: Start = "latest" if start_of(settings, mode) == "latest" else "earliest"
             self._subscribe(number, topic.partition_ids[number], start)
         self._growth = Growth(caller, topic, self._grow, failed, self._look_found_gone) if partitions is None else None
 
@@ -190,7 +234,7 @@ class KeyedConsumer:
         config = ConsumerConfig(ack_interval_ms=settings.ack_interval_ms, session_ms=settings.session_ms)
         subscription = KeyedSubscription(
             self._shared,
-            self._runs.put,
+            self._take,
             number,
             partition_id,
             start,
@@ -201,6 +245,34 @@ class KeyedConsumer:
         self._subscriptions[number] = subscription
         self._streams.register(subscription)
         subscription.start()
+        if self._usage == "push":
+            subscription.demand(ALL_MESSAGES)
+
+    def _take(self, runs: Iterator[Grant]) -> None:
+        """Runs came. Those that no call of `receive` waits for any more go back at once."""
+        if self._usage == "pull" and not self._receivers:
+            for run in list(runs):
+                run.release()
+        else:
+            self._runs.put(runs)
+
+    def _use(self, usage: Literal["push", "pull"]) -> None:
+        """From now on the consumer is used in that way.
+
+        Raises:
+            PreconditionError: It is used in the other one.
+        """
+        if self._usage not in ("", usage):
+            raise PreconditionError(
+                "brokers push messages to this consumer, because it runs handlers or is iterated: make another one for "
+                "receive"
+                if usage == "pull"
+                else "this consumer asks for messages with receive: make another one to run handlers or to iterate"
+            )
+        is_new, self._usage = not self._usage, usage
+        if is_new and usage == "push":
+            for subscription in self._subscriptions.values():
+                subscription.demand(ALL_MESSAGES)
 
     def _look_found_gone(self, made_again: bool) -> None:
         self._servers.stop()
@@ -233,6 +305,7 @@ class KeyedConsumer:
             ClientFailureError: The consumer has ended because its own code failed.
             PreconditionError: The consumer is closed.
         """
+        self._use("push")
         while True:
             run = await self._next_run()
             if run is None:
@@ -241,39 +314,122 @@ class KeyedConsumer:
                 self._record(run)
                 yield KeyedMessage(self, run)
 
+    async def receive(
+        self, max_messages: int = 10, timeout_s: float = 20.0, *, hold_s: float | None = None
+    ) -> list[KeyedMessage]:
+        """Ask for messages, and wait until some are here: a long poll.
+
+        Between two calls the consumer holds nothing but what it has returned, so other consumers get the other
+        messages. Each message that is returned is of another key (in mode `shared`: any messages). Call `ack` or `nack`
+        of each, in any order. It counts as an attempt if neither comes in time, and the message comes again.
+
+        Args:
+            max_messages: The most messages to return, 1 to 1,000.
+            timeout_s: Seconds to wait for the first message, above 0. Then the call returns an empty list.
+            hold_s: Seconds for which each message is kept for this consumer, above 0; `extend` moves the end. None: as
+                the consumer group's policy says (30 s).
+
+        Raises:
+            SeriatimError: A partition cannot be read any more; the error says why.
+            ClientFailureError: The consumer has ended because its own code failed.
+            BadRequestError: An argument is beyond its limits.
+            PreconditionError: The consumer is closed, or handlers or an iteration use it.
+
+        If the call is cancelled, what came for it goes back, and does not count as an attempt.
+        """
+        if not 1 <= max_messages <= RECEIVE_MAX:
+            raise BadRequestError(f"max_messages is between 1 and {RECEIVE_MAX}, not {max_messages}")
+        if not 0 < timeout_s <= RECEIVE_S_MAX:
+            raise BadRequestError(f"timeout_s is above 0 and at most {RECEIVE_S_MAX:g}, not {timeout_s}")
+        check_hold(hold_s)
+        self._use("pull")
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        self._ask(max_messages)
+        self._receivers += 1
+        try:
+            while await self._wait_for_run(deadline):
+                if len(self._subscriptions) > 1 and len(self._runs.waiting) < max_messages:
+                    await asyncio.sleep(GATHER_S)
+                received: list[KeyedMessage] = []
+                while len(received) < max_messages and (run := self._runs.take()) is not None:
+                    if run.begin():
+                        run.hold(hold_s, is_manual=True)
+                        self._record(run)
+                        received.append(KeyedMessage(self, run))
+                if received:
+                    return received
+        finally:
+            self._receivers -= 1
+            self._ask(-max_messages)
+            if not self._receivers:
+                while (run := self._runs.take()) is not None:
+                    run.release()
+        if self._runs.is_closed:
+            raise PreconditionError("the consumer is closed")
+        return []
+
+    def _ask(self, more: int) -> None:
+        """Ask the brokers for so many messages more, or fewer: each partition for its share."""
+        self._wanted += more
+        share = -(-self._wanted // len(self._subscriptions))
+        for subscription in self._subscriptions.values():
+            subscription.demand(share, 1)
+
     async def _next_run(self) -> Grant | None:
         """The next run; None if the consumer is closed."""
-        while True:
-            if self._runs.error is not None:
-                raise self._runs.error
+        while await self._wait_for_run(None):
             run = self._runs.take()
             if run is not None:
                 return run
-            if self._runs.is_closed:
-                return None
-            arrived = asyncio.get_running_loop().create_future()
+        return None
+
+    async def _wait_for_run(self, deadline: float | None) -> bool:
+        """Wait until a run is here. Returns False if the consumer is closed, or at the deadline."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._runs.error is not None:
+                raise self._runs.error
+            if self._runs.has_run:
+                return True
+            if self._runs.is_closed or (deadline is not None and loop.time() >= deadline):
+                return False
+            arrived = loop.create_future()
 
             def wake(arrived: asyncio.Future[None] = arrived) -> None:
                 if not arrived.done():
                     arrived.set_result(None)
 
             self._runs.wake_me(wake)
+            timer = loop.call_at(deadline, wake) if deadline is not None else None
             try:
                 await arrived
             finally:
                 self._runs.do_not_wake(wake)
+                if timer is not None:
+                    timer.cancel()
 
     def go_on_with(self, run: Grant) -> None:
         """The next message of a run can be worked on, or the run is done."""
         if run.at < len(run.messages) and not run.is_over:
             self._runs.put(iter((run,)))
 
-    def give_back(self, run: Grant, error: BaseException) -> None:
-        """The application failed on the next message of a run."""
-        delay_s, reason, is_last = None, f"{type(error).__name__}: {error}", isinstance(error, GiveUp)
-        if isinstance(error, Retry):
-            delay_s, reason = error.delay_s, error.reason or "the handler asked for another attempt"
-        run.fail(delay_s, _cut(reason), is_last=is_last)
+    def has_failed(self, run: Grant, error: BaseException) -> bool:
+        """The application failed on the next message of a run: give it back. Returns whether the run goes on.
+
+        In an at-most-once group the message is lost, and the run goes on with the next one.
+        """
+        failed = handlers.failed_by(error)
+        if run.is_at_most_once:
+            message = run.messages[run.at]
+            _log.warning(
+                "a handler failed on message %s of %s/%d, which does not come again because group %s is at most once: "
+                "%s",
+                format_offset(message.offset), self.topic, message.partition, self.group, failed.reason,
+            )  # fmt: skip
+            run.acknowledge()
+            return True
+        run.fail(failed.delay_s, failed.reason, is_last=failed.is_last)
+        return False
 
     def _record(self, run: Grant) -> None:
         if self._recorder is not None:
@@ -293,57 +449,99 @@ class KeyedConsumer:
 
         Messages of one key are worked on one after another, in their order. When the handler returns, its message is
         acknowledged. When it raises, the message comes again after the delay that the consumer group's policy says (or
-        the exception `Retry`), before all later messages of its key. While a handler runs, its grant is extended.
+        the exception `Retry`), before all later messages of its key. While a handler runs, its grant is extended. A
+        handler that works on one message for more than a minute is named in the log.
 
         Args:
             handler: A coroutine function, or a plain function, which is called in a thread, or in `pool`.
             concurrency: For how many keys the handler may run at once, 1 to 10,000.
             timeout_s: If a coroutine handler takes longer than this, it is cancelled, and its message comes again.
                 None: it may take as long as it likes. A plain function cannot be cancelled; its message comes again.
-            pool: Where a plain function runs, for example a `ProcessPoolExecutor` if it needs processors; None: threads
-                of the event loop.
+            pool: Where a plain function runs, for example a `ProcessPoolExecutor` if it needs processors; None: as many
+                threads as `concurrency` says. The caller ends the pool.
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
             ClientFailureError: The consumer has ended because its own code failed.
-            BadRequestError: The concurrency is not between 1 and 10,000, or the timeout is not above 0.
+            BadRequestError: The concurrency is not between 1 and 10,000, the timeout is not above 0, or the handler
+                cannot be called in the pool.
+            PreconditionError: The consumer is used with `receive`. Or the pool has ended, for example because one of
+                its processes died: the messages that were worked on come again; a new call with a new pool goes on.
             BaseException: What a handler raised that is not an `Exception`, such as `KeyboardInterrupt`. Its message
-                was neither acknowledged nor given back, and comes again to another consumer.
+                comes again, here or at another consumer. A handler that is cancelled has failed, like one that raises.
 
-        If the call is cancelled, the handlers are cancelled too, and nothing is said about their messages.
+        If the call is cancelled, the handlers are cancelled too, and their messages come again.
         """
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise BadRequestError(f"concurrency is between 1 and {CONCURRENCY_MAX}, not {concurrency}")
         if timeout_s is not None and timeout_s <= 0:
             raise BadRequestError(f"a timeout is above 0, not {timeout_s} s")
-        call = _caller(handler, timeout_s, pool)
-        workers = [asyncio.create_task(self._work(call), name=f"handler {n}") for n in range(concurrency)]
+        threads: ThreadPoolExecutor | None = None
+        if pool is None and not handlers.is_coroutine_function(handler):
+            pool = threads = ThreadPoolExecutor(concurrency, "seriatim handler")
+        call = handlers.caller_of(handler, timeout_s, pool)
+        self._use("push")
+        numbers = range(self._worker_count, self._worker_count + concurrency)  # another call may run
+        self._worker_count += concurrency
+        workers = [asyncio.create_task(self._work(call, number), name=f"handler {number}") for number in numbers]
+        watch = asyncio.create_task(self._watch_slow(numbers), name="slow handlers")
         self._workers.update(workers)
         try:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
         finally:
-            for task in workers:
+            for task in (*workers, watch):
                 task.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await asyncio.gather(*workers, watch, return_exceptions=True)
             self._workers.difference_update(workers)
+            if threads is not None:
+                threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _work(self, call: Callable[[Message], Awaitable[object] | None]) -> None:
+    async def _work(self, call: Callable[[Message], Awaitable[object]], number: int) -> None:
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        assert me is not None
         while (run := await self._next_run()) is not None:
             if not run.begin():
                 continue
-            while run.at < len(run.messages) and not run.is_over:
-                self._record(run)
-                try:
-                    result = call(run.messages[run.at])
-                    if result is not None:
-                        await result
-                except Exception as error:
-                    self.give_back(run, error)
-                    break
-                run.acknowledge()
+            try:
+                while run.at < len(run.messages) and not run.is_over:
+                    self._working[number] = run, loop.time()
+                    self._record(run)
+                    try:
+                        await call(run.messages[run.at])
+                    except PoolEndedError as error:
+                        raise handlers.pool_ended() from error.__cause__
+                    except (Exception, asyncio.CancelledError) as error:
+                        if isinstance(error, asyncio.CancelledError) and me.cancelling():
+                            raise  # the call of `run` ends
+                        if not self.has_failed(run, error):
+                            break
+                    else:
+                        run.acknowledge()
+            finally:
+                self._working.pop(number, None)
+                if run.at < len(run.messages):
+                    run.release()
             await asyncio.sleep(0)
+
+    async def _watch_slow(self, numbers: range) -> None:
+        """Name handlers in the log that work on one message for long, each once."""
+        loop = asyncio.get_running_loop()
+        told: dict[int, float] = {}
+        while True:
+            await asyncio.sleep(SLOW_S / 2)
+            for number in numbers:
+                run, since = self._working.get(number, (None, 0.0))
+                if run is None or loop.time() - since < SLOW_S or told.get(number) == since:
+                    continue
+                told[number] = since
+                message = run.messages[min(run.at, len(run.messages) - 1)]
+                _log.warning(
+                    "a handler of group %s has worked on message %s of %s/%d for %.0f s: later messages of its key "
+                    "wait; give run a timeout_s to end such handlers",
+                    self.group, format_offset(message.offset), self.topic, message.partition, loop.time() - since,
+                )  # fmt: skip
 
     # ---- ending --------------------------------------------------------------------------------------
 
@@ -398,35 +596,9 @@ class KeyedConsumer:
         await self.close()
 
 
-def _caller(
-    handler: Handler, timeout_s: float | None, pool: Executor | None
-) -> Callable[[Message], Awaitable[object] | None]:
-    """How the handler is called with a message."""
-    is_coroutine = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - an object with an asynchronous `__call__`
-    )
-    if is_coroutine:
-        if pool is not None:
-            raise BadRequestError("a pool calls plain functions, and the handler is a coroutine function")
-        call: Callable[[Message], Any] = handler
-    else:
+MODES: Final = {
+    "key_ordered": records_pb2.CONSUMER_MODE_KEY_ORDERED,
+    "shared": records_pb2.CONSUMER_MODE_SHARED,
+}
 
-        def call(message: Message) -> Awaitable[object]:
-            return asyncio.get_running_loop().run_in_executor(pool, handler, message)
-
-    if timeout_s is None:
-        return call
-
-    async def limited(message: Message) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await call(message)
-        except TimeoutError as exc:
-            raise NotActiveError(f"the handler took longer than {timeout_s:g} s") from exc
-
-    return limited
-
-
-def _cut(reason: str) -> str:
-    """The beginning of a reason, in at most 200 bytes of UTF-8."""
-    return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+__all__ = ["GiveUp", "Handler", "KeyedConsumer", "KeyedMessage", "Retry"]

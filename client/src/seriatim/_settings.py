@@ -90,9 +90,10 @@ class ConsumerSettings:
         BadRequestError: A setting is over its limit; the text names it.
     """
 
-    start: Target = "earliest"
+    start: Target | None = None
     """Where a consumer group without a cursor begins: "earliest", "latest", a datetime with a time zone, or an offset
-    (only if the consumer reads one partition). A time is looked up once, when the consumer group is made."""
+    (only if the consumer reads one partition). A time is looked up once, when the consumer group is made. None:
+    "earliest", and in broadcast mode "latest"."""
     credit_bytes: int = 4 << 20
     """Bytes that each broker may send before the application has taken them; at least 64 KiB. The credit grows while
     the application takes them fast."""
@@ -108,13 +109,13 @@ class ConsumerSettings:
     with a higher delivery attempt."""
 
     in_flight_max: int = 1_000
-    """Only in key-ordered mode: at most so many messages of a partition are given to the consumer and not acknowledged,
-    1 to 100,000. The consumer holds their keys, so a slow consumer should hold few."""
+    """Only in key-ordered and shared mode: at most so many messages of a partition are given to the consumer and not
+    acknowledged, 1 to 100,000. The consumer holds their keys, so a slow consumer should hold few."""
     run_max: int = 0
     """Only in key-ordered mode: at most so many messages of a key are given at once; 0: up to 256."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.start, int | datetime) and self.start not in ("earliest", "latest"):
+        if not isinstance(self.start, int | datetime) and self.start not in (None, "earliest", "latest"):
             raise BadRequestError(f"a group starts at earliest, latest, an offset or a time, not {self.start!r}")
         if self.credit_bytes < CREDIT_BYTES_MIN:
             raise BadRequestError("credit_bytes is at least 64 KiB")
@@ -139,7 +140,7 @@ class ConsumerSettings:
 class ConsumerOptions(TypedDict, total=False):
     """See `ConsumerSettings`."""
 
-    start: Target
+    start: Target | None
     credit_bytes: int
     credit_bytes_max: int | None
     ack_interval_ms: int

@@ -263,7 +263,7 @@ async def test_bad_input_is_refused() -> None:
             with pytest.raises(errors.IllegalNameError):
                 client.consumer("t", "no/such")
             with pytest.raises(errors.UnsupportedModeError):
-                client.consumer("t", "g", mode="shared")  # type: ignore[arg-type]
+                client.consumer("t", "g", mode="by-key")  # type: ignore[call-overload]
             with pytest.raises(errors.PartitionOutOfRangeError):
                 await client.consumer("t", "g", partitions=[1])
             with pytest.raises(errors.UnknownTopicError):

@@ -578,17 +578,21 @@ class Demand(_message.Message):
 
     SUBSCRIPTION_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    RUN_MAX_FIELD_NUMBER: _builtins.int
     subscription: _builtins.int
     messages: _builtins.int
+    run_max: _builtins.int
+    """as in Join, from now on; 0: as the Join said"""
     def __init__(
         self,
         *,
         subscription: _builtins.int = ...,
         messages: _builtins.int = ...,
+        run_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "subscription", b"subscription"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "run_max", b"run_max", "subscription", b"subscription"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

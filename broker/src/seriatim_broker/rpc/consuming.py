@@ -161,7 +161,8 @@ class _ConsumeStream:
                 feed(ConsumerExtend(self._stream, extend.subscription, tuple(extend.tokens), extend.grant_ms))
             case "demand":
                 demand = request.demand
-                feed(ConsumerDemand(self._stream, demand.subscription, min(demand.messages, IN_FLIGHT_MAX)))
+                messages = min(demand.messages, IN_FLIGHT_MAX)
+                feed(ConsumerDemand(self._stream, demand.subscription, messages, demand.run_max))
             case _:
                 raise BadRequestError("the request is of a kind that is not known here, or a second hello")
 

@@ -35,6 +35,7 @@ def core_event(event: broker_pb2.DeliveryEvent) -> ct.Event:
                 told.paused,
                 _BEGINNINGS.get(told.begun_by),
                 told.grant_ms,
+                told.at_most_once,
             )
         case "paused":
             return ct.Paused(sub, event.paused.paused)

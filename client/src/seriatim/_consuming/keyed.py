@@ -45,9 +45,31 @@ class Grant:
         self.at = 0
         self.is_over = False
 
+    @property
+    def is_at_most_once(self) -> bool:
+        """Whether its messages are acknowledged already, and do not come again."""
+        return self.subscription.core.at_most_once
+
     def begin(self) -> bool:
         """The application begins to work on the next message. Returns whether the grant counts."""
         return not self.is_over and self.subscription.begin(self.token)
+
+    def hold(self, hold_s: float | None, *, is_manual: bool) -> bool:
+        """The application needs the grant for so many seconds from now. Returns whether the grant counts.
+
+        Args:
+            hold_s: Seconds; None: the deadline stays as it is.
+            is_manual: It is extended only when the application asks.
+        """
+        if not self.is_over:
+            self.subscription.hold(self.token, hold_s, is_manual=is_manual)
+        return not self.is_over
+
+    def release(self) -> None:
+        """The application does not work on it: others may have its messages now."""
+        if not self.is_over:
+            self.subscription.release(self.token)
+        self.is_over = True
 
     def acknowledge(self) -> bool:
         """The application is done with the next message. Returns whether that counts."""
@@ -89,7 +111,7 @@ class KeyedSubscription(Subscribed):
         in_flight_max: int,
         run_max: int,
     ) -> None:
-        core = KeyedPartitionConsumer(config, subscription_base=number << 32)
+        core = KeyedPartitionConsumer(config, subscription_base=number << 32, on_demand=True)
         super().__init__(shared, number, partition_id, start_at, core)
         self._take = take
         self._in_flight_max = in_flight_max
@@ -124,6 +146,21 @@ class KeyedSubscription(Subscribed):
         """The application failed on a message."""
         delay_ms = None if delay_s is None else round(delay_s * 1000)
         self._step(ct.Fail(token, offset, delay_ms, reason, is_last))
+
+    @entry
+    def hold(self, token: int, hold_s: float | None, *, is_manual: bool) -> None:
+        """The application needs a grant for so many seconds from now."""
+        self._step(ct.Hold(token, None if hold_s is None else max(round(hold_s * 1000), 1), is_manual))
+
+    @entry
+    def release(self, token: int) -> None:
+        """The application gives a grant back, and did not fail on it."""
+        self._step(ct.Release(token))
+
+    @entry
+    def demand(self, messages: int, run_max: int = 0) -> None:
+        """The application asks for so many messages from now on."""
+        self._step(ct.Demanded(messages, run_max))
 
     def _wake(self) -> None:
         due_us = self.core.wake_at_us
@@ -197,6 +234,11 @@ class KeyedSubscription(Subscribed):
                     subscription=effect.subscription, tokens=effect.tokens, grant_ms=effect.grant_ms
                 )
                 write(effect.stream, broker_pb2.ConsumeRequest(extend=extend))
+            case ct.SendDemand():
+                demand = broker_pb2.Demand(
+                    subscription=effect.subscription, messages=effect.messages, run_max=effect.run_max
+                )
+                write(effect.stream, broker_pb2.ConsumeRequest(demand=demand))
             case ct.TakeGrants():
                 self._accepted = effect.runs
             case ct.GrantsEnded():
@@ -211,6 +253,7 @@ class KeyedSubscription(Subscribed):
         join = super()._join(effect)
         join.in_flight_max = self._in_flight_max
         join.run_max = self._run_max
+        join.on_demand = self.core.on_demand
         return join
 
 
@@ -252,6 +295,13 @@ class WaitingGrants:
             if not run.is_over:
                 return run
         return None
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a run that counts is here."""
+        while self.waiting and self.waiting[0].is_over:
+            self.waiting.popleft()
+        return bool(self.waiting)
 
     def wake_me(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, when a run comes, or the error, or the end."""

@@ -73,6 +73,7 @@ class Joined:
     paused: bool = False
     begun_by: Literal["rewind", "skip"] | None = None
     grant_ms: int = 0
+    at_most_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,33 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """The application needs a grant for so long from now. `is_manual`: it is extended only when the application asks.
+
+    `hold_ms` None: the deadline stays as it is.
+    """
+
+    token: int
+    hold_ms: int | None
+    is_manual: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The application does not work on a grant: others may have its messages now. This is no failure of it."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demanded:
+    """The application asks for so many messages from now on, in grants of at most `run_max` messages (0: any)."""
+
+    messages: int
+    run_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Timer:
     """Time has passed, and nothing else happened."""
 
@@ -240,6 +268,9 @@ Event = (
     | AcksConfirmed
     | TokensVoid
     | Fail
+    | Hold
+    | Release
+    | Demanded
 )
 
 
@@ -317,6 +348,16 @@ class SendExtend:
     subscription: int
     tokens: tuple[int, ...]
     grant_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendDemand:
+    """Ask for so many messages, in grants of at most `run_max` messages (0: any)."""
+
+    stream: int
+    subscription: int
+    messages: int
+    run_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +460,7 @@ Effect = (
     | SendAcks
     | SendNack
     | SendExtend
+    | SendDemand
     | TakeGrants
     | GrantsEnded
 )

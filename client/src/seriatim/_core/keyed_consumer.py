@@ -21,6 +21,7 @@ from .consumer_types import (
     AcksConfirmed,
     Assigned,
     ConsumerConfig,
+    Demanded,
     Dropped,
     Effect,
     Event,
@@ -29,9 +30,12 @@ from .consumer_types import (
     GapFound,
     Granted,
     GrantsEnded,
+    Hold,
     Joined,
+    Release,
     SegmentEnded,
     SendAcks,
+    SendDemand,
     SendExtend,
     SendLeave,
     SendNack,
@@ -48,38 +52,67 @@ may come again."""
 TOKENS_MAX: Final = 50_000
 """At most so many tokens are in one request."""
 
+ALL_MESSAGES: Final = 100_000
+"""A demand for as many messages as the consumer's other limits allow. It is renewed when half of it is used up."""
+
+RELEASE_MS: Final = 1
+"""A grant that is given back ends so soon."""
+
 
 class HeldGrant(State):
-    """A grant that this consumer has: its messages, and how many of them are acknowledged."""
+    """A grant that this consumer has: its messages, and how many of them are acknowledged.
 
-    __slots__ = ("done", "is_started", "offsets", "token")
+    `until_us`: the application asked for it until then; 0: it did not. `is_manual`: it is extended only when the
+    application asks.
+    """
+
+    __slots__ = ("done", "is_manual", "is_started", "offsets", "token", "until_us")
 
     def __init__(self, token: int, offsets: tuple[int, ...]) -> None:
         self.token = token
         self.offsets = offsets
         self.done = 0
         self.is_started = False
+        self.until_us = 0
+        self.is_manual = False
 
 
 class KeyedPartitionConsumer(Joining):
-    """One consumer of a consumer group on one partition, if order is by key."""
+    """One consumer of a consumer group on one partition, if order is by key.
+
+    Args:
+        config: Times.
+        subscription_base: Subscriptions are numbered from there.
+        on_demand: It is granted what the application asks for (`Demanded`), and nothing before.
+    """
 
     __slots__ = (
         "_acked",
         "_carries",
+        "_claims",
+        "_demand",
         "_extend_at_us",
         "_failed",
         "_grant_ms",
         "_number",
+        "_released",
+        "_run_max",
         "_send_at_us",
         "_started",
         "_tokens",
         "_unconfirmed",
+        "at_most_once",
         "grants",
+        "on_demand",
     )
 
-    def __init__(self, config: ConsumerConfig, subscription_base: int = 0) -> None:
+    def __init__(self, config: ConsumerConfig, subscription_base: int = 0, *, on_demand: bool = False) -> None:
         super().__init__(config, subscription_base)
+        self.on_demand = on_demand
+        self.at_most_once = False  # as the server said last: what is granted does not come again
+        self._demand = 0  # so many messages are asked for, and have not come
+        self._run_max = 0
+        self._released: list[int] = []  # tokens of grants that were given back, not told to the server yet
         self.grants: dict[int, HeldGrant] = {}  # by token
         self._tokens: list[int] = []  # of acknowledgements that are not sent,
         self._acked: list[int] = []  # and their offsets
@@ -89,6 +122,7 @@ class KeyedPartitionConsumer(Joining):
         self._unconfirmed: deque[tuple[int, tuple[int, ...], tuple[int, ...]]] = deque()
         self._failed: list[Fail] = []  # not told to the server yet
         self._carries = False  # the consumer group has moved to the next segment, and the grants with it
+        self._claims = False  # the server of the next segment must hear which grants go on
         self._grant_ms = 0
         self._extend_at_us = 0
 
@@ -155,6 +189,13 @@ class KeyedPartitionConsumer(Joining):
                     self._drop(event.tokens, effects)
             case Fail():
                 self._fail(event, effects)
+            case Hold():
+                self._hold_grant(event, now_us, effects)
+            case Release():
+                self._release(event.token, effects)
+            case Demanded():
+                self._demand, self._run_max = event.messages, event.run_max
+                self._send_demand(effects)
             case GapDeclared():
                 if self._is_heard(event.subscription):
                     effects.append(GapFound(event.segment, event.from_index, event.reason))
@@ -174,9 +215,47 @@ class KeyedPartitionConsumer(Joining):
             return
         if not self.grants:
             self._extend_at_us = now_us + self._grant_ms * US_PER_MS // 3
+        is_all = self._demand > ALL_MESSAGES // 2
         for token, _, _, offsets in event.runs:
             self.grants[token] = HeldGrant(token, offsets)
+            self._demand = max(self._demand - len(offsets), 0)
         effects.append(TakeGrants(event.runs))
+        if is_all and self._demand <= ALL_MESSAGES // 2:
+            self._demand = ALL_MESSAGES
+            self._send_demand(effects)
+
+    def _send_demand(self, effects: list[Effect]) -> None:
+        if self.on_demand and self.phase is ConsumerPhase.ACTIVE:
+            assert self._stream is not None
+            effects.append(SendDemand(self._stream, self.subscription, self._demand, self._run_max))
+
+    def _hold_grant(self, event: Hold, now_us: int, effects: list[Effect]) -> None:
+        grant = self.grants.get(event.token)
+        if grant is None:
+            return
+        grant.is_manual = grant.is_manual or event.is_manual
+        if event.hold_ms is None:
+            grant.until_us = now_us + self._grant_ms * US_PER_MS
+            return
+        grant.until_us = now_us + event.hold_ms * US_PER_MS
+        if self.phase is ConsumerPhase.ACTIVE:
+            assert self._stream is not None
+            effects.append(SendExtend(self._stream, self.subscription, (event.token,), event.hold_ms))
+
+    def _release(self, token: int, effects: list[Effect]) -> None:
+        if self.grants.pop(token, None) is None:
+            return
+        effects.append(GrantsEnded((token,)))
+        self._released.append(token)
+        if self.phase is ConsumerPhase.ACTIVE:
+            self._tell_released(effects)
+
+    def _tell_released(self, effects: list[Effect]) -> None:
+        if self._released:
+            self._flush(effects)  # what was acknowledged of the grants, and that they were begun, comes first
+            assert self._stream is not None
+            effects.append(SendExtend(self._stream, self.subscription, tuple(self._released), RELEASE_MS))
+            self._released = []
 
     def _fail(self, event: Fail, effects: list[Effect]) -> None:
         grant = self.grants.get(event.token)
@@ -204,11 +283,14 @@ class KeyedPartitionConsumer(Joining):
             effects.append(GrantsEnded(gone))
 
     def _send_due(self, now_us: int, effects: list[Effect]) -> None:
+        if self._claims:
+            self._claims = False
+            self._claim(now_us, effects)
         if (self._tokens or self._started) and now_us >= self._send_at_us:
             self._flush(effects)
         if self.grants and now_us >= self._extend_at_us:
             self._extend_at_us = now_us + self._grant_ms * US_PER_MS // 3
-            self._extend(effects)
+            self._extend(now_us, effects)
 
     def _flush(self, effects: list[Effect]) -> None:
         if not (self._tokens or self._started):
@@ -223,11 +305,13 @@ class KeyedPartitionConsumer(Joining):
                 self._unconfirmed.popleft()
         effects.append(SendAcks(self._stream, self.subscription, self._number, tokens, offsets, started))
 
-    def _extend(self, effects: list[Effect]) -> None:
+    def _extend(self, now_us: int, effects: list[Effect]) -> None:
+        """Extend the grants, except those for which the application has asked for a later deadline, or asks itself."""
         assert self._stream is not None
-        tokens = tuple(self.grants)
+        until_us = now_us + self._grant_ms * US_PER_MS
+        tokens = [grant.token for grant in self.grants.values() if not grant.is_manual and grant.until_us <= until_us]
         for begin in range(0, len(tokens), TOKENS_MAX):
-            part = tokens[begin : begin + TOKENS_MAX]
+            part = tuple(tokens[begin : begin + TOKENS_MAX])
             effects.append(SendExtend(self._stream, self.subscription, part, self._grant_ms))
 
     def _joined(self, event: Joined, effects: list[Effect]) -> None:
@@ -235,16 +319,18 @@ class KeyedPartitionConsumer(Joining):
             return
         carries, self._carries = self._carries, False
         self._grant_ms = max(event.grant_ms, 1)
+        self.at_most_once = event.at_most_once
         self._was_active = True
         self.phase = ConsumerPhase.ACTIVE
         if not carries:
             self._end_grant(effects)
         self.grant += 1
         effects.append(Assigned(self.grant, True, event.segment, event.index))
-        if carries:
-            self._claim(effects)
+        self._claims = carries
+        if self._demand:
+            self._send_demand(effects)
 
-    def _claim(self, effects: list[Effect]) -> None:
+    def _claim(self, now_us: int, effects: list[Effect]) -> None:
         """Tell the server of the next segment which grants go on, and repeat what was not confirmed."""
         assert self._stream is not None
         for number, tokens, offsets in self._unconfirmed:
@@ -253,8 +339,13 @@ class KeyedPartitionConsumer(Joining):
         if started:
             self._number += 1
             effects.append(SendAcks(self._stream, self.subscription, self._number, (), (), started))
-        self._extend(effects)
+        self._extend(now_us, effects)
+        for grant in self.grants.values():
+            if grant.is_manual or grant.until_us > now_us + self._grant_ms * US_PER_MS:
+                left_ms = max((grant.until_us - now_us) // US_PER_MS, RELEASE_MS)
+                effects.append(SendExtend(self._stream, self.subscription, (grant.token,), left_ms))
         self._tell_failed(effects)
+        self._tell_released(effects)
 
     def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription):
@@ -275,6 +366,7 @@ class KeyedPartitionConsumer(Joining):
         self._tokens, self._acked, self._started = [], [], []
         self._unconfirmed.clear()
         self._failed = []
+        self._released = []
         if self.grants:
             effects.append(GrantsEnded(tuple(self.grants)))
             self.grants = {}

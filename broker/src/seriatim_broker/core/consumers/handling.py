@@ -281,6 +281,7 @@ def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) 
     consumer_group, consumer = served
     if consumer.demand is not None:
         consumer.demand = event.messages
+        consumer.run_max = event.run_max or consumer.run_max
         granting.go_on(broker, partition, consumer_group)
 
 

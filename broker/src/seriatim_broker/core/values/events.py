@@ -698,11 +698,15 @@ class ConsumerNack:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerDemand:
-    """A consumer that joined `on_demand` asks for so many messages, in place of what is left of earlier demands."""
+    """A consumer that joined `on_demand` asks for so many messages, in place of what is left of earlier demands.
+
+    `run_max`: as in `ConsumerJoin`, from now on; 0: as it was.
+    """
 
     stream: int
     subscription: int
     messages: int
+    run_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)

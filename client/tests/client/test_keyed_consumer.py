@@ -1,0 +1,530 @@
+"""Consumers by key against a fake broker: handlers, iteration, and `receive`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+from seriatim import Client, GiveUp, KeyedConsumer, Message, Retry
+from seriatim import _keyed_consumer as keyed
+from seriatim._consuming import handlers
+from seriatim_api import errors
+from seriatim_api.v1 import records_pb2
+
+from ..fake_broker import FakeCluster, running, until
+from ..fake_keyed import FakeKeyed
+
+SHARED = records_pb2.CONSUMER_MODE_SHARED
+
+
+@asynccontextmanager
+async def consuming(
+    rows: str = "", partitions: int = 1, mode: Any = "key_ordered", **options: Any
+) -> AsyncIterator[tuple[FakeKeyed, KeyedConsumer]]:
+    """A consumer, and its group: each letter of `rows` is a message with that key and a number."""
+    async with running() as cluster:
+        cluster.create_topic("t", partitions)
+        number = SHARED if mode == "shared" else records_pb2.CONSUMER_MODE_KEY_ORDERED
+        group = FakeKeyed(cluster, number, **options)
+        add(group, cluster, rows)
+        async with (
+            Client.connect(cluster.brokers[0].address) as client,
+            client.consumer("t", "g", mode=mode, session_ms=60_000) as consumer,
+        ):
+            await until(lambda: len(consumer.joined) == partitions)
+            yield group, consumer
+
+
+def add(group: FakeKeyed, cluster: FakeCluster, rows: str) -> None:
+    """Messages with these keys, one partition after another."""
+    ids = list(cluster.topics["t"].partition_ids)
+    before = len(group.rows)
+    for at, key in enumerate(rows):
+        group.add(ids[at % len(ids)], [(key.encode(), b"%d" % (before + at))])
+
+
+def values(items: list[keyed.KeyedMessage]) -> list[int]:
+    return [int(item.message.value) for item in items]
+
+
+@asynccontextmanager
+async def handling(consumer: KeyedConsumer, handler: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+    """`run` in a task, until the end of the block."""
+    task = asyncio.create_task(consumer.run(handler, *args, **options))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# ---- handlers -------------------------------------------------------------------------------------------
+
+
+async def test_handlers_of_one_key_run_one_after_another() -> None:
+    done: list[int] = []
+    running_keys: set[bytes | None] = set()
+
+    async def handle(message: Message) -> None:
+        assert message.key not in running_keys
+        running_keys.add(message.key)
+        await asyncio.sleep(0.001)
+        running_keys.discard(message.key)
+        done.append(int(message.value))
+
+    async with consuming("abababcc") as (group, consumer), handling(consumer, handle, 8):
+        await until(lambda: not group.values_left)
+    assert [value for value in done if value in (0, 2, 4)] == [0, 2, 4]
+
+
+async def test_a_handler_that_raises_gives_its_message_back_with_a_reason() -> None:
+    failures = [Retry(0.01, "not yet"), ValueError("no"), asyncio.CancelledError(), GiveUp("never")]
+    seen: list[int] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.attempt)
+        if failures:
+            raise failures.pop(0)
+
+    async with consuming("a") as (group, consumer), handling(consumer, handle, 2):
+        await until(lambda: not group.values_left)
+        reasons = [(nack.reason, nack.delay_ms, nack.is_last) for nack in group.nacks]
+    assert seen == [1, 2, 3, 4, 5]
+    assert reasons == [
+        ("not yet", 10, False),
+        ("ValueError: no", 0, False),
+        ("the handler was cancelled", 0, False),
+        ("GiveUp: never", 0, True),
+    ]
+
+
+class InterruptError(BaseException):
+    """As `KeyboardInterrupt`, which asyncio throws through the event loop of all tests."""
+
+
+async def test_an_interrupt_in_a_handler_ends_run_and_the_message_comes_again() -> None:
+    raised: list[BaseException] = [InterruptError()]
+    seen: list[int] = []
+
+    async def handle(message: Message) -> None:
+        if raised:
+            raise raised.pop()
+        seen.append(int(message.value))
+
+    async with consuming("ab") as (group, consumer):
+        with pytest.raises(InterruptError):
+            await consumer.run(handle, 1)
+        assert not group.nacks
+        async with handling(consumer, handle, 1):
+            await until(lambda: not group.values_left)
+    assert sorted(seen) == [0, 1]
+
+
+async def test_a_handler_may_take_longer_than_three_grants() -> None:
+    calls: list[int] = []
+
+    async def handle(message: Message) -> None:
+        calls.append(message.attempt)
+        await asyncio.sleep(1.0)
+
+    async with consuming("a", grant_ms=300) as (group, consumer), handling(consumer, handle, 1):
+        await until(lambda: not group.values_left)
+        assert len(group.extends) >= 3
+    assert calls == [1]
+
+
+async def test_a_handler_that_never_returns_harms_no_other_key(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keyed, "SLOW_S", 0.05)
+
+    async def handle(message: Message) -> None:
+        if message.key == b"a":
+            await asyncio.Event().wait()
+
+    async with consuming("aabbcc", grant_ms=60) as (group, consumer), handling(consumer, handle, 2):
+        await until(lambda: group.values_left == [b"0", b"1"])
+        await until(lambda: "has worked on message 1:0 of t/0" in caplog.text)
+        await until(lambda: len(group.extends) >= 3)
+        assert group.values_left == [b"0", b"1"]
+        assert caplog.text.count("later messages of its key wait") == 1
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled() -> None:
+    async def handle(message: Message) -> None:
+        if message.attempt < 3:
+            await asyncio.Event().wait()
+
+    async with consuming("a") as (group, consumer), handling(consumer, handle, 1, timeout_s=0.02):
+        await until(lambda: not group.values_left)
+        assert [nack.reason for nack in group.nacks] == ["the handler took longer than 0.02 s"] * 2
+
+
+async def test_a_time_out_of_the_handler_is_its_own() -> None:
+    async def handle(message: Message) -> None:
+        if message.attempt == 1:
+            raise TimeoutError("the other service")
+
+    async with consuming("a") as (group, consumer), handling(consumer, handle, 1, timeout_s=10):
+        await until(lambda: not group.values_left)
+        assert [nack.reason for nack in group.nacks] == ["TimeoutError: the other service"]
+
+
+async def test_plain_functions_run_in_as_many_threads_as_asked_for() -> None:
+    meeting = threading.Barrier(12)
+
+    def handle(_message: Message) -> None:
+        meeting.wait(10)
+
+    async with consuming("abcdefghijkl") as (group, consumer), handling(consumer, handle, 12):
+        await until(lambda: not group.values_left)
+
+
+async def test_a_cancelled_run_gives_back_what_its_handlers_had() -> None:
+    started = asyncio.Event()
+
+    async def hang(_message: Message) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def finish(_message: Message) -> None:
+        pass
+
+    async with consuming("a") as (group, consumer):
+        async with handling(consumer, hang, 1):
+            await started.wait()
+        assert not group.nacks
+        async with handling(consumer, finish, 1):
+            await until(lambda: not group.values_left)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"), [((0,), {}), ((10_001,), {}), ((1,), {"timeout_s": 0}), ((1,), {"pool": "threads"})]
+)
+async def test_bad_arguments_of_run_are_refused(arguments: Any, options: Any) -> None:
+    async def handle(_message: Message) -> None:
+        pass
+
+    with ThreadPoolExecutor(1) as threads:
+        options = {name: threads if name == "pool" else value for name, value in options.items()}
+        async with consuming() as (_, consumer):
+            with pytest.raises(errors.BadRequestError):
+                await consumer.run(handle, *arguments, **options)
+
+
+# ---- processes -------------------------------------------------------------------------------------------
+
+
+def note_process(folder: str, message: Message) -> None:
+    """Work in another process: it says which one."""
+    time.sleep(0.05)
+    with open(f"{folder}/{int(message.value)}", "w") as out:
+        out.write(str(os.getpid()))
+
+
+class NeedsTwoError(Exception):
+    """An exception that cannot be unpickled."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def fail_then_work(message: Message) -> Any:
+    if message.attempt == 1:
+        raise NeedsTwoError("no", "good")
+    if message.attempt == 2:
+        raise Retry(0.01, "once more")
+    return threading.Lock()  # what a handler returns is not needed, and need not be picklable
+
+
+def die(_message: Message) -> None:
+    os._exit(3)
+
+
+@asynccontextmanager
+async def processes(count: int) -> AsyncIterator[ProcessPoolExecutor]:
+    """Processes that share nothing with this one."""
+    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@pytest.mark.timeout(120)
+async def test_handlers_run_in_processes(tmp_path: Any) -> None:
+    handler = partial(note_process, str(tmp_path))
+    async with (
+        processes(2) as pool,
+        consuming("abcdef") as (group, consumer),
+        handling(consumer, handler, 4, pool=pool),
+    ):
+        await until(lambda: not group.values_left, 60)
+    pids = {path.read_text() for path in tmp_path.iterdir()}
+    assert str(os.getpid()) not in pids
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+@pytest.mark.timeout(120)
+async def test_failures_in_processes_need_not_be_picklable() -> None:
+    async with processes(1) as pool, consuming("a") as (group, consumer):
+        async with handling(consumer, fail_then_work, 4, pool=pool):
+            await until(lambda: not group.values_left, 60)
+        assert [nack.reason for nack in group.nacks] == ["NeedsTwoError: no good", "once more"]
+
+
+@pytest.mark.timeout(120)
+async def test_a_process_that_dies_ends_run_and_the_messages_come_again() -> None:
+    async def finish(_message: Message) -> None:
+        pass
+
+    async with processes(1) as pool, consuming("abc") as (group, consumer):
+        with pytest.raises(errors.PreconditionError, match="one of its processes died"):
+            await consumer.run(die, 3, pool=pool)
+        assert not group.nacks, "which message killed it is not known"
+        async with handling(consumer, finish, 1):
+            await until(lambda: not group.values_left)
+    assert max(row.attempts for row in group.rows) == 1, "an attempt was begun, and counts"
+
+
+async def test_a_pool_that_was_shut_down_ends_run() -> None:
+    threads = ThreadPoolExecutor(1)
+    threads.shutdown()
+    async with consuming("a") as (group, consumer):
+        with pytest.raises(errors.PreconditionError, match="shut down"):
+            await consumer.run(lambda _message: None, 3, pool=threads)
+        assert not group.nacks
+
+
+async def test_a_handler_that_cannot_be_sent_to_a_process_is_refused() -> None:
+    async with processes(1) as pool, consuming("a") as (_, consumer):
+        with pytest.raises(errors.BadRequestError, match="top of a module"):
+            await consumer.run(lambda _message: None, 3, pool=pool)
+
+
+async def test_messages_and_failures_are_pickled_as_plain_values() -> None:
+    async with consuming("a") as (_, consumer):
+        [item] = await consumer.receive()
+        assert pickle.loads(pickle.dumps(item.message)) == item.message
+    again = pickle.loads(pickle.dumps(Retry(2.5, "later")))
+    assert (again.delay_s, again.reason, str(again)) == (2.5, "later", "later")
+    assert handlers.failed_by(again) == (2.5, "later", False)
+
+
+# ---- iteration -------------------------------------------------------------------------------------------
+
+
+async def test_an_acknowledgement_of_an_item_counts_once() -> None:
+    async with consuming("aa") as (group, consumer):
+        items = aiter(consumer)
+        first = await anext(items)
+        async with first:
+            assert first.ack()
+        assert first.ack(), "it counted"
+        second = await anext(items)
+        assert (int(second.message.value), second.is_current, first.is_current) == (1, True, False)
+        first.nack()
+        second.ack()
+        await until(lambda: not group.values_left)
+        assert not group.nacks
+
+
+async def test_a_block_that_raises_gives_the_item_back() -> None:
+    async with consuming("a") as (group, consumer):
+        item = await anext(aiter(consumer))
+        with pytest.raises(ValueError, match="no"):
+            async with item:
+                raise ValueError("no")
+        await until(lambda: len(group.nacks) == 1)
+
+
+async def test_an_item_can_be_extended() -> None:
+    async with consuming("a", grant_ms=300) as (group, consumer):
+        item = await anext(aiter(consumer))
+        assert item.extend(5)
+        await until(lambda: any(extend.grant_ms == 5000 for extend in group.extends))
+        await asyncio.sleep(0.5)
+        assert len(group.extends) == 1, "it is not moved back"
+        assert item.ack()
+        assert not item.extend(5)
+        with pytest.raises(errors.BadRequestError):
+            item.extend(0)
+
+
+# ---- receive ---------------------------------------------------------------------------------------------
+
+
+async def test_receive_gives_messages_of_different_keys_and_holds_no_others() -> None:
+    async with consuming("aabbc") as (group, consumer):
+        assert group.grants == {}, "nothing is held before the first call"
+        first = await consumer.receive(2)
+        assert values(first) == [0, 2]
+        assert sum(len(grant.left) for grant in group.grants.values()) == 2
+        second = await consumer.receive(10)
+        assert values(second) == [4]
+        for item in (*second, *reversed(first)):
+            assert item.ack()
+        assert sorted(values(await consumer.receive(10))) == [1, 3]
+
+
+async def test_receive_waits_for_a_message() -> None:
+    async with consuming() as (group, consumer):
+        assert await consumer.receive(timeout_s=0.02) == []
+        asking = asyncio.create_task(consumer.receive(5, 10))
+        await until(lambda: group.demands[-1:] == [5])
+        group.add(group.joins[0].partition_id, [(b"a", b"7")])
+        assert values(await asking) == [7]
+        await until(lambda: group.demands[-1] == 0)
+
+
+async def test_what_comes_when_no_call_waits_any_more_goes_back() -> None:
+    async with consuming(partitions=3) as (group, consumer):
+        assert await consumer.receive(timeout_s=0.02) == []
+        await until(lambda: group.demands[-3:] == [0, 0, 0])
+        for subscriber in group.subscribers:
+            subscriber.demand = 1  # as if the end of the demand were still on its way
+        for join in group.joins:
+            group.add(join.partition_id, [(b"a", b"1")])
+        await until(lambda: len(group.extends) == 3 and not group.grants)
+        assert all(row.attempts == 0 for row in group.rows)
+        assert len(await consumer.receive(10)) == 3
+
+
+async def test_a_cancelled_receive_gives_back_what_came() -> None:
+    async with consuming() as (group, consumer):
+        asking = asyncio.create_task(consumer.receive(5, 60))
+        await until(lambda: group.demands[-1:] == [5])
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await until(lambda: group.demands[-1] == 0)
+
+
+async def test_several_calls_share_what_comes() -> None:
+    async with consuming("abcdef") as (_, consumer):
+        calls = await asyncio.gather(consumer.receive(3, 1), consumer.receive(3, 1))
+        assert sorted(values(calls[0] + calls[1])) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_received_message_comes_again_if_it_is_not_acknowledged_in_time() -> None:
+    async with consuming("ab", grant_ms=200) as (group, consumer):
+        first, second = await consumer.receive(2)
+        assert second.extend(30)
+        [again] = await consumer.receive(2, 5)
+        assert (again.message.value, again.message.attempt) == (first.message.value, 2)
+        assert not first.ack()
+        assert second.ack()
+        [extended] = [extend for extend in group.extends if extend.grant_ms == 30_000]
+        assert len(extended.tokens) == 1
+
+
+async def test_a_received_message_is_kept_as_long_as_asked_for() -> None:
+    async with consuming("a", grant_ms=100) as (_, consumer):
+        [item] = await consumer.receive(hold_s=30)
+        assert await consumer.receive(timeout_s=0.4) == []
+        assert item.ack()
+
+
+async def test_a_received_message_can_be_given_back() -> None:
+    async with consuming("a") as (group, consumer):
+        [item] = await consumer.receive()
+        item.nack(0.01, "not now")
+        item.nack(0.01, "twice changes nothing")
+        [again] = await consumer.receive()
+        assert (again.message.attempt, [nack.reason for nack in group.nacks]) == (2, ["not now"])
+        assert not item.ack()
+
+
+async def test_a_consumer_is_used_in_one_way() -> None:
+    async def handle(_message: Message) -> None:
+        pass
+
+    async with consuming("a") as (_, consumer):
+        await consumer.receive()
+        with pytest.raises(errors.PreconditionError, match="asks for messages"):
+            await consumer.run(handle)
+        with pytest.raises(errors.PreconditionError):
+            await anext(aiter(consumer))
+    async with consuming("a") as (_, consumer):
+        await anext(aiter(consumer))
+        with pytest.raises(errors.PreconditionError, match="push"):
+            await consumer.receive()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_messages": 0}, {"max_messages": 1001}, {"timeout_s": 0}, {"timeout_s": 1e9}, {"hold_s": 0}, {"hold_s": 1e9}],
+)
+async def test_bad_arguments_of_receive_are_refused(options: Any) -> None:
+    async with consuming() as (_, consumer):
+        with pytest.raises(errors.BadRequestError):
+            await consumer.receive(**options)
+
+
+async def test_receive_ends_with_the_consumer() -> None:
+    async with consuming() as (group, consumer):
+        asking = asyncio.create_task(consumer.receive(timeout_s=60))
+        await until(lambda: bool(group.demands))
+        await consumer.close()
+        with pytest.raises(errors.PreconditionError, match="closed"):
+            await asking
+
+
+# ---- modes -----------------------------------------------------------------------------------------------
+
+
+async def test_a_shared_consumer_asks_for_its_mode() -> None:
+    async with consuming("aaa", mode="shared") as (group, consumer):
+        assert values(await consumer.receive()) == [0, 1, 2]
+        assert {join.mode for join in group.joins} == {SHARED}
+
+
+async def test_at_most_once_a_failure_loses_the_message_and_the_next_one_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[int] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(int(message.value))
+        raise ValueError("no")
+
+    async with consuming("aab", at_most_once=True) as (group, consumer), handling(consumer, handle, 2):
+        await until(lambda: len(seen) == 3 and not group.grants)
+        assert not group.nacks
+    assert [value for value in seen if value != 2] == [0, 1]
+    assert caplog.text.count("does not come again because group g is at most once") == 3
+
+
+async def test_at_most_once_a_message_cannot_be_given_back() -> None:
+    async with consuming("a", at_most_once=True) as (group, consumer):
+        [item] = await consumer.receive()
+        with pytest.raises(errors.PreconditionError, match="at most once"):
+            item.nack()
+        with pytest.raises(ValueError, match="no"):
+            async with item:
+                raise ValueError("no")
+        await until(lambda: not group.grants)
+        assert not group.nacks
+
+
+async def test_a_broadcast_consumer_has_a_position_under_its_name() -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        async with Client.connect(cluster.brokers[0].address) as client:
+            async with client.consumer("t", "g", mode="broadcast", name="c1") as consumer:
+                await until(lambda: consumer.joined == (0,))
+                assert consumer.group == "g"
+            assert list(cluster.partition("t").groups) == ["g/c1"]
+            with pytest.raises(errors.IllegalNameError):
+                client.consumer("t", "g", mode="broadcast", name="a/b")
+            with pytest.raises(errors.IllegalNameError):
+                client.consumer("t", "g/c1")
