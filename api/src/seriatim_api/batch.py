@@ -27,7 +27,10 @@ segment adds the place (segment, base index), the append time and the checksum c
     136     body_length (u32)
     140     body_crc (u32)         CRC-32C of the body
     144     key_hash (u64)         of the single key of the batch; valid with FLAG_SINGLE_KEY
-    152     reserved (32 bytes, zero)
+    152     for_group (u64)         hash of the only consumer group that it is for; 0: all (`dead_letters`)
+    160     origin_offset (u64)    of a replayed copy: the offset of the dead letter
+    168     origin_partition (u32) and its partition
+    172     reserved (12 bytes, zero)
     184     previous_checksum (u32) the chain's value before this batch
     188     checksum (u32)          CRC-32C(previous_checksum as seed, bytes 0..184)
 
@@ -71,6 +74,9 @@ _CHAIN_AT: Final = 184
 _NO_BYTES_8 = bytes(8)
 _NO_BYTES_16 = bytes(16)
 _NO_BYTES_32 = bytes(32)
+_FOR_GROUP: Final = struct.Struct("<Q")
+_FOR_GROUP_AT: Final = 152
+_ORIGIN: Final = struct.Struct("<QQI12x")  # for_group, origin_offset, origin_partition
 
 
 class HeaderError(ValueError):
@@ -113,6 +119,18 @@ class BatchHeader(NamedTuple):
         """The sequence of the last message of the batch."""
         return self.base_sequence + self.message_count - 1
 
+    @property
+    def for_group(self) -> int:
+        """The hash of the only consumer group that the batch is for; 0: it is for all."""
+        found: int = _FOR_GROUP.unpack_from(self.raw, _FOR_GROUP_AT)[0]
+        return found
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Of a replayed copy: the partition and the offset of its dead letter."""
+        _, offset, partition = _ORIGIN.unpack_from(self.raw, _FOR_GROUP_AT)
+        return partition, offset
+
 
 def make_header(
     *,
@@ -132,14 +150,20 @@ def make_header(
     span_id: bytes = _NO_BYTES_8,
     stage: bytes = _NO_BYTES_16,
     key_hash: int = 0,
+    for_group: int = 0,
+    origin: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """The header that a producer sends: without place, append time and checksum chain."""
+    """The header that a producer sends: without place, append time and checksum chain.
+
+    `origin` is the partition and the offset of the dead letter of which the batch is a copy.
+    """
     assert message_count > 0
     assert len(producer) == 16
     return _STRUCT.pack(
         MAGIC, VERSION, 0, flags, partition, 0, 0, message_count, producer_epoch, producer, base_sequence,
         first_timestamp_ms, last_timestamp_ms, 0, due_time_ms, source_sequence, trace_id, span_id, stage,
-        body_length, body_crc, key_hash, _NO_BYTES_32, 0, 0,
+        body_length, body_crc, key_hash,
+        _ORIGIN.pack(for_group, origin[1], origin[0]) if for_group else _NO_BYTES_32, 0, 0,
     )  # fmt: skip
 
 

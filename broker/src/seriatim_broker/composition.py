@@ -16,7 +16,7 @@ from seriatim_api.errors import PreconditionError, RunOverError, SeriatimError
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.tls import TlsSource
 from seriatim_api.troubles import COORDINATOR_BEHIND, COORDINATOR_REFUSES, DISK_CONTRADICTS
-from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc
+from seriatim_api.v1 import broker_pb2_grpc, dead_letters_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc
 
 from .adapters.arrow_bodies import ArrowBodies
 from .adapters.crc import crc32c
@@ -37,6 +37,8 @@ from .rpc import known
 from .rpc.admin import AdminServicer
 from .rpc.balancing import BalancingServicer, measure_traffic
 from .rpc.consuming import ConsumingServicer
+from .rpc.dead_letters import DeadLettersServicer
+from .rpc.forwards import Forwards
 from .rpc.limits import SERVER_OPTIONS
 from .rpc.operations import OperationsServicer
 from .rpc.outbound import BrokerCalls
@@ -314,6 +316,7 @@ class Broker:
             self._storage.recover(),
             identity.suspect_before_run,
         )
+        self._bodies = ArrowBodies()
         peer = PeerIdentity(identity.cluster_id, identity.member, identity.run)
         ground = Ground(
             self._storage,
@@ -325,7 +328,7 @@ class Broker:
             self._die,
             self._measure_traffic,
             self._remember,
-            ArrowBodies(),
+            self._bodies,
         )
         healing = CaretakerSettings(heal_after_s=settings.heal_after_s, deleted_kept_s=settings.deleted_kept_s)
         retention = RetentionSettings(
@@ -362,6 +365,8 @@ class Broker:
         self._staging = Staging(self._services, self._calls, places)
         self._publisher = Publisher(self._services, self._calls, places, self._staging)
         self._driver.on_fetch(self._staging.fetch)
+        self._forwards = Forwards(self._services, self._calls)
+        self._driver.on_forward(self._forwards.forward)
         runtime.stage_floors.on_read(self._staging.manifest)
         runtime.taking_up.on_finish(self._publisher.finish_again)
         self._is_assembled = True
@@ -414,6 +419,8 @@ class Broker:
             self._services, self._controller, self._calls, self._publisher, self._staging, self._names
         )
         publications_pb2_grpc.add_PublicationsServicer_to_server(publications, server)  # type: ignore[no-untyped-call]
+        dead_letters = DeadLettersServicer(self._services, self._forwards, self._bodies, self._names)
+        dead_letters_pb2_grpc.add_DeadLettersServicer_to_server(dead_letters, server)  # type: ignore[no-untyped-call]
         balancing = BalancingServicer(self._services, self._controller, self._calls)
         operations_pb2_grpc.add_BalancingServicer_to_server(balancing, server)  # type: ignore[no-untyped-call]
         self._open_port(server)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
+from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_headers
 
+from ..core.values.keyed import DeadLetterRow
 from ..core.values.log import Batch
 from ..interfaces.bodies import OpenedBody, UnreadableBodyError
 
@@ -47,6 +49,18 @@ class ArrowBodies:
         """Take a body apart. The rows of a body that is not compressed are views of it."""
         rows = self._rows(batch)
         return OpenedBody(rows, max(rows.nbytes, batch.size_bytes))
+
+    def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
+        """A body with one message."""
+        return _one_row(key, value, timestamp_ms, list(headers), None)
+
+    def dead_letter(self, body: OpenedBody, row: int, origin: DeadLetterOrigin) -> DeadLetterRow:
+        """The copy of one message for the dead-letter topic: all that it has, and the headers of `origin`."""
+        (found,) = body.rows.slice(row, 1).to_pylist()
+        headers = dead_letter_headers(found["headers"] or (), origin)
+        timestamp_ms = found["timestamp"]
+        body_bytes = _one_row(found["key"], found["value"], timestamp_ms, headers, found["tag"])
+        return DeadLetterRow(body_bytes, timestamp_ms or origin.time_ms, found["key"] is not None)
 
     def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
         """A body with these rows, in this order."""
@@ -95,6 +109,16 @@ class ArrowBodies:
                 f"the header of a batch says {batch.header.message_count} messages, and its body has {len(column)}"
             )
         return column
+
+
+def _one_row(
+    key: bytes | None, value: bytes | None, timestamp_ms: int | None, headers: list[tuple[str, bytes]], tag: str | None
+) -> bytes:
+    import pyarrow as pa
+    from seriatim_api.bodies import SCHEMA
+
+    row = {"key": key, "value": value, "timestamp": timestamp_ms, "headers": headers or None, "tag": tag}
+    return bytes(pa.RecordBatch.from_pylist([row], SCHEMA).serialize().to_pybytes())
 
 
 def _take(rows: Any, wanted: Sequence[int]) -> Any:

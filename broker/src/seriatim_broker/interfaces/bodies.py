@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from seriatim_api.dead_letters import DeadLetterOrigin
+
+from ..core.values.keyed import DeadLetterRow
 from ..core.values.log import Batch
 
 
@@ -42,6 +45,12 @@ class Bodies(Protocol):
         Raises:
             UnreadableBodyError: The body cannot be read.
         """
+
+    def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
+        """A body with one message."""
+
+    def dead_letter(self, body: OpenedBody, row: int, origin: DeadLetterOrigin) -> DeadLetterRow:
+        """The copy of one message for the dead-letter topic: all that it has, and the headers of `origin`."""
 
     def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
         """A body with these rows of opened bodies, in this order. It is not compressed."""

@@ -9,7 +9,13 @@ from typing import Any
 import grpc
 from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.status import from_status
-from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc, ranges_pb2_grpc
+from seriatim_api.v1 import (
+    broker_pb2_grpc,
+    dead_letters_pb2_grpc,
+    operations_pb2_grpc,
+    publications_pb2_grpc,
+    ranges_pb2_grpc,
+)
 
 from ..runtime.directory import Directory
 from .transport import PLAIN, Transport
@@ -64,6 +70,10 @@ class BrokerCalls:
     async def publications(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
         """Call a method of `Publications` in the same way."""
         return await self._call(publications_pb2_grpc.PublicationsStub, broker, method, request, deadline_s, None)
+
+    async def dead_letters(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
+        """Call a method of `DeadLetters` in the same way."""
+        return await self._call(dead_letters_pb2_grpc.DeadLettersStub, broker, method, request, deadline_s, None)
 
     async def _call(
         self,

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol, get_args
 
 import structlog
-from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.errors import CorruptionError, NotServingError, SeriatimError
 
 from ..core.values import effects as fx
-from ..core.values.events import Event, LogRead, Moment, Persisted, StagedFetched, Tick
+from ..core.values.events import Event, ForwardsDone, LogRead, Moment, Persisted, StagedFetched, Tick
 from ..core.values.log import Write
 from ..interfaces.bodies import Bodies
 from ..interfaces.clock import Clock
@@ -63,6 +63,8 @@ Reply = (
     | fx.CarriedOut
 )
 Deliver = Callable[[int, fx.DeliveryEvent], None]
+
+_Reading = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter
 
 
 class Core(Protocol):
@@ -118,7 +120,7 @@ class Driver:
         self._tickets: deque[tuple[int, int, int]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = 0
-        self._waiting_reads: deque[fx.ReadLog | fx.ReadKeys | fx.ReadRows] = deque()
+        self._waiting_reads: deque[_Reading] = deque()
         self._reads: set[asyncio.Task[None]] = set()
         self._requests: dict[int, Callable[[Reply], None]] = {}
         self._request = 0
@@ -127,6 +129,7 @@ class Driver:
         self._notes: list[Callable[[fx.Note], None]] = []
         self._fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]] | None = None
         self._fetches: set[asyncio.Task[None]] = set()
+        self._forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]] | None = None
         self._keyed_reads = KeyedReads(storage, bodies)
         storage.on_durable(self._durable)
 
@@ -298,7 +301,27 @@ class Driver:
         """`fetch` gets staged batches, from this disk or other brokers. If it raises, the batch cannot be had now."""
         self._fetch = fetch
 
+    def on_forward(self, forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]]) -> None:
+        """`forward` has the master of another partition append dead letters. If it raises, nothing counts as stored."""
+        self._forward = forward
+
     # ---- effects ----
+
+    def _forward_batches(self, effect: fx.ForwardBatches) -> None:
+        task = self._loop.create_task(self._carry_out_forward(effect), name="dead letters")
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    async def _carry_out_forward(self, effect: fx.ForwardBatches) -> None:
+        error: SeriatimError = NotServingError("this broker does not forward")
+        done = ForwardsDone(effect.partition, effect.consumer_group, effect.serial, 0, error)
+        try:
+            if self._forward is not None:
+                done = await self._forward(effect)
+        except Exception as exc:  # data of other brokers caused it: nothing is known to be stored
+            _log.exception("dead_letters_not_forwarded", partition=effect.partition, error=str(exc))
+        if not self._dead:
+            self.feed(done)
 
     def _fetch_staged(self, effect: fx.FetchStaged) -> None:
         task = self._loop.create_task(self._carry_out_fetch(effect), name="fetch of a staged batch")
@@ -329,6 +352,8 @@ class Driver:
             fx.ReadLog: self._read_log,
             fx.ReadKeys: self._read,
             fx.ReadRows: self._read,
+            fx.ReadDeadLetter: self._read,
+            fx.ForwardBatches: self._forward_batches,
             fx.ReadChain: work.read_chain,
             fx.WriteChain: work.write_chain,
             fx.ReadCertificate: work.read_certificate,
@@ -407,7 +432,7 @@ class Driver:
         else:
             self._read(effect)
 
-    def _read(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows) -> None:
+    def _read(self, effect: _Reading) -> None:
         if len(self._reads) >= READS_IN_FLIGHT_MAX:
             self._waiting_reads.append(effect)
             return
@@ -443,11 +468,13 @@ class Driver:
         if not self._dead:
             self.feed(LogRead(effect.serial, batches, is_damaged))
 
-    async def _carry_out_keyed_read(self, effect: fx.ReadKeys | fx.ReadRows) -> None:
+    async def _carry_out_keyed_read(self, effect: fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter) -> None:
         found: Event | None = None
         try:
             if isinstance(effect, fx.ReadKeys):
                 found = await self._keyed_reads.keys(effect)
+            elif isinstance(effect, fx.ReadDeadLetter):
+                found = await self._keyed_reads.dead_letter(effect)
             else:
                 found = await self._keyed_reads.rows(effect)
         except Exception as exc:

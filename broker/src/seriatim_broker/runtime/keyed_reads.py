@@ -17,7 +17,7 @@ from seriatim_api.errors import CorruptionError, SeriatimError
 from seriatim_api.ids import PartitionId, make_offset, split_offset
 
 from ..core.values import effects as fx
-from ..core.values.events import KeysRead, RowsRead
+from ..core.values.events import DeadLetterRead, KeysRead, RowsRead
 from ..core.values.keyed import KeyColumn
 from ..core.values.log import Batch
 from ..interfaces.bodies import Bodies, OpenedBody, UnreadableBodyError
@@ -32,7 +32,7 @@ _Place = tuple[PartitionId, int, int]
 
 
 class KeyedReads:
-    """Carries out `ReadKeys` and `ReadRows`.
+    """Carries out `ReadKeys`, `ReadRows` and `ReadDeadLetter`.
 
     Args:
         storage: The disk.
@@ -115,6 +115,21 @@ class KeyedReads:
         except UnreadableBodyError as exc:
             _log.error("messages_not_read", partition=effect.partition, error=str(exc))
             return RowsRead(effect.serial, None)
+
+    async def dead_letter(self, effect: fx.ReadDeadLetter) -> DeadLetterRead:
+        """The copy of one message for the dead-letter topic."""
+        await self._prepare()
+        no, index = split_offset(effect.offset)
+        try:
+            for batch in effect.batches:
+                self._keep(effect.partition, batch)
+            found = self._find(effect.partition, no, index) or await self._read(effect.partition, no, index)
+            if found is None:
+                return DeadLetterRead(effect.serial, None)
+            return DeadLetterRead(effect.serial, self._bodies.dead_letter(found[0], index - found[1], effect.origin))
+        except (SeriatimError, UnreadableBodyError) as exc:
+            _log.error("message_not_read", partition=effect.partition, error=str(exc))
+            return DeadLetterRead(effect.serial, None, isinstance(exc, CorruptionError))
 
     async def _read(self, partition: PartitionId, no: int, index: int) -> tuple[OpenedBody, int, int] | None:
         batches = await self._storage.read(partition, no, index, index + 1, READ_BYTES, sequential=True)

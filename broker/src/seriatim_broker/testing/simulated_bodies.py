@@ -5,6 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
+from seriatim_api.dead_letters import DeadLetterOrigin
+
+from ..core.values.keyed import DeadLetterRow
 from ..core.values.log import Batch
 from ..interfaces.bodies import OpenedBody
 
@@ -42,6 +45,15 @@ class SimulatedBodies:
         """The numbers of the messages."""
         first = int.from_bytes(batch.body[:8], "big")
         return OpenedBody(range(first, first + batch.header.message_count), batch.size_bytes)
+
+    def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
+        """A body with one message: its value."""
+        return value
+
+    def dead_letter(self, body: OpenedBody, row: int, origin: DeadLetterOrigin) -> DeadLetterRow:
+        """The number of the message."""
+        message: int = body.rows[row]
+        return DeadLetterRow(message.to_bytes(8, "big"), 0, key_of(message) is not None)
 
     def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
         """The numbers of these messages, one after another."""

@@ -10,6 +10,8 @@ Rule `above-commit` (I12): consumers are served only below the commit (`SegmentL
 
 from __future__ import annotations
 
+from seriatim_api.batch import BatchHeader
+from seriatim_api.dead_letters import group_hash
 from seriatim_api.ids import make_offset
 
 from ..copies import producer_tables
@@ -169,7 +171,7 @@ def deliver_held_back(broker: BrokerState, partition: Partition, consumer_group:
     dispatcher.held_back = ()
     run: list[Batch] = []
     for batch in batches:
-        if before.covers(batch.header):
+        if before.covers(batch.header) or is_for_others(batch.header, consumer_group.name):
             _deliver_run(broker, consumer_group, consumer, run)
             run = []
             _skip(broker, consumer_group, consumer, batch)
@@ -199,8 +201,17 @@ def _is_acknowledged_first(broker: BrokerState, partition: Partition, consumer_g
     return False
 
 
+def is_for_others(header: BatchHeader, group: str) -> bool:
+    """Whether a batch is only for another consumer group; see rule `for-one-group` in `granting`."""
+    for_group = header.for_group
+    return bool(for_group) and for_group != group_hash(group)
+
+
 def _skip(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer, batch: Batch) -> None:
-    """The batch is earlier in the order already: tell the consumer of the skip, so that it can check for holes."""
+    """The batch is earlier in the order already, or for another consumer group: tell the consumer of the skip.
+
+    So it can check for holes.
+    """
     start = max(batch.header.base_index, consumer_group.dispatcher.delivered)
     tell(broker, consumer, Skip(consumer_group.segment_no, start, batch.header.end_index))
     consumer_group.dispatcher.delivered = batch.header.end_index

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from seriatim_api.batch import BatchHeader
+from seriatim_api.dead_letters import DeadLetterOrigin
 from seriatim_api.ids import MemberId, make_offset, split_offset
 
 from ..peers import disks
@@ -16,7 +17,7 @@ from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup
 from ..state.keyed import Fetch, KeyedDispatcher
 from ..state.partition import Partition
-from ..values.effects import ReadRows
+from ..values.effects import ReadDeadLetter, ReadRows
 from ..values.kinds import TimerKind
 from ..values.messages import CopyAnswer, CopyRequest
 
@@ -37,6 +38,23 @@ def read_rows(
         broker.out.emit(ReadRows(serial, partition.id, offsets))
         return
     fetch = keyed.fetches[serial] = Fetch(offsets, missing)
+    _ask(broker, partition, fetch, group)
+
+
+def read_dead_letter(
+    broker: BrokerState,
+    partition: Partition,
+    keyed: KeyedDispatcher,
+    group: str,
+    serial: int,
+    offset: int,
+    origin: DeadLetterOrigin,
+) -> None:
+    """Read one message for the dead-letter topic, from another member if it is not on this disk."""
+    if offset >= make_offset(keyed.segment_no, 0) or _is_here(partition, offset):
+        broker.out.emit(ReadDeadLetter(serial, partition.id, offset, origin))
+        return
+    fetch = keyed.fetches[serial] = Fetch((offset,), [offset], origin=origin)
     _ask(broker, partition, fetch, group)
 
 
@@ -87,7 +105,11 @@ def on_answer(
         fetch.batches += found
         if not fetch.missing:
             del keyed.fetches[serial]
-            broker.out.emit(ReadRows(serial, partition.id, fetch.offsets, tuple(fetch.batches)))
+            batches = tuple(fetch.batches)
+            if fetch.origin is None:
+                broker.out.emit(ReadRows(serial, partition.id, fetch.offsets, batches))
+            else:
+                broker.out.emit(ReadDeadLetter(serial, partition.id, fetch.offsets[0], fetch.origin, batches))
             continue
         fetch.tries += len(fetch.missing) == before
         if fetch.tries >= TRIES_MAX:

@@ -27,7 +27,7 @@ from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.producers import ProducerTable
 from ..values.segment import SegmentState
-from . import cursors, delivery, fetching
+from . import cursors, delivery, fetching, forwarding
 from .consumer_group import tell
 
 TOKEN_COUNTER_BITS: Final = 40
@@ -59,12 +59,15 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     if keyed.frozen is not None:
         return  # the state of the keys is handed over, or other members do not know yet that it was begun here
     for serial in fetching.ask_again(broker, partition, consumer_group):
-        _give_back(broker, keyed, serial)
+        _give_back(broker, partition, consumer_group, keyed, serial)
     if keyed.window.floor < log.start and log.readable_below:
         _drop_below(broker, partition, consumer_group, keyed, log.start)
     keyed.wake_delayed(broker.now.mono_us)
     _give_durable(broker, partition, consumer_group, keyed)
     _grant(broker, partition, consumer_group, keyed)
+    if keyed.forwards:
+        _pass_gone_forwards(broker, partition, consumer_group, keyed)
+        forwarding.go_on(broker, partition, consumer_group)
     _read(broker, partition, consumer_group, keyed)
     _wake_later(broker, partition, consumer_group, keyed)
 
@@ -101,9 +104,11 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     """Read more keys, if there is room for them and few are ready."""
     log = partition.logs[consumer_group.segment_no]
     config = broker.config
-    if keyed.reading or keyed.read_index >= log.readable_below or not consumer_group.consumers:
+    if keyed.reading or keyed.read_index >= log.readable_below:
         return
-    if len(keyed.ready) > FRAME_MESSAGES_MAX * len(consumer_group.consumers):
+    if not (consumer_group.consumers or keyed.forwards):
+        return
+    if len(keyed.ready) > FRAME_MESSAGES_MAX * max(len(consumer_group.consumers), 1):
         return  # enough is ready for each of them
     if not _has_room(broker, partition, consumer_group, keyed):
         return
@@ -192,7 +197,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
             break
         if header.base_index > keyed.read_index:
             break  # a hole: read again from there
-        if before.covers(header):
+        if before.covers(header) or delivery.is_for_others(header, group):
             _pass_batch(keyed, max(keyed.read_index, header.base_index), header.end_index)
         else:
             _take_in(keyed, column, is_shared=is_shared)
@@ -204,7 +209,13 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
 
 
 def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
-    """A batch that is earlier in the order already."""
+    """A batch that is earlier in the order already, or that is for another consumer group.
+
+    Rule `for-one-group` (J4): a replayed copy is only for the consumer group that failed on the message. Without it:
+      1. Groups g and h have message k:5. g fails on it, and it goes to the dead-letter topic of g.
+      2. A person replays it. Its copy is k:9.
+      3. h, which has worked on k:5 long ago, is given k:9.
+    """
     for index in range(begin, end):
         keyed.window.pass_over(index)
 
@@ -405,6 +416,16 @@ def _pass_gone(
             tell(broker, consumer, event)
 
 
+def _pass_gone_forwards(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> None:
+    """The same for keys that wait for the dead-letter topic."""
+    for name in list(keyed.forwards):
+        key = keyed.keys.get(name)
+        if key is not None and key.aside:
+            _pass_gone(broker, partition, consumer_group, keyed, key)
+
+
 def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) -> tuple[int, ...]:
     """The offsets of the first messages of a key: of its list, or live ones that are reserved.
 
@@ -430,12 +451,16 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
             continue
         for serial in fetching.on_answer(broker, partition, consumer_group, sender, message):
             broker.reads.pop(serial, None)
-            _give_back(broker, keyed, serial)
+            _give_back(broker, partition, consumer_group, keyed, serial)
         go_on(broker, partition, consumer_group)
 
 
-def _give_back(broker: BrokerState, keyed: KeyedDispatcher, serial: int) -> None:
+def _give_back(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, serial: int
+) -> None:
     """No member has the messages now: their keys wait a moment, and others go on."""
+    if forwarding.give_back(broker, partition, consumer_group, serial):
+        return
     frame = keyed.rows.pop(serial)
     frame.consumer.rows = 0
     for run in _grants_in(keyed, frame):

@@ -25,7 +25,7 @@ from ..state.partition import Partition
 from ..values.effects import Joined, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
 from ..values.keyed import Exhausted
-from . import cursors, granting
+from . import cursors, forwarding, granting
 from .consumer_group import tell
 
 FROZEN_MAX = 10_000
@@ -244,6 +244,10 @@ def _fail(
             )  # fmt: skip
             return
         granting.note_full(broker, partition, consumer_group, keyed)
+    if is_last and policy.exhausted is Exhausted.DEAD_LETTER:
+        if forwarding.may_forward(broker, partition, consumer_group):
+            forwarding.begin(broker, keyed, key, reason)
+            return
     keyed.requeue(key)
 
 

@@ -48,8 +48,9 @@ PAUSE_US = 1_000_000
 
 
 def cross(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Move the cursor to the next segment if that is possible; if keys have messages, hand them over first."""
-    if consumer_group.keyed is not None and consumer_group.keyed.has_keys:
+    """Move the cursor to the next segment if that is possible; if there is state of keys, hand it over first."""
+    keyed = consumer_group.keyed
+    if keyed is not None and (keyed.has_keys or keyed.next_number > 1):
         hand_over_if_done(broker, partition, consumer_group)
     else:
         crossing.cross_if_done(broker, partition, consumer_group)

@@ -103,6 +103,8 @@ def finish_replication(broker: BrokerState, partition: Partition, consumer_group
     granting.on_durable(consumer_group, serial)
     waiting_keys.on_replicated(broker, consumer_group, serial)
     keyed = consumer_group.keyed
+    if keyed is not None:
+        keyed.is_common = True
     if keyed is not None and not keyed.is_begun:
         keyed.is_begun = True
         handling.thaw(broker, partition, consumer_group)

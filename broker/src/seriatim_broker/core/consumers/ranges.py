@@ -255,15 +255,17 @@ def on_log_read(
         broker.poll(broker.config.retry_us, TimerKind.RANGES, partition.id)
         return
     found = tuple(batch for batch in batches if batch.header.end_index <= readable)
-    events = (*wait.passed, *_events(segment.no, found, before))
+    events = (*wait.passed, *_events(segment.no, found, before, is_raw=wait.event.raw))
     if found:
         wait = wait._replace(place=Place(segment.no, found[-1].header.end_index))
     wait = wait._replace(passed=events)
     _answer(broker, partition, wait, is_done=wait.place >= wait.event.until)
 
 
-def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable) -> list[RangeEvent]:
+def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable, *, is_raw: bool) -> list[RangeEvent]:
     """The batches in rows, and between the rows skips of batches that are earlier in the order already.
+
+    Batches that are only for one consumer group are skipped too. A raw read skips nothing.
 
     Rule `range-repeats` (I9): a range read skips a batch that is earlier in the order already. Without it:
       1. a is at 1:0. Behind the unsettled segment 1 it was stored again at 2:0.
@@ -272,7 +274,7 @@ def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable) -> list[
     events: list[RangeEvent] = []
     for batch in batches:
         header, last = batch.header, events[-1] if events else None
-        if before.covers(header):
+        if before.covers(header) or (header.for_group and not is_raw):
             begin = header.base_index
             if isinstance(last, RangeSkip):
                 begin = last.from_index

@@ -36,7 +36,7 @@ from ..values.effects import KeysListed, KeysOperated
 from ..values.events import CursorRecord, ListKeys, OperateKeys, StartPosition
 from ..values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from ..values.kinds import TimerKind
-from . import cursors
+from . import cursors, forwarding
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor
 
 REQUESTS_MAX = 64
@@ -215,7 +215,7 @@ def _operate_on(
             f"key {shown(key.name)} has changed since it was listed (turn {key.turn}, first message "
             f"{_place(first_offset)}): nothing was changed; list the keys again"
         )
-    if key.phase is KeyPhase.FORWARDING:
+    if key.phase is KeyPhase.FORWARDING and key.sequence:  # rule `forwarding-ends-once`
         raise errors.PreconditionError(
             f"the first message of key {shown(key.name)} is on its way to the dead-letter topic: nothing was changed"
         )
@@ -228,7 +228,16 @@ def _operate_on(
             f"the first message of key {shown(key.name)} was not read since this server began: nothing was changed; "
             "let a consumer join the group, and try again"
         )
-    # the place of KEY_OPERATION_DEAD_LETTER: it makes the key FORWARDING, and raises its turn, in this step
+    keyed.forwards.pop(key.name, None)  # its first message had no number yet
+    if operation is KeyOperation.DEAD_LETTER:
+        if not forwarding.may_forward(broker, partition, consumer_group):
+            raise errors.PreconditionError(
+                f"group {consumer_group.name} has no dead-letter topic: nothing was changed; configure the group first"
+            )
+        key.turn += 1
+        forwarding.begin(broker, keyed, key, key.error or "sent by a person")
+        forwarding.go_on(broker, partition, consumer_group)
+        return False
     keyed.release(key)
     broker.out.note(
         "key_released" if operation is KeyOperation.RELEASE else "key_skipped",
@@ -245,7 +254,7 @@ def was_done(key: Key, first_offset: int, operation: KeyOperation, seen: SeenKey
     """Whether the key is beyond the state that the person saw, so that the request was carried out earlier."""
     if first_offset > seen.first_offset > 0:
         return True  # what the person saw is done with
-    return operation is KeyOperation.RELEASE and first_offset == seen.first_offset and key.turn > seen.turn
+    return operation is not KeyOperation.SKIP and first_offset == seen.first_offset and key.turn > seen.turn
 
 
 def _place(offset: int) -> str:

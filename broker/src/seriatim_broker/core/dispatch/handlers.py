@@ -16,6 +16,7 @@ from ..consumers import (
     cursors,
     delivery,
     eligibility,
+    forwarding,
     granting,
     handover,
     keeping,
@@ -28,6 +29,7 @@ from ..consumers import (
     streams,
     waiting_keys,
 )
+from ..consumers.consumer_group import forget_if_unused
 from ..control import leaving, orders, retention, standing
 from ..copies import copying, gaps, producer_tables, repair, settle
 from ..peers import right
@@ -58,6 +60,7 @@ from ..values.events import (
     CreatePartition,
     CursorRead,
     CursorWritten,
+    DeadLetterRead,
     DeclareGap,
     DescribeConsumerGroup,
     DirectoryChanged,
@@ -65,6 +68,7 @@ from ..values.events import (
     DropDeleted,
     DropPartitionData,
     ForgetConsumerGroup,
+    ForwardsDone,
     FoundDamage,
     Heal,
     KeysRead,
@@ -280,6 +284,26 @@ def _rows_read(broker: BrokerState, known: Partitions, event: RowsRead) -> None:
     granting.on_rows_read(broker, partition, who, event)
 
 
+def _dead_letter_read(broker: BrokerState, known: Partitions, event: DeadLetterRead) -> None:
+    """Give a message to the consumer group that sends it to its dead-letter topic."""
+    _, partition_id, no, who, _ = broker.reads.pop(event.serial)
+    partition = known.get(partition_id)
+    if partition is None:
+        return
+    if event.is_damaged:
+        repair.begin(broker, partition, no)
+    assert isinstance(who, str)
+    forwarding.on_read(broker, partition, who, event)
+
+
+def _forwards_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> None:
+    forwarding.on_done(broker, partition, event)
+    consumer_group = partition.consumer_groups.get(event.consumer_group)
+    if consumer_group is not None:
+        progress.go_on(broker, partition, consumer_group)
+        forget_if_unused(partition, consumer_group)
+
+
 def _list_logs(broker: BrokerState, known: Partitions, event: ListLogs) -> None:
     after = (event.after_partition, event.after_segment)
     logs = sorted(
@@ -298,6 +322,8 @@ EVENTS: dict[type, Handler] = {
     LogRead: _log_read,
     KeysRead: _keys_read,
     RowsRead: _rows_read,
+    DeadLetterRead: _dead_letter_read,
+    ForwardsDone: at_known(_forwards_done),
     DiskRoom: _disk_room,
     # the coordinator
     ChainRead: _at(record.on_chain_read),

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
+from seriatim_api.dead_letters import DeadLetterOrigin
 from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
 from seriatim_api.key_names import offset_of_name
 
 from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
-from ..values.keyed import KeyCounts, KeyPhase
+from ..values.keyed import DeadLetterRow, KeyCounts, KeyPhase
 from ..values.ledger_rows import CHUNK_OFFSETS, CarriedGrant
 from ..values.log import Batch, HandOverState
 from ..values.states import State
@@ -64,8 +65,8 @@ class Key(State):
         phase: None: the key has no record.
         turn: How often a person released it.
         attempts: How many attempts on its first message have failed.
-        ready_at_ms: When the next attempt may begin, by the wall clock.
-        sequence: The forwarder's sequence of the first message; 0: it is not forwarded.
+        ready_at_ms: When the next attempt may begin, by the wall clock. If it is forwarded: when the last one failed.
+        sequence: The number that the forwarder gave the first message; 0: none.
         error: The last error.
         token: Of the run that is granted; 0: none is.
         ready_us: When it becomes ready, by the monotonic clock.
@@ -259,6 +260,7 @@ class Fetch(State):
         asked: The member that was asked last, and the offset.
         asked_us: When.
         tries: How many members did not give any of the messages.
+        origin: If a dead letter is made of the message: what it says; None: the message is delivered.
     """
 
     offsets: tuple[int, ...]
@@ -266,6 +268,32 @@ class Fetch(State):
     batches: list[Batch] = field(default_factory=list)
     asked: tuple[MemberId, int] | None = None
     asked_us: int = 0
+    tries: int = 0
+    origin: DeadLetterOrigin | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Forward(State):
+    """The first message of a key on its way to the dead-letter topic.
+
+    Attributes:
+        name: The key's name.
+        number: The number that the forwarder gave it; 0: none yet.
+        offset: Its offset; 0: not known before its key was read.
+        row: The dead letter, once it is made.
+        reading: The serial of the read of the message; 0: none is under way.
+        written: The serial of the control record that has the number.
+        from_us: Its read is tried again from then on.
+        tries: How many reads have failed.
+    """
+
+    name: bytes
+    number: int = 0
+    offset: int = 0
+    row: DeadLetterRow | None = None
+    reading: int = 0
+    written: int = 0
+    from_us: int = 0
     tries: int = 0
 
 
@@ -306,6 +334,15 @@ class KeyedDispatcher(State):
         absent: Consumers with grants that were handed over, and that have not joined here, by name.
         fetches: Messages that are fetched from other members, by the serial of their read.
         unsent: In an at-most-once group: what was read and acknowledged, and waits until that is durable, oldest first.
+        forwards: Keys whose first message goes to the dead-letter topic, in the order in which they came to it.
+        next_number: The forwarder's next number; 1: it has given none in this group epoch.
+        is_number_new: No control record has `next_number` yet.
+        is_common: Every eligible member has a control record of this dispatcher.
+        sending: The serial of the dead letters that were sent and not answered; 0: none.
+        sent: Their keys.
+        send_from_us: More are sent from then on.
+        send_pause_us: How long the last refusal made it wait.
+        refusal: Why the dead-letter topic takes nothing; empty: it takes dead letters, as far as is known.
     """
 
     __slots__ = (
@@ -319,25 +356,34 @@ class KeyedDispatcher(State):
         "doing",
         "fetches",
         "first_asides",
+        "forwards",
         "frame_deadlines",
         "frames",
         "frozen",
         "granted",
         "handover",
         "is_begun",
+        "is_common",
         "is_full",
         "is_full_noted",
+        "is_number_new",
         "keys",
         "list_count",
         "live_count",
         "looks_from_us",
+        "next_number",
         "numbers",
         "read_index",
         "reading",
         "ready",
+        "refusal",
         "rests_until_us",
         "rows",
         "segment_no",
+        "send_from_us",
+        "send_pause_us",
+        "sending",
+        "sent",
         "singles",
         "turn",
         "unsent",
@@ -378,6 +424,15 @@ class KeyedDispatcher(State):
         self.fetches: dict[int, Fetch] = {}
         self.numbers = 0
         self.unsent: list[Unsent] = []
+        self.forwards: dict[bytes, Forward] = {}
+        self.next_number = 1
+        self.is_number_new = False
+        self.is_common = False
+        self.sending = 0
+        self.sent: tuple[bytes, ...] = ()
+        self.send_from_us = 0
+        self.send_pause_us = 0
+        self.refusal = ""
 
     # ---- messages come -------------------------------------------------------------------------------
 
@@ -584,6 +639,7 @@ class KeyedDispatcher(State):
 
     def mark_all_changed(self) -> None:
         """No control record has anything of this yet: the next one has all records and lists."""
+        self.is_number_new = self.next_number > 1
         for name, key in self.keys.items():
             if key.phase is not None:
                 self.changed[name] = None
@@ -776,6 +832,36 @@ class KeyedDispatcher(State):
         key.error = error
         key.ready_us = key.ready_at_ms = 0
         self.set_aside(key)
+
+    # ---- dead letters --------------------------------------------------------------------------------
+
+    def forward(self, key: Key, error: str, failed_at_ms: int) -> None:
+        """The first message of the key goes to the dead-letter topic. Until then nothing of the key is given out."""
+        assert not key.token
+        key.phase = KeyPhase.FORWARDING
+        key.error = error
+        key.ready_us, key.ready_at_ms = 0, failed_at_ms
+        key.sequence = 0
+        self.changed[key.name] = None
+        self.forwards[key.name] = Forward(key.name)
+
+    def give_number(self, forward: Forward) -> None:
+        """The first message of the key gets the next number."""
+        key = self.keys[forward.name]
+        forward.number = key.sequence = self.next_number
+        self.next_number += 1
+        self.is_number_new = True
+        self.changed[key.name] = None
+
+    def end_forward(self, forward: Forward) -> Key:
+        """The message is in the dead-letter topic, or gone: the key goes on. Returns the key."""
+        del self.forwards[forward.name]
+        key = self.keys[forward.name]
+        key.phase = KeyPhase.RETRY
+        key.attempts = key.sequence = key.ready_us = key.ready_at_ms = 0
+        key.error = ""
+        self._settle_record(key)
+        return key
 
     def release(self, key: Key) -> None:
         """A person lets the key go on, with all its attempts."""

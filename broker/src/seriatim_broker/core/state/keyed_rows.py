@@ -21,11 +21,12 @@ from ..values.ledger_rows import (
     key_name,
     read_rows,
     write_aside,
+    write_forwarder,
     write_grant,
     write_key,
 )
 from ..values.log import LedgerChange
-from .keyed import Grant, Key, KeyedDispatcher
+from .keyed import Forward, Grant, Key, KeyedDispatcher
 from .window import Window
 
 
@@ -46,6 +47,9 @@ def take_changes(dispatcher: KeyedDispatcher) -> LedgerChange:
                 puts.append((aside_name(name, chunk), write_aside(offsets)))
             else:
                 deletes.append(aside_name(name, chunk))
+    if dispatcher.is_number_new:
+        puts.append(write_forwarder(dispatcher.next_number))
+        dispatcher.is_number_new = False
     dispatcher.changed, dispatcher.chunks = {}, {}
     return LedgerChange(tuple(puts), tuple(deletes))
 
@@ -99,6 +103,12 @@ def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Moment) -> tuple[list[tu
         for begin in range(0, len(offsets), CHUNK_OFFSETS):
             chunk = offsets[begin : begin + CHUNK_OFFSETS]
             rows.append((aside_name(name, begin // CHUNK_OFFSETS), write_aside(chunk)))
+    if dispatcher.next_number > 1:
+        # Rule `numbers-cross` (J4): the next number is handed over too. Without it:
+        #   1. The forwarder gives k:5 of segment 1 the number 1, and it is stored.
+        #   2. The next server begins with number 1, and gives it to j:9 of segment 2.
+        #   3. The master finds that number 1 of this producer is stored, and j:9 is passed without a dead letter.
+        rows.append(write_forwarder(dispatcher.next_number))
     return rows, oldest
 
 
@@ -131,8 +141,11 @@ def dispatcher_of(segment_no: int, floor: int, rows: Sequence[tuple[bytes, bytes
             dispatcher.aside_count += count
             dispatcher.list_count += 1
             dispatcher.first_asides.append((offsets[0], name))
-        if key.ready_at_ms > now.wall_ms:
+        if key.ready_at_ms > now.wall_ms and not key.is_held:
             key.ready_us = now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms)
         dispatcher.queue(key)
+        if key.phase is KeyPhase.FORWARDING:
+            dispatcher.forwards[name] = Forward(name, key.sequence)
+    dispatcher.next_number = found.next_number
     heapify(dispatcher.first_asides)
     return dispatcher

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from seriatim_api.dead_letters import DeadLetterOrigin
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .events import ConsumerGroupOperation, CursorRecord
-from .keyed import ConsumerMode, KeyCounts, KeyGrant, WaitingKey
+from .keyed import ConsumerMode, DeadLetter, KeyCounts, KeyGrant, WaitingKey
 from .log import Batch, Write
 from .messages import CopyReport, Message
 from .positions import Place
@@ -90,6 +91,36 @@ class ReadRows:
     partition: PartitionId
     offsets: tuple[int, ...]
     batches: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDeadLetter:
+    """Read one message, and make its copy for the dead-letter topic; `DeadLetterRead(serial)` answers.
+
+    `batches` have the message if it is not on this disk.
+    """
+
+    serial: int
+    partition: PartitionId
+    offset: int
+    origin: DeadLetterOrigin
+    batches: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatches:
+    """Have the master of another partition append dead letters, in this order; `ForwardsDone(serial)` answers.
+
+    The other partition is the one with that number in the topic. Each dead letter is a batch of its own.
+    """
+
+    serial: int
+    partition: PartitionId
+    consumer_group: str
+    topic: str
+    partition_number: int
+    producer: bytes
+    letters: tuple[DeadLetter, ...]
 
 
 # ---- the coordinator ------------------------------------------------------------------------------------
@@ -673,6 +704,8 @@ Effect = (
     | ReadLog
     | ReadKeys
     | ReadRows
+    | ReadDeadLetter
+    | ForwardBatches
     | ReadChain
     | WriteChain
     | ReadCertificate

@@ -17,6 +17,7 @@ from .keyed import (
     NOTHING_WANTED,
     RETRY_DEFAULT,
     ConsumerMode,
+    DeadLetterRow,
     GroupSettings,
     KeyColumn,
     KeyOperation,
@@ -262,6 +263,29 @@ class RowsRead:
     is_damaged: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterRead:
+    """The answer to `ReadDeadLetter`; `row` is None if the read failed."""
+
+    serial: int
+    row: DeadLetterRow | None
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardsDone:
+    """The answer to `ForwardBatches`: the first `stored_count` batches are stored, as safely as acknowledged messages.
+
+    `error`: why the next one is not known to be stored; None if there is none.
+    """
+
+    partition: PartitionId
+    consumer_group: str
+    serial: int
+    stored_count: int
+    error: SeriatimError | None
+
+
 # ---- the coordinator ------------------------------------------------------------------------------------
 
 
@@ -388,7 +412,8 @@ class Append:
     """A batch from a producer. The frame layer has checked lengths, limits and the body's CRC.
 
     The reply has the same number `request`. `refuse`: the broker has no room for the batch. So the core answers with
-    that error, and refuses the rest of the producer run with the same error.
+    that error, and refuses the rest of the producer run with the same error. `is_forward`: a broker sends it, as a
+    forwarder (`writing.forwards`).
     """
 
     request: int
@@ -399,6 +424,7 @@ class Append:
     starts_run: bool
     level: int
     refuse: SeriatimError | None = None
+    is_forward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -849,8 +875,8 @@ class SurveyPartition:
 class ReadRange:
     """One step of reading [start, until): at most `max_bytes`, but at least one batch. `RangeRead` answers.
 
-    `raw`: repeats behind unsettled segments are not skipped. `staged`: the read is also allowed behind an unsettled
-    segment, because staged batches are found by their place and have no order.
+    `raw`: repeats behind unsettled segments, and batches for one consumer group, are not skipped. `staged`: the read is
+    also allowed behind an unsettled segment, because staged batches are found by their place and have no order.
     """
 
     request: int
@@ -919,6 +945,8 @@ Event = (
     | LogRead
     | KeysRead
     | RowsRead
+    | DeadLetterRead
+    | ForwardsDone
     | ChainRead
     | ChainWritten
     | CertificateRead

@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from seriatim_api.batch import BatchHeader
+from seriatim_api.batch import FLAG_KEYED, BatchHeader, Checksum, make_header
 from seriatim_api.errors import BadRequestError
 
 KEY_BYTES_MAX: Final = 1_024
@@ -154,6 +154,7 @@ class KeyOperation(enum.IntEnum):
 
     RELEASE = 1
     SKIP = 2
+    DEAD_LETTER = 3
 
 
 class SeenKey(NamedTuple):
@@ -202,6 +203,36 @@ class KeyColumn(NamedTuple):
 
     header: BatchHeader
     keys: tuple[bytes | None, ...] | None
+
+
+class DeadLetterRow(NamedTuple):
+    """The copy of a message for the dead-letter topic: a body with one message, and what the header of its batch has."""
+
+    body: bytes
+    timestamp_ms: int
+    is_keyed: bool
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter under the number that the forwarder gave it, which is the producer epoch of its batch."""
+
+    number: int
+    row: DeadLetterRow
+
+    def header(self, partition: int, producer: bytes, checksum: Checksum) -> bytes:
+        """The header of its batch, for that partition."""
+        return make_header(
+            partition=partition,
+            message_count=1,
+            producer=producer,
+            producer_epoch=self.number,
+            base_sequence=0,
+            first_timestamp_ms=self.row.timestamp_ms,
+            last_timestamp_ms=self.row.timestamp_ms,
+            body_length=len(self.row.body),
+            body_crc=checksum(0, self.row.body),
+            flags=FLAG_KEYED if self.row.is_keyed else 0,
+        )
 
 
 class KeyGrant(NamedTuple):

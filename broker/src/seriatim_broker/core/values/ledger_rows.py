@@ -10,6 +10,7 @@
                               list: their count (u32), milliseconds left (u32), 1 if started + 2 if its messages are
                               acknowledged already and not in the list (u8), bytes of the consumer's name (u16), that
                               name and the key's name
+    "f"                       the forwarder's next number (u64)
 
 Numbers are big-endian, so that a disk keeps blocks and chunks in their order.
 """
@@ -29,6 +30,7 @@ _BLOCK: Final = b"b"
 _KEY: Final = b"k"
 _ASIDE: Final = b"a"
 _GRANT: Final = b"g"
+_FORWARDER: Final = b"f"
 _NUMBER = struct.Struct(">Q")
 _RECORD = struct.Struct(">BIIQQQQ")
 _CARRIED = struct.Struct(">IIBH")
@@ -48,7 +50,7 @@ class KeyRecord(NamedTuple):
         turn: How often a person released the key.
         attempts: How many attempts on its first message have failed.
         ready_at_ms: When the next attempt may begin, by the wall clock.
-        sequence: If its first message is forwarded: the forwarder's sequence.
+        sequence: If its first message is forwarded: the number that the forwarder gave it; 0: none yet.
         aside_first: The number of the first offset of its list, counted from the first one that the list ever had.
         aside_count: How many offsets its list has.
         error: The last error, for people.
@@ -135,6 +137,11 @@ def write_grant(grant: CarriedGrant) -> tuple[bytes, bytes]:
     return _GRANT + _NUMBER.pack(grant.token), fixed + consumer + grant.name
 
 
+def write_forwarder(next_number: int) -> tuple[bytes, bytes]:
+    """The name and value of the forwarder's row."""
+    return _FORWARDER, _NUMBER.pack(next_number)
+
+
 def count_keys(rows: Iterable[tuple[bytes, bytes]]) -> KeyCounts:
     """How many keys wait, by their state, in the rows of a ledger that is not served.
 
@@ -154,12 +161,18 @@ def count_keys(rows: Iterable[tuple[bytes, bytes]]) -> KeyCounts:
 
 
 class LedgerRows(NamedTuple):
-    """The rows of a ledger, read: bits by block, records by key, each key's chunks, and grants."""
+    """The rows of a ledger, read: bits by block, records by key, each key's chunks, grants, and the next number."""
 
     blocks: dict[int, int]
     keys: dict[bytes, KeyRecord]
     asides: dict[bytes, dict[int, list[int]]]
     grants: list[CarriedGrant]
+    forwarders: list[int]  # the next number, if the forwarder has given any
+
+    @property
+    def next_number(self) -> int:
+        """The forwarder's next number."""
+        return self.forwarders[0] if self.forwarders else 1
 
 
 def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
@@ -168,7 +181,7 @@ def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
     Raises:
         LedgerRowError: A row is of a kind that is not known here, or cut short.
     """
-    found = LedgerRows({}, {}, {}, [])
+    found = LedgerRows({}, {}, {}, [], [])
     for name, value in rows:
         try:
             if name[:1] == _BLOCK:
@@ -183,6 +196,8 @@ def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
                 found.asides.setdefault(name[1 + _NUMBER.size :], {})[chunk] = _read_aside(value)
             elif name[:1] == _GRANT:
                 found.grants.append(_read_grant(name, value))
+            elif name == _FORWARDER:
+                found.forwarders.append(_NUMBER.unpack(value)[0])
             else:
                 raise LedgerRowError(f"a row of a ledger begins with {name[:1]!r}")
         except (struct.error, ValueError, IndexError) as exc:

@@ -66,6 +66,10 @@ FORM_ADOPTS = 2048
 FORM_KEY_ORDERED = 4096
 """The broker serves consumer groups of the modes other than exclusive, and reads `ReplicateLedger`."""
 
+FORM_DEAD_LETTERS = 16384
+"""The broker reads the row of a forwarder in a ledger, takes dead letters of other brokers, and passes over batches that
+are for another consumer group."""
+
 FORMS = (
     FORM_PACKED_TABLES
     | FORM_CHAIN_CHANGES
@@ -80,6 +84,7 @@ FORMS = (
     | FORM_PUBLICATIONS
     | FORM_ADOPTS
     | FORM_KEY_ORDERED
+    | FORM_DEAD_LETTERS
 )
 """All forms that this version reads in addition to those of 0.2.0."""
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
+from seriatim_api.dead_letters import FORWARDER_MARK
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 
@@ -116,6 +117,9 @@ def _checked_for_room(broker: BrokerState, partition: Partition, log: SegmentLog
 
 def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> Batch | None:
     """Append a batch that passes all checks, or answer it; returns the appended batch, or None."""
+    if event.is_forward and _is_forwarded(log, event):
+        _answer_forwarded(broker, partition, log, event)
+        return None
     error = _run_refusal(log, event)
     last = log.live_table.last(event.header.producer)
     is_repeat = _is_repeat(last, event)
@@ -251,6 +255,16 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
         return errors.BadRequestError(
             f"a producer id that ends with {PRODUCER_MARK!r} belongs to a writer: use a random one; nothing was stored"
         )
+    if not event.is_forward:
+        # Rule `own-forwards` (J4): only brokers send as forwarders. Without it: a client's batch under a forwarder's
+        # producer id would make the master answer that dead letters are stored that it has never seen.
+        if event.header.producer.endswith(FORWARDER_MARK):
+            return errors.BadRequestError(
+                f"a producer id that ends with {FORWARDER_MARK!r} belongs to a forwarder: use a random one; nothing was "
+                "stored"
+            )
+        if event.header.for_group:
+            return errors.BadRequestError("a client's batch is for all consumer groups; nothing was stored")
     flags = event.header.flags & (FLAG_STAGED | FLAG_PUBLISH)
     is_stage = partition.chain is not None and partition.chain.topic == STAGE_TOPIC
     if is_stage and not flags & FLAG_STAGED:
@@ -367,6 +381,33 @@ def _answer_repeat(broker: BrokerState, partition: Partition, log: SegmentLog, e
     else:
         log.waiting = add(log.waiting, waiting)
         release(broker, log)
+
+
+def _is_forwarded(log: SegmentLog, event: Append) -> bool:
+    """Whether a forwarder's batch was stored before, as far as this master knows."""
+    last = log.live_table.last(event.header.producer)
+    return last is not None and event.header.producer_epoch <= last.epoch
+
+
+def _answer_forwarded(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> None:
+    """Answer a forwarder's repeat once everything is committed that the master has of the forwarder.
+
+    The number of a dead letter is its producer epoch, and the forwarder sends them in order. So a number at or below the
+    newest one is stored, whether the table still has its place or not.
+
+    Rule `forwarded-waits` (I12, J4): as for other repeats, not before that is as safe as its ack level asks. Without it:
+      1. Numbers 1 and 2 are on the master's disk only. A new server of the consumer group sends 1 again.
+      2. The master answers that 1 was stored long ago, because it has number 2. The server passes the message.
+      3. The master's disk is lost, and both dead letters with it.
+    """
+    last = log.live_table.last(event.header.producer)
+    assert last is not None
+    segment_no, index = split_offset(last.offset)
+    end = index + last.message_count if segment_no == log.no else 0
+    entry = log.live_table.find(event.header)
+    offset = entry.offset if entry is not None else 0
+    log.waiting = add(log.waiting, Waiting(end, event.level, event.request, offset, 0))
+    release(broker, log)
 
 
 def _accept(broker: BrokerState, waiting: Waiting) -> None:

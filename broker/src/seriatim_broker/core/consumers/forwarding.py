@@ -1,0 +1,342 @@
+"""Forwarding: the first message of a key goes to the dead-letter topic after its last attempt, and the key goes on.
+
+    last attempt failed ─▶ FORWARDING ─▶ read, and copied ─▶ numbered ──durable everywhere──▶ sent ──stored──▶ passed
+
+The server of the consumer group is a producer of the partition with the same number in the dead-letter topic. The
+ordinary producer table there makes it exactly-once. The producer id is a hash of the partition, the consumer group and
+its group epoch. Each dead letter is a batch of one message, and its *number* is the producer epoch of that batch. So
+the table takes a number above the last one, and finds that a lower one is stored, whatever it has forgotten in between.
+
+Dead letters are sent in the order of their numbers. A request has the lowest numbers that are not known to be stored,
+and there is one request at a time. While the dead-letter topic takes nothing, only these keys wait.
+
+Rule `forwarding-ends-once` (J4): what has a number ends in no other way. Without it:
+  1. k:5 has number 7, and its dead letter is on its way.
+  2. A person releases k. A consumer is given k:5, and acknowledges it.
+  3. k:5 is worked on, and it is in the dead-letter topic too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seriatim_api import errors
+from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
+from seriatim_api.ids import format_offset
+
+from ..peers import right, versions
+from ..state.broker import BrokerState
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.keyed import Forward, Key, KeyedDispatcher
+from ..state.partition import Partition
+from ..values.effects import ForwardBatches, Note
+from ..values.events import DeadLetterRead, ForwardsDone
+from ..values.keyed import DeadLetter, shown
+from ..values.kinds import ReadKind, TimerKind
+from ..values.messages import FORM_DEAD_LETTERS
+from ..values.producers import WINDOW_BATCHES
+from . import cursors, fetching
+
+FORWARDS_MAX: Final = WINDOW_BATCHES
+"""At most so many dead letters of a consumer group and partition have a number or are read. Others wait for them."""
+
+SEND_BYTES_MAX: Final = 2 << 20
+"""A request with more than one dead letter has at most so many bytes of bodies."""
+
+PAUSE_US: Final = 100_000
+PAUSE_US_MAX: Final = 5_000_000
+"""After a refusal or a failed read the forwarder waits for 0.1 s, then twice as long each time, up to 5 s."""
+
+ANSWER_US: Final = 30_000_000
+"""A request without an answer is sent again after so long. The runtime answers each one sooner than that."""
+
+SURE_MS: Final = 1_800_000
+"""The table of the dead-letter topic remembers this producer for at least an hour. If a number was given longer ago
+than half of that, its dead letter says that it may be there twice."""
+
+
+def may_forward(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> bool:
+    """Whether exhausted messages of the consumer group can go to a dead-letter topic at all."""
+    cursor = consumer_group.cursor
+    if cursor is None or not cursor.retry.dead_letter_topic:
+        return False
+    return versions.all_read(broker, FORM_DEAD_LETTERS)
+
+
+def begin(broker: BrokerState, keyed: KeyedDispatcher, key: Key, reason: str) -> None:
+    """The first message of the key, which is not granted, goes to the dead-letter topic."""
+    keyed.forward(key, reason, broker.now.wall_ms)
+
+
+def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Something has changed: read, number and send what can be."""
+    keyed = consumer_group.keyed
+    if keyed is None or not keyed.forwards:
+        return
+    if consumer_group.phase is not ConsumerGroupPhase.SERVING or keyed.frozen is not None:
+        return  # while the state of the keys is handed over, nothing of it changes
+    if not right.may_deliver(broker, partition, consumer_group.segment_no):
+        right.seek(broker, partition, consumer_group.segment_no)
+        return
+    _take_up(broker, partition, consumer_group, keyed)
+    _read(broker, partition, consumer_group, keyed)
+    _send(broker, partition, consumer_group, keyed)
+
+
+def _take_up(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+    """Find the offsets of messages whose keys were read, and let go of what retention dropped."""
+    for forward in list(keyed.forwards.values()):
+        key = keyed.keys.get(forward.name)
+        if key is None:
+            del keyed.forwards[forward.name]
+            continue
+        offset = keyed.first_offset(key)
+        if not forward.offset:
+            forward.offset = offset
+        elif offset != forward.offset:
+            # A dropped message takes its number with it. Without it: the next message of the key would be passed
+            # under that number, although the dead letter is not a copy of it.
+            keyed.end_forward(forward)
+            keyed.requeue(key)
+            cursors.replicate_soon(broker, partition, consumer_group)
+
+
+# ---- reading and numbering ------------------------------------------------------------------------------
+
+
+def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+    """Read the next messages, those with a number first."""
+    refusal = _refusal(broker, partition, consumer_group)
+    if refusal is not None:
+        if broker.now.mono_us >= keyed.send_from_us:
+            _note_refusal(broker, partition, consumer_group, keyed, refusal)
+        return
+    forwards = sorted(keyed.forwards.values(), key=lambda forward: (not forward.number, forward.number))
+    now_us = broker.now.mono_us
+    for forward in forwards[:FORWARDS_MAX]:
+        if forward.row is not None or forward.reading or not forward.offset:
+            continue
+        if now_us < forward.from_us:
+            broker.poll(forward.from_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
+            continue
+        forward.reading = serial = broker.new_serial()
+        broker.reads[serial] = (
+            ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
+        )  # fmt: skip
+        origin = _origin(broker, partition, consumer_group, keyed, forward)
+        fetching.read_dead_letter(broker, partition, keyed, consumer_group.name, serial, forward.offset, origin)
+
+
+def _refusal(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> errors.SeriatimError | None:
+    """Why nothing can be forwarded; None if it can."""
+    assert consumer_group.cursor is not None
+    topic = consumer_group.cursor.retry.dead_letter_topic
+    if not topic:
+        return errors.PreconditionError("the retry policy names no dead-letter topic any more")
+    if partition.chain is not None and partition.chain.topic == topic:
+        # Nothing is forwarded into itself. Without it: a message that always fails would be copied without end.
+        return errors.PreconditionError(f"the dead-letter topic {topic} is the topic of the consumer group itself")
+    if not versions.all_read(broker, FORM_DEAD_LETTERS):
+        return errors.PreconditionError("a broker of an older version does not know dead letters: upgrade all brokers")
+    return None
+
+
+def _origin(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    forward: Forward,
+) -> DeadLetterOrigin:
+    key = keyed.keys[forward.name]
+    assert partition.chain is not None
+    is_old = bool(forward.number) and broker.now.wall_ms - key.ready_at_ms > SURE_MS
+    return DeadLetterOrigin(
+        partition.chain.topic, partition.chain.number, forward.offset, consumer_group.name, key.attempts, key.error,
+        key.ready_at_ms, is_old,
+    )  # fmt: skip
+
+
+def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLetterRead) -> None:
+    """A message was read, and its dead letter is made: it gets a number.
+
+    Only what can be sent gets a number. Without it: a message that cannot be read would hold up all later numbers.
+    """
+    consumer_group = partition.consumer_groups.get(group)
+    keyed = consumer_group.keyed if consumer_group is not None else None
+    forward = _reading(keyed, event.serial) if keyed is not None else None
+    if consumer_group is None or keyed is None or forward is None:
+        return
+    forward.reading = 0
+    if keyed.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+        return
+    if event.row is None:
+        _read_failed(broker, partition, consumer_group, keyed, forward)
+    else:
+        forward.row = event.row
+        forward.tries = 0
+        if not forward.number:
+            keyed.give_number(forward)
+            forward.written = cursors.replicate(broker, partition, consumer_group)
+    go_on(broker, partition, consumer_group)
+
+
+def _reading(keyed: KeyedDispatcher, serial: int) -> Forward | None:
+    return next((forward for forward in keyed.forwards.values() if forward.reading == serial), None)
+
+
+def _read_failed(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, forward: Forward
+) -> None:
+    pause_us = min(PAUSE_US << min(forward.tries, 10), PAUSE_US_MAX)
+    forward.tries += 1
+    forward.from_us = broker.now.mono_us + pause_us
+    if forward.tries == 5:  # about 3 s: it is no accident
+        fields = (("group", consumer_group.name), ("key", shown(forward.name)), ("error", "the message cannot be read now"))
+        broker.out.emit(Note("dead_letter_waits", partition.id, fields))
+    broker.poll(pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
+
+
+def give_back(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, serial: int) -> bool:
+    """No member has a message now: try again later. Returns whether the read was one of the forwarder."""
+    keyed = consumer_group.keyed
+    forward = _reading(keyed, serial) if keyed is not None else None
+    if keyed is None or forward is None:
+        return False
+    forward.reading = 0
+    _read_failed(broker, partition, consumer_group, keyed, forward)
+    return True
+
+
+# ---- sending --------------------------------------------------------------------------------------------
+
+
+def _send(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
+    """Send the dead letters with the lowest numbers, if no request is under way."""
+    now_us = broker.now.mono_us
+    if now_us < keyed.send_from_us:
+        broker.poll(keyed.send_from_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
+        return
+    ready = _ready(consumer_group, keyed)
+    if not ready:
+        return
+    assert consumer_group.cursor is not None
+    assert partition.chain is not None
+    keyed.sending = broker.new_serial()
+    keyed.sent = tuple(forward.name for forward in ready)
+    keyed.send_from_us = now_us + ANSWER_US
+    letters = tuple(DeadLetter(forward.number, forward.row) for forward in ready if forward.row is not None)
+    producer = dead_letter_producer(partition.id, consumer_group.name, consumer_group.group_epoch)
+    topic = consumer_group.cursor.retry.dead_letter_topic
+    broker.out.emit(
+        ForwardBatches(
+            keyed.sending, partition.id, consumer_group.name, topic, partition.chain.number, producer, letters
+        )
+    )
+    broker.poll(ANSWER_US, TimerKind.KEYS, partition.id, consumer_group.name)
+
+
+def _ready(consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> list[Forward]:
+    """The dead letters with the lowest numbers, as far as they can be sent.
+
+    Rule `numbered-is-durable` (J4): a dead letter is sent only when its number is durable on every eligible and joining
+    member. Without it:
+      1. A gives k:5 the number 1, which is on A's disk only. The dead letter is stored.
+      2. A dies. A2 knows nothing of it, and gives number 1 to j:7.
+      3. The master finds that number 1 is stored, and j:7 is passed without a dead letter.
+
+    Rule `in-order-of-numbers` (J4): a request begins with the lowest number that is not known to be stored, and leaves
+    none out. Without it:
+      1. k:5 has number 1, and cannot be read now. j:7 has number 2, and is sent and stored.
+      2. k:5 is read, and sent under number 1.
+      3. The master finds number 2 of this producer, so it answers that number 1 is stored. k:5 is lost.
+    """
+    ready: list[Forward] = []
+    size_bytes = 0
+    for forward in sorted(keyed.forwards.values(), key=lambda forward: forward.number):
+        if not forward.number:
+            continue
+        is_durable = keyed.is_common and forward.written not in consumer_group.ledger.replications
+        if forward.row is None or not is_durable:
+            break
+        size_bytes += len(forward.row.body)
+        if ready and size_bytes > SEND_BYTES_MAX:
+            break
+        ready.append(forward)
+        if len(ready) == FORWARDS_MAX:
+            break
+    return ready
+
+
+def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> None:
+    """The master of the dead-letter topic has answered, or there is no answer: pass what is stored.
+
+    Rule `passed-is-stored` (J4): a message is passed only when its dead letter is stored on every member of the
+    dead-letter topic's segment. Without it:
+      1. The dead letter of k:5 is sent. The master dies before it has stored it.
+      2. k:5 is passed, and in no topic.
+    """
+    consumer_group = partition.consumer_groups.get(event.consumer_group)
+    keyed = consumer_group.keyed if consumer_group is not None else None
+    if consumer_group is None or keyed is None or not keyed.sending or keyed.sending != event.serial:
+        return
+    sent, keyed.sending, keyed.sent, keyed.send_from_us = keyed.sent, 0, (), 0
+    if keyed.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+        return  # nothing changes while the state is handed over: the next server sends it again, and finds it stored
+    for name in sent[: event.stored_count]:
+        forward = keyed.forwards.get(name)
+        if forward is not None:
+            _pass(broker, partition, consumer_group, keyed, forward)
+    if event.error is not None:
+        _note_refusal(broker, partition, consumer_group, keyed, event.error)
+    elif keyed.refusal:
+        keyed.refusal = ""
+        fields = (("group", consumer_group.name),)
+        broker.out.emit(Note("dead_letters_taken", partition.id, fields))
+    if event.error is None:
+        keyed.send_pause_us = 0
+    keyed.window.rise()
+    consumer_group.ledger.acknowledge(keyed.window.floor)
+    if keyed.window.changed or keyed.window.gone or keyed.changed:
+        cursors.replicate_soon(broker, partition, consumer_group)
+
+
+def _pass(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, forward: Forward
+) -> None:
+    key = keyed.keys[forward.name]
+    if keyed.first_offset(key) != forward.offset:
+        return  # retention dropped it meanwhile
+    assert consumer_group.cursor is not None
+    topic = consumer_group.cursor.retry.dead_letter_topic
+    attempts, error = key.attempts, key.error
+    keyed.pass_first(key)
+    keyed.end_forward(forward)
+    keyed.requeue(key)
+    fields = (
+        ("group", consumer_group.name), ("key", shown(key.name)), ("offset", format_offset(forward.offset)), ("topic", topic),
+        ("attempts", attempts), ("error", error),
+    )  # fmt: skip
+    broker.out.emit(Note("dead_lettered", partition.id, fields))
+
+
+def _note_refusal(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    error: errors.SeriatimError,
+) -> None:
+    """The dead-letter topic takes nothing: try again later. People are told once, until it takes dead letters again."""
+    keyed.send_pause_us = min(2 * keyed.send_pause_us or PAUSE_US, PAUSE_US_MAX)
+    keyed.send_from_us = broker.now.mono_us + keyed.send_pause_us
+    broker.poll(keyed.send_pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
+    if keyed.refusal or keyed.send_pause_us < 8 * PAUSE_US:
+        return  # a master that has just changed is no news
+    keyed.refusal = error.message
+    assert consumer_group.cursor is not None
+    fields = (
+        ("group", consumer_group.name), ("topic", consumer_group.cursor.retry.dead_letter_topic),
+        ("keys", len(keyed.forwards)), ("error", error.message),
+    )  # fmt: skip
+    broker.out.emit(Note("dead_letters_refused", partition.id, fields))
