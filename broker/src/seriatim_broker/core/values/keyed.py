@@ -206,7 +206,7 @@ class KeyColumn(NamedTuple):
 
 
 class DeadLetterRow(NamedTuple):
-    """The copy of a message for the dead-letter topic: a body with one message, and what the header of its batch has."""
+    """The copy of a message for the dead-letter topic: a body with one message, and parts of its batch's header."""
 
     body: bytes
     timestamp_ms: int

@@ -67,8 +67,8 @@ FORM_KEY_ORDERED = 4096
 """The broker serves consumer groups of the modes other than exclusive, and reads `ReplicateLedger`."""
 
 FORM_DEAD_LETTERS = 16384
-"""The broker reads the row of a forwarder in a ledger, takes dead letters of other brokers, and passes over batches that
-are for another consumer group."""
+"""The broker reads the row of a forwarder in a ledger, takes dead letters of other brokers, and passes over batches
+that are for another consumer group."""
 
 FORMS = (
     FORM_PACKED_TABLES

@@ -260,8 +260,8 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
         # producer id would make the master answer that dead letters are stored that it has never seen.
         if event.header.producer.endswith(FORWARDER_MARK):
             return errors.BadRequestError(
-                f"a producer id that ends with {FORWARDER_MARK!r} belongs to a forwarder: use a random one; nothing was "
-                "stored"
+                f"a producer id that ends with {FORWARDER_MARK!r} belongs to a forwarder: use a random one; nothing "
+                "was stored"
             )
         if event.header.for_group:
             return errors.BadRequestError("a client's batch is for all consumer groups; nothing was stored")
@@ -392,10 +392,10 @@ def _is_forwarded(log: SegmentLog, event: Append) -> bool:
 def _answer_forwarded(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> None:
     """Answer a forwarder's repeat once everything is committed that the master has of the forwarder.
 
-    The number of a dead letter is its producer epoch, and the forwarder sends them in order. So a number at or below the
-    newest one is stored, whether the table still has its place or not.
+    The number of a dead letter is its producer epoch, and the forwarder sends them in order. So a number at or below
+    the newest one is stored, whether the table still has its place or not.
 
-    Rule `forwarded-waits` (I12, J4): as for other repeats, not before that is as safe as its ack level asks. Without it:
+    Rule `forwarded-waits` (I12, J4): as for other repeats, not before it is as safe as its ack level asks. Without it:
       1. Numbers 1 and 2 are on the master's disk only. A new server of the consumer group sends 1 again.
       2. The master answers that 1 was stored long ago, because it has number 2. The server passes the message.
       3. The master's disk is lost, and both dead letters with it.

@@ -1,0 +1,249 @@
+"""Forwarding: the first message of a key goes to the dead-letter topic after its last attempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seriatim_api import errors
+from seriatim_api.dead_letters import dead_letter_producer
+from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.keyed import DeadLetterRow, Exhausted, KeyPhase
+from seriatim_broker.core.values.ledger_rows import read_rows
+from seriatim_broker.core.values.log import LedgerRow
+
+from .keyed_support import QUICK, KeyedServing, offsets
+from .support import GROUP, M01, MS, SECOND, TOPIC, P
+
+POLICY = replace(QUICK, attempts_max=1, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="dead")
+
+
+class Forwarding(KeyedServing):
+    """A consumer group with a dead-letter topic. Messages that cannot be read are in `unreadable`."""
+
+    def __init__(self, keys: str = "aab", **more: object) -> None:
+        self.unreadable: set[int] = set()
+        super().__init__(keys, **{"policy": POLICY, **more})  # type: ignore[arg-type]
+        self.do(ev.DirectoryChanged((), forms=msg.FORMS))
+
+    def reads(self) -> None:
+        """The disk answers what it was asked."""
+        super().reads()
+        for read in self.all(fx.ReadDeadLetter):
+            if read.serial not in self.answered:
+                self.answered.add(read.serial)
+                row = DeadLetterRow(b"letter of %d" % read.offset, 7, is_keyed=True)
+                self.do(ev.DeadLetterRead(read.serial, None if read.offset in self.unreadable else row))
+
+    def fail(self, *keys: str) -> None:
+        """A consumer fails on the first messages of these keys."""
+        for run in self.runs():
+            if self.keys[run.offsets[0] & 0xFF].decode() in keys:  # type: ignore[union-attr]
+                self.nack(run)
+
+    def asked(self) -> list[fx.ForwardBatches]:
+        """The requests that were not answered yet."""
+        return [effect for effect in self.all(fx.ForwardBatches) if effect.serial not in self.answered]
+
+    def numbers(self) -> list[int]:
+        """The numbers in the newest request."""
+        (request,) = self.asked()
+        return [letter.number for letter in request.letters]
+
+    def done(self, count: int | None = None, error: errors.SeriatimError | None = None) -> None:
+        """The master of the dead-letter topic answers."""
+        (request,) = self.asked()
+        self.answered.add(request.serial)
+        stored = len(request.letters) if count is None else count
+        self.do(ev.ForwardsDone(P, GROUP, request.serial, stored, error))
+
+    @property
+    def keyed(self):  # type: ignore[no-untyped-def]
+        """The dispatcher."""
+        return self.part.consumer_groups[GROUP].keyed
+
+    def notes(self) -> list[str]:
+        """The names of what people were told."""
+        return [note.name for note in self.all(fx.Note)]
+
+
+def forwarding(keys: str = "aab", **more: object) -> Forwarding:
+    bench = Forwarding(keys, **more)
+    bench.serve()
+    return bench
+
+
+def test_after_its_last_attempt_a_message_goes_to_the_dead_letter_topic_and_its_key_goes_on() -> None:
+    bench = forwarding("aab")
+    bench.fail("a")
+    bench.deliver()
+    (request,) = bench.asked()
+    assert (request.topic, request.partition_number) == ("dead", bench.part.chain.number)  # type: ignore[union-attr]
+    assert request.producer == dead_letter_producer(P, GROUP, 1)
+    assert [letter.row.body for letter in request.letters] == [b"letter of %d" % offsets([0])[0]]
+    (read,) = bench.all(fx.ReadDeadLetter)
+    assert (read.origin.topic, read.origin.group, read.origin.attempts, read.origin.reason) == (TOPIC, GROUP, 1, "no")
+    assert bench.granted() == [], "the later messages of the key wait"
+    bench.done()
+    bench.deliver()
+    assert bench.granted() == [[1]]
+    assert read_rows(list(bench.rows().items())).blocks, "the first message is passed"
+    assert "dead_lettered" in bench.notes()
+
+
+def test_a_dead_letter_is_sent_only_when_its_number_is_on_both_disks() -> None:
+    bench = forwarding("ab")
+    bench.fail("a")
+    bench.reads()
+    bench.persist()
+    assert bench.keyed.keys[b"ka"].sequence == 1
+    assert bench.asked() == []
+    bench.confirm_replications()
+    assert bench.numbers() == [1]
+
+
+def test_what_is_forwarded_ends_in_no_other_way() -> None:
+    bench = forwarding("ab")
+    (run_a, _) = bench.runs()
+    bench.nack(run_a)
+    bench.deliver()
+    bench.acks(run_a)
+    bench.wait(2 * SECOND, (M01,))
+    assert bench.keyed.keys[b"ka"].phase is KeyPhase.FORWARDING
+    assert bench.granted() == []
+
+
+def test_dead_letters_are_sent_again_under_their_numbers_and_in_their_order() -> None:
+    bench = forwarding("abcd")
+    bench.fail("a", "b", "c")
+    bench.deliver()
+    first = bench.asked()[-1]
+    bench.done(1, errors.NotServingError("the master has moved"))
+    assert bench.asked() == []
+    bench.wait(200 * MS, (M01,))
+    (again,) = bench.asked()
+    assert again.letters[: len(first.letters) - 1] == first.letters[1:]
+
+
+def test_a_message_that_cannot_be_read_gets_no_number_and_holds_up_no_other() -> None:
+    bench = forwarding("ab")
+    bench.unreadable = set(offsets([0]))
+    bench.fail("a", "b")
+    bench.deliver()
+    assert bench.numbers() == [1]
+    bench.done()
+    bench.unreadable = set()
+    for _ in range(4):
+        bench.deliver(200 * MS)
+    assert bench.numbers() == [2]
+    assert bench.keyed.keys[b"ka"].sequence == 2
+
+
+def test_at_most_sixteen_have_a_number() -> None:
+    keys = "abcdefghijklmnopqrst"
+    bench = forwarding(keys)
+    bench.fail(*keys)
+    bench.deliver()
+    assert max(key.sequence for key in bench.keyed.keys.values()) == 16
+    while bench.asked():
+        bench.done()
+        bench.deliver()
+    assert bench.keyed.next_number == len(keys) + 1
+    assert not bench.keyed.keys
+
+
+def test_while_the_topic_takes_nothing_people_are_told_once_and_other_keys_go_on() -> None:
+    bench = forwarding("abb")
+    bench.fail("a")
+    for _ in range(40):
+        bench.deliver(400 * MS)
+        if bench.asked():
+            bench.done(0, errors.UnknownTopicError("there is no topic 'dead'"))
+    assert bench.notes().count("dead_letters_refused") == 1
+    assert bench.keyed.refusal == "there is no topic 'dead'"
+    for _ in range(20):
+        bench.deliver(400 * MS)
+        if bench.asked():
+            break
+    bench.done()
+    assert bench.notes().count("dead_letters_taken") == 1
+    assert bench.keyed.refusal == ""
+
+
+def test_a_new_server_goes_on_with_the_number_that_is_on_its_disk() -> None:
+    bench = forwarding("ab")
+    bench.fail("a", "b")
+    bench.deliver()
+    bench.done(1, errors.NotServingError("gone"))
+    bench.deliver()
+    known = bench.part.cursors[GROUP]
+    rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in bench.rows().items())
+    successor = Forwarding("ab", cursors=(known,), rows=rows)
+    successor.serve()
+    (request,) = successor.asked()
+    assert [letter.number for letter in request.letters] == [2]
+    assert successor.keyed.next_number == 3
+
+
+def test_the_next_number_is_handed_over() -> None:
+    bench = forwarding("ab")
+    bench.fail("a")
+    bench.deliver()
+    bench.done()
+    rows, _ = rows_to_hand_over(bench.keyed, bench.core.state.now)
+    assert read_rows(rows).next_number == 2
+    for run in bench.runs():
+        bench.acks(run)
+
+
+def test_a_group_whose_keys_are_done_still_hands_its_next_number_over() -> None:
+    bench = forwarding("ab")
+    bench.keyed.rests_until_us = 0
+    (_, run_b) = bench.runs()
+    bench.acks(run_b)
+    bench.keyed.next_number = 5
+    bench.keyed.forwards.clear()
+    bench.keyed.keys.clear()
+    bench.deliver()
+    assert bench.sent(msg.HandOver) or bench.keyed.frozen is not None
+
+
+def test_nothing_is_forwarded_into_the_topic_of_the_group_itself() -> None:
+    bench = forwarding("ab", policy=replace(POLICY, dead_letter_topic=TOPIC))
+    bench.fail("a")
+    for _ in range(20):
+        bench.deliver(400 * MS)
+    assert bench.asked() == []
+    assert bench.notes().count("dead_letters_refused") == 1
+
+
+def test_a_message_that_retention_dropped_takes_its_number_with_it() -> None:
+    bench = forwarding("aab")
+    bench.fail("a")
+    bench.deliver()
+    bench.keyed.drop_below(1)
+    bench.done(0, errors.NotServingError("later"))
+    bench.deliver(200 * MS)
+    assert bench.granted() == [[1]]
+    assert not bench.keyed.forwards
+
+
+def test_with_a_broker_of_an_older_version_the_message_is_tried_again() -> None:
+    bench = forwarding("ab")
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_DEAD_LETTERS))
+    bench.fail("a")
+    bench.deliver()
+    assert bench.asked() == []
+    assert bench.keyed.keys[b"ka"].phase is KeyPhase.RETRY
+
+
+def test_a_group_without_consumers_goes_on_until_its_dead_letters_are_stored() -> None:
+    bench = forwarding("ab")
+    bench.fail("a")
+    bench.do(ev.ConsumerGone(1))
+    bench.deliver()
+    bench.done()
+    bench.deliver()
+    assert GROUP not in bench.part.consumer_groups
