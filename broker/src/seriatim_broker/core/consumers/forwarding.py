@@ -29,7 +29,7 @@ from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.keyed import Forward, Key, KeyedDispatcher
 from ..state.partition import Partition
-from ..values.effects import ForwardBatches, Note
+from ..values.effects import ForwardBatches
 from ..values.events import DeadLetterRead, ForwardsDone
 from ..values.keyed import DeadLetter, shown
 from ..values.kinds import ReadKind, TimerKind
@@ -192,8 +192,10 @@ def _read_failed(
     forward.tries += 1
     forward.from_us = broker.now.mono_us + pause_us
     if forward.tries == 5:  # about 3 s: it is no accident
-        fields = (("group", consumer_group.name), ("key", shown(forward.name)), ("error", "the message cannot be read now"))
-        broker.out.emit(Note("dead_letter_waits", partition.id, fields))
+        broker.out.note(
+            "dead_letter_waits", partition.id, group=consumer_group.name, key=shown(forward.name),
+            error="the message cannot be read now",
+        )  # fmt: skip
     broker.poll(pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
 
 
@@ -291,8 +293,7 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
         _note_refusal(broker, partition, consumer_group, keyed, event.error)
     elif keyed.refusal:
         keyed.refusal = ""
-        fields = (("group", consumer_group.name),)
-        broker.out.emit(Note("dead_letters_taken", partition.id, fields))
+        broker.out.note("dead_letters_taken", partition.id, group=consumer_group.name)
     if event.error is None:
         keyed.send_pause_us = 0
     keyed.window.rise()
@@ -313,11 +314,10 @@ def _pass(
     keyed.pass_first(key)
     keyed.end_forward(forward)
     keyed.requeue(key)
-    fields = (
-        ("group", consumer_group.name), ("key", shown(key.name)), ("offset", format_offset(forward.offset)), ("topic", topic),
-        ("attempts", attempts), ("error", error),
+    broker.out.note(
+        "dead_lettered", partition.id, group=consumer_group.name, key=shown(forward.name),
+        offset=format_offset(forward.offset), topic=topic, attempts=attempts, error=error,
     )  # fmt: skip
-    broker.out.emit(Note("dead_lettered", partition.id, fields))
 
 
 def _note_refusal(
@@ -335,8 +335,8 @@ def _note_refusal(
         return  # a master that has just changed is no news
     keyed.refusal = error.message
     assert consumer_group.cursor is not None
-    fields = (
-        ("group", consumer_group.name), ("topic", consumer_group.cursor.retry.dead_letter_topic),
-        ("keys", len(keyed.forwards)), ("error", error.message),
+    topic = consumer_group.cursor.retry.dead_letter_topic
+    broker.out.note(
+        "dead_letters_refused", partition.id, group=consumer_group.name, topic=topic, keys=len(keyed.forwards),
+        error=error.message,
     )  # fmt: skip
-    broker.out.emit(Note("dead_letters_refused", partition.id, fields))

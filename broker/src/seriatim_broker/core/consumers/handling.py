@@ -244,10 +244,10 @@ def _fail(
             )  # fmt: skip
             return
         granting.note_full(broker, partition, consumer_group, keyed)
-    if is_last and policy.exhausted is Exhausted.DEAD_LETTER:
-        if forwarding.may_forward(broker, partition, consumer_group):
-            forwarding.begin(broker, keyed, key, reason)
-            return
+    is_dead = is_last and policy.exhausted is Exhausted.DEAD_LETTER
+    if is_dead and forwarding.may_forward(broker, partition, consumer_group):
+        forwarding.begin(broker, keyed, key, reason)
+        return
     keyed.requeue(key)
 
 

@@ -228,12 +228,12 @@ def _operate_on(
             f"the first message of key {shown(key.name)} was not read since this server began: nothing was changed; "
             "let a consumer join the group, and try again"
         )
+    if operation is KeyOperation.DEAD_LETTER and not forwarding.may_forward(broker, partition, consumer_group):
+        raise errors.PreconditionError(
+            f"group {consumer_group.name} has no dead-letter topic: nothing was changed; configure the group first"
+        )
     keyed.forwards.pop(key.name, None)  # its first message had no number yet
     if operation is KeyOperation.DEAD_LETTER:
-        if not forwarding.may_forward(broker, partition, consumer_group):
-            raise errors.PreconditionError(
-                f"group {consumer_group.name} has no dead-letter topic: nothing was changed; configure the group first"
-            )
         key.turn += 1
         forwarding.begin(broker, keyed, key, key.error or "sent by a person")
         forwarding.go_on(broker, partition, consumer_group)
