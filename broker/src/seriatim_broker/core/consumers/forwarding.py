@@ -23,6 +23,7 @@ from typing import Final
 from seriatim_api import errors
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
 from seriatim_api.ids import format_offset
+from seriatim_api.key_names import shown
 
 from ..peers import right, versions
 from ..state.broker import BrokerState
@@ -31,7 +32,7 @@ from ..state.keyed import Forward, Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import ForwardBatches
 from ..values.events import DeadLetterRead, ForwardsDone
-from ..values.keyed import DeadLetter, shown
+from ..values.keyed import DeadLetter
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import FORM_DEAD_LETTERS
 from ..values.producers import WINDOW_BATCHES
