@@ -26,6 +26,7 @@ from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage
 from .adapters.system_clock import SystemClock
 from .bugs import ServedCalls
+from .consumer_group_metrics import ConsumerGroupMeter
 from .core.broker import BrokerCore
 from .core.peers import behind
 from .core.values.effects import Note
@@ -91,6 +92,13 @@ once, if all of them can still end well before the deadline."""
 
 SWITCHES_IN_A_ROW = 25
 """The number of switches, one after another, that fit into the first half of the deadline, at about 50 ms each."""
+
+_COUNTED_NOTES = {
+    "dead_lettered": "dead_letters",
+    "grants_expired": "expired_grants",
+    "key_parked": "keys_parked",
+}
+"""Notes of the core that are counted for a consumer group, with the count."""
 
 _log = structlog.get_logger(__name__)
 
@@ -371,6 +379,11 @@ class Broker:
         runtime.taking_up.on_finish(self._publisher.finish_again)
         self._is_assembled = True
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
+        self._meter = ConsumerGroupMeter(
+            settings.broker, self._core, self._storage, self._clock.wall_ms, self.counters.groups,
+            lambda: runtime.retention.unread, settings.group_series_max,
+        )  # fmt: skip
+        self._exposition.add(self._meter)
 
     async def _measure_traffic(self, broker: str, deadline_s: float) -> Measured:
         return await measure_traffic(self._calls, broker, deadline_s)
@@ -529,6 +542,7 @@ class Broker:
         duties = [
             *self._runtime.duties(),
             ("loop lag", self._measure_lag()),
+            ("figures of consumer groups", self._meter.run()),
             ("watch over the data directory", self._watch_directory()),
         ]
         async with asyncio.TaskGroup() as group:
@@ -589,6 +603,12 @@ class Broker:
             self.counters.retention_trims += 1
             self.counters.retention_dropped_messages += messages
             self.counters.retention_dropped_bytes += size_bytes
+        count = _COUNTED_NOTES.get(note.name)
+        if count is not None:
+            number = fields.get("count", 1)
+            assert isinstance(number, int)
+            counts = self.counters.groups.of(note.partition, str(fields["group"]))
+            setattr(counts, count, getattr(counts, count) + number)
         if note.name == "switched":
             self.counters.add(self.counters.switches, str(fields.get("reason", "unknown")))
             took_us = fields.get("took_us")

@@ -2,17 +2,19 @@
 
 The code that handles batches adds to plain attributes of `Counters`. They become samples only when Prometheus reads
 the page. Names begin with `seriatim_`. No label has a partition or a topic in it, so the number of series does not grow
-with the cluster.
+with the cluster. The exception are the series of consumer groups, whose number has a limit (`consumer_group_metrics`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from .group_counts import GroupTally
 
 LATENCY_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 """Upper bounds of the buckets: from a step in memory (0.2 ms) to a disk that stalled (5 s)."""
@@ -45,7 +47,10 @@ class Histogram:
 
 
 class Counters:
-    """All counts of a broker. Each attribute has the name of its metric, without the prefix `seriatim_`."""
+    """All counts of a broker. Each attribute has the name of its metric, without the prefix `seriatim_`.
+
+    `groups` has those of consumer groups.
+    """
 
     __slots__ = (
         "adopted_bytes",
@@ -59,6 +64,7 @@ class Counters:
         "delivered_bytes",
         "events",
         "flush_s",
+        "groups",
         "loop_lag_s",
         "notes",
         "publications_decided",
@@ -90,6 +96,7 @@ class Counters:
         self.retention_dropped_messages = 0
         self.retention_dropped_bytes = 0
         self.events = 0
+        self.groups = GroupTally()
         self.refused: dict[str, int] = {}
         self.notes: dict[str, int] = {}
         self.switches: dict[str, int] = {}
@@ -178,13 +185,21 @@ class BrokerCollector:
             yield gauge
 
 
+class Collector(Protocol):
+    """Makes samples of one broker."""
+
+    def collect(self) -> Iterable[Metric]:
+        """All samples now."""
+        ...
+
+
 class Exposition:
     """The page that Prometheus reads. Several brokers of one process share it."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
 
-    def add(self, collector: BrokerCollector) -> None:
+    def add(self, collector: Collector) -> None:
         """Show this broker's samples too."""
         self._registry.register(collector)
 

@@ -11,7 +11,7 @@ from seriatim_broker.core.values.chain import Chain, declare_lost, trim
 from seriatim_broker.core.values.effects import Led
 from seriatim_broker.core.values.positions import BatchPlace
 from seriatim_broker.core.values.segment import AT_ZERO, SegmentState, Start
-from seriatim_broker.runtime.unread import NO_END_S, Figures, Nearness, figures_of, nearness, retained
+from seriatim_broker.runtime.unread import NO_END_S, Figures, Nearness, figures_of, nearness, retained, unread_messages
 
 from .support import first_chain
 
@@ -136,3 +136,20 @@ def test_what_a_trim_dropped_is_counted(trimmed: tuple[int, Start | None, int], 
 def test_what_was_dropped_before_is_not_counted_again() -> None:
     before = trim(chain_of((1, 2)), 3, Start(4, 9, 40), 1)
     assert dropped(before, trim(before, 3, Start(6, 9, 60), 3)) == (2, 20)
+
+
+def test_unread_messages_are_counted_for_each_group_that_a_broker_serves() -> None:
+    led = led_of(chain_of((NOW_MS - 900, NOW_MS - 500)))
+    readers = [
+        reader(1, 5, "slow"),
+        reader(3, 20, "done"),
+        reader(2, 0, "screens/one"),
+        replace_served(reader(1, 0, "external")),
+        reader(4, 0, "ahead of this record"),
+    ]
+    assert unread_messages(led, readers) == {"slow": 35}
+
+
+def replace_served(one: Reader) -> Reader:
+    """The same reader, which no broker serves."""
+    return one._replace(is_served=False)

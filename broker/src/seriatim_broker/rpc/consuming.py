@@ -44,6 +44,7 @@ from ..core.values.events import (
 )
 from ..core.values.keyed import ERROR_BYTES_MAX, ConsumerMode
 from ..core.values.log import Batch
+from ..group_counts import GroupCounts
 from ..runtime.records import mode_from_number, mode_to_number, operation_to_number
 from .limits import DELIVERY_FRAME_BYTES
 from .services import Services, abort, check_group, check_protocol
@@ -103,6 +104,7 @@ class _ConsumeStream:
         self._events: deque[tuple[int, fx.DeliveryEvent]] = deque()
         self._wake = asyncio.Event()
         self._stream = services.driver.new_stream(self._deliver)
+        self._counts: dict[int, GroupCounts] = {}  # by subscription
 
     async def run(self) -> None:
         """Serve until the client ends the stream.
@@ -134,6 +136,8 @@ class _ConsumeStream:
 
     def end(self) -> None:
         """The stream has ended, and all its subscriptions with it."""
+        for counts in self._counts.values():
+            counts.joined -= 1
         self._services.driver.forget_stream(self._stream)
         self._services.driver.feed(ConsumerGone(self._stream))
 
@@ -146,6 +150,7 @@ class _ConsumeStream:
                 self._join(request.join)
             case "leave":
                 feed(ConsumerLeave(self._stream, request.leave.subscription))
+                self._count_for(request.leave.subscription, None)
             case "ack":
                 self._ack(request.ack)
             case "credit":
@@ -176,11 +181,13 @@ class _ConsumeStream:
         except SeriatimError as exc:
             self._deliver(join.subscription, fx.SubscriptionRefused(exc, 0, ""))
             return
+        partition = PartitionId(join.partition_id)
+        self._count_for(join.subscription, self._services.counters.groups.join(partition, join.group))
         self._services.driver.feed(
             ConsumerJoin(
                 self._stream,
                 join.subscription,
-                PartitionId(join.partition_id),
+                partition,
                 join.group,
                 join.consumer,
                 start,
@@ -192,6 +199,14 @@ class _ConsumeStream:
             )
         )
 
+    def _count_for(self, subscription: int, counts: GroupCounts | None) -> None:
+        """Count what the subscription does there from now on; None: it has ended."""
+        before = self._counts.pop(subscription, None)
+        if before is not None:
+            before.joined -= 1
+        if counts is not None:
+            self._counts[subscription] = counts
+
     def _ack(self, ack: broker_pb2.Ack) -> None:
         if not (ack.tokens or ack.offsets or ack.started):
             self._services.driver.feed(ConsumerAck(self._stream, ack.subscription, ack.token, ack.offset))
@@ -200,6 +215,8 @@ class _ConsumeStream:
             raise BadRequestError("an acknowledgement names an offset for each token")
         if len(ack.tokens) + len(ack.started) > ROWS_MAX:
             raise BadRequestError(f"a request acknowledges at most {ROWS_MAX} messages")
+        if (counts := self._counts.get(ack.subscription)) is not None:
+            counts.acked_messages += len(ack.tokens)
         self._services.driver.feed(
             ConsumerAcks(
                 self._stream,
@@ -215,6 +232,8 @@ class _ConsumeStream:
         delay_ms = nack.delay_ms if nack.HasField("delay_ms") else None
         if delay_ms is not None and delay_ms > DELAY_MS_MAX:
             raise BadRequestError(f"a message can be delayed by at most {DELAY_MS_MAX} ms (40 days)")
+        if (counts := self._counts.get(nack.subscription)) is not None:
+            counts.failed_attempts += 1
         reason = nack.reason.encode()[:ERROR_BYTES_MAX].decode(errors="ignore")
         self._services.driver.feed(
             ConsumerNack(self._stream, nack.subscription, nack.token, nack.offset, delay_ms, reason, nack.is_last)
@@ -250,12 +269,20 @@ class _ConsumeStream:
                 size += added
                 self._services.counters.delivered_batches += len(event.batches)
                 self._services.counters.delivered_bytes += added
+                if (counts := self._counts.get(subscription)) is not None:
+                    counts.delivered_messages += sum([batch.header.message_count for batch in event.batches])
             elif isinstance(event, fx.Granted):
                 batch = _as_batch(event)
                 rows.append(batch)
                 size += batch.size_bytes
                 self._services.counters.delivered_batches += 1
                 self._services.counters.delivered_bytes += batch.size_bytes
+                if (counts := self._counts.get(subscription)) is not None:
+                    counts.delivered_messages += len(event.offsets)
+                    counts.grants += len(event.counts)
+                    counts.repeated_grants += event.repeated_count
+            elif isinstance(event, fx.SubscriptionRefused | fx.Revoked | fx.EndOfSegment):
+                self._count_for(subscription, None)  # it has ended
         return write_delivery_frame(events, [(batch.header.raw, batch.body) for batch in rows])
 
     def _encode(self, subscription: int, event: fx.DeliveryEvent) -> broker_pb2.DeliveryEvent:

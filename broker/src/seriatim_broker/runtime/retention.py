@@ -42,7 +42,7 @@ from .keys import Keys, group_of
 from .mirror import mirror
 from .records import cursor_from_value
 from .stage_floors import StageFloors
-from .unread import WARN_RATIO, Figures, Nearness, figures_of, nearness, retained
+from .unread import WARN_RATIO, Figures, Nearness, figures_of, nearness, retained, unread_messages
 
 LED_PER_LIST: Final = 200
 """Partitions that the core names in one step."""
@@ -124,6 +124,7 @@ class Retention:
         self._firsts: dict[PartitionId, tuple[int, BatchPlace]] = {}
         self._retained: dict[PartitionId, tuple[int, float]] = {}
         self._near: dict[PartitionId, Nearness] = {}
+        self._behind: dict[PartitionId, tuple[str, dict[str, int]]] = {}
         self._policies: dict[PartitionId, Policy] = {}
         self._by_topic: dict[str, tuple[PartitionId, ...]] = {}
 
@@ -186,12 +187,25 @@ class Retention:
                 except SeriatimError as exc:
                     _log.warning("not_trimmed", partition=partition.partition, error=str(exc))
             after = led[-1].partition
-        for known in (self._looked, self._firsts, self._retained, self._near):
+        for known in (self._looked, self._firsts, self._retained, self._near, self._behind):
             for id_ in known.keys() - seen:
                 del known[id_]
         self.figures = figures_of(tuple(self._retained.values()), tuple(self._near.values()))
 
     # ---- what people are told ----
+
+    @property
+    def unread(self) -> dict[tuple[str, str], int]:
+        """Messages behind the place of each consumer group that has any, by topic and consumer group.
+
+        It is as of the last scan that read the cursors, and counts the partitions with retention that this broker
+        leads.
+        """
+        sums: dict[tuple[str, str], int] = {}
+        for topic, behind in self._behind.values():
+            for group, messages in behind.items():
+                sums[topic, group] = sums.get((topic, group), 0) + messages
+        return sums
 
     async def _measure(self, led: Led, policy: Policy, *, measures_unread: bool) -> None:
         """Find how much is kept, and how near retention is to messages that a consumer group has not read."""
@@ -204,6 +218,7 @@ class Retention:
         if not measures_unread:
             return
         readers, _ = await self._readers(led)
+        self._behind[led.partition] = led.chain.topic, unread_messages(led, readers)
         near = await nearness(led, policy, readers, now_ms, find)
         before = self._near.pop(led.partition, None)
         if near is None:

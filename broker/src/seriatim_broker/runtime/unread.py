@@ -117,6 +117,34 @@ async def nearness(
     return Nearness(reader.consumer_group, ratio, left_s)
 
 
+def unread_messages(led: Led, readers: Sequence[Reader]) -> dict[str, int]:
+    """Messages behind the place of each consumer group that has any and that a broker serves.
+
+    Consumers of broadcast groups (`group/consumer`) do not count: those that are gone are not waited for.
+
+    If a consumer group stands in a sealed segment that this broker does not have, its place is only known as the one
+    where it entered the segment.
+    """
+    chain, behind = led.chain, dict[str, int]()
+    last = chain.open_segment
+    for reader in readers:
+        place = Place(*split_offset(reader.acked))
+        segment = chain.from_no(place.segment_no)
+        if (
+            not reader.is_served
+            or "/" in reader.consumer_group
+            or segment is None
+            or segment.base is None
+            or last.base is None
+        ):
+            continue
+        index = place.index if segment.no == place.segment_no else segment.start
+        count = last.base + led.flushed - segment.base - max(index, segment.start)
+        if count > 0:
+            behind[reader.consumer_group] = count
+    return behind
+
+
 def _first_unread(chain: Chain, place: Place) -> Place:
     """From the end of a settled segment, the place in the next one that has a message or is not settled."""
     segment = chain.from_no(place.segment_no)

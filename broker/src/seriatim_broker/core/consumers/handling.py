@@ -310,6 +310,9 @@ def end_late(broker: BrokerState, partition: Partition, consumer_group: Consumer
             continue
         late.setdefault(run.consumer, []).append(run.token)
         end_run(broker, partition, consumer_group, run, "the deadline of the grant has passed")
+    if late:
+        count, first = sum(map(len, late.values())), next(iter(late)).name
+        broker.out.note("grants_expired", partition.id, group=consumer_group.name, count=count, consumer=first)
     for consumer, tokens in late.items():
         if not consumer.is_absent:
             _tell_void(broker, consumer, tokens)

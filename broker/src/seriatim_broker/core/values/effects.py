@@ -360,6 +360,13 @@ class Granted:
         return range(self.first_token, self.first_token + len(self.counts))
 
     @property
+    def repeated_count(self) -> int:
+        """How many grants are not the first attempt, or may have been delivered by another server before."""
+        if True in self.maybe_repeated:
+            return sum(map(lambda attempt, is_repeated: attempt > 1 or is_repeated, self.attempts, self.maybe_repeated))
+        return len(self.attempts) - self.attempts.count(1)
+
+    @property
     def runs(self) -> tuple[KeyGrant, ...]:
         """The grants, one by one."""
         offsets = iter(self.offsets)

@@ -1,0 +1,295 @@
+"""The metrics of consumer groups, for Prometheus.
+
+Their labels name a topic and a consumer group, so their number is limited: `group_series_max` consumer groups have
+series of their own, those with the most unacknowledged messages, and all others are added up under `(other)`. A
+consumer group keeps its series until another one has twice as many such messages. So series do not come and go, and no
+counter of `(other)` ever falls.
+
+The code that handles messages adds to plain integers (`GroupCounts`), once for each request or frame. When Prometheus
+reads the page, it gets the figures of the measurement before, and the next measurement begins. It looks at the consumer
+groups that this broker serves, one after another, with other work of the broker in between. While the page is not read,
+nothing is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import PartitionId, split_offset
+
+from .core.consumers.figures import ConsumerGroupFigures, figures_of
+from .core.state.consumers import ConsumerGroup
+from .core.state.partition import Partition, Partitions
+from .core.values.positions import BatchPlace, Measure
+from .group_counts import COUNT_NAMES, GroupTally
+
+MEASURE_S_MIN: Final = 5.0
+"""The least time between two measurements, however often the page is read."""
+
+LOOKUPS_MAX: Final = 200
+"""Partitions for which one measurement looks up on the disk how old the first unacknowledged message is. Such a lookup
+is a binary search. Partitions whose first unacknowledged message is the same as before need none."""
+
+KEEPS_SERIES: Final = 2
+"""Another consumer group takes over series if it has this many times the unacknowledged messages."""
+
+_log = structlog.get_logger(__name__)
+
+
+class GroupName(NamedTuple):
+    """A consumer group of a topic. All consumers of a broadcast group are one."""
+
+    topic: str
+    consumer_group: str
+
+
+OTHER: Final = GroupName("(other)", "(other)")
+"""All consumer groups without series of their own. No topic can have that name."""
+
+
+class Served(Protocol):
+    """The core, of which only the partitions are read."""
+
+    partitions: Partitions
+
+
+class Finds(Protocol):
+    """The storage, as far as it is asked here."""
+
+    async def find(
+        self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The first batch that reaches `value`."""
+        ...
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The figures of one consumer group over the partitions that this broker serves, and what was counted of it."""
+
+    lag_messages: int = 0
+    unread_messages: int = 0
+    in_flight_messages: int = 0
+    aside_messages: int = 0
+    parked_keys: int = 0
+    delayed_keys: int = 0
+    forwarding_keys: int = 0
+    full_lists: int = 0
+    consumers: int = 0
+    oldest_ms: int = 0
+
+    @property
+    def rank(self) -> int:
+        """How much it needs series of its own."""
+        return max(self.lag_messages, self.unread_messages)
+
+    def add(self, found: ConsumerGroupFigures, oldest_ms: int) -> None:
+        """Add the figures of a partition."""
+        self.lag_messages += found.lag_messages
+        self.in_flight_messages += found.in_flight_messages
+        self.aside_messages += found.aside_messages
+        self.parked_keys += found.parked_keys
+        self.delayed_keys += found.delayed_keys
+        self.forwarding_keys += found.forwarding_keys
+        self.full_lists += found.is_full
+        self.consumers += found.consumers
+        self.take_oldest(oldest_ms)
+
+    def take_oldest(self, oldest_ms: int) -> None:
+        """A message of that append time is not acknowledged; 0: none is known."""
+        if oldest_ms:
+            self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
+
+    def add_sums(self, other: _Sums) -> None:
+        """Add those of another consumer group."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.take_oldest(other.oldest_ms)
+
+
+_GAUGES: Final = (
+    ("lag_messages", "Messages that are not acknowledged, of partitions that this broker serves to consumers"),
+    (
+        "unread_messages",
+        "Messages behind the place of the consumer group, of partitions with retention that this broker leads",
+    ),
+    ("in_flight_messages", "Messages that consumers have and have not acknowledged"),
+    ("aside_messages", "Messages in lists of keys that are parked, delayed, or were so before"),
+    ("parked_keys", "Keys that wait for a person"),
+    ("delayed_keys", "Keys that wait for their next attempt"),
+    ("forwarding_keys", "Keys whose first message is on its way to the dead-letter topic"),
+    ("full_lists", "Partitions on which the lists of keys are full, so that no more messages are read"),
+    ("consumers", "Consumers, counted once for each partition that they read or stand by for"),
+)
+_SUMMED: Final = tuple(name for name, _ in _GAUGES)
+_COUNTERS: Final = {
+    "acked_messages": "Acknowledgements of single messages that arrived; none in exclusive mode",
+    "dead_letters": "Messages that went to the dead-letter topic",
+    "delivered_messages": "Messages that were given to consumers",
+    "expired_grants": "Grants whose deadline passed before all their messages were acknowledged",
+    "failed_attempts": "Attempts that consumers reported as failed",
+    "grants": "Grants; none in exclusive mode",
+    "keys_parked": "Keys that were parked after their last attempt",
+    "repeated_grants": "Grants that were not the first attempt, or that an earlier server may have made too",
+}
+
+
+class ConsumerGroupMeter:
+    """Measures consumer groups when Prometheus reads the page, and shows them.
+
+    Args:
+        broker: The value of the label `broker`.
+        core: The core.
+        storage: Is asked when a message was appended.
+        wall_ms: Returns the present time.
+        tally: The counts.
+        unread: Returns the unread messages of consumer groups in the partitions that this broker leads.
+        series_max: How many consumer groups have series of their own.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        core: Served,
+        storage: Finds,
+        wall_ms: Callable[[], int],
+        tally: GroupTally,
+        unread: Callable[[], Mapping[tuple[str, str], int]],
+        series_max: int,
+    ) -> None:
+        self._broker = broker
+        self._core = core
+        self._storage = storage
+        self._wall_ms = wall_ms
+        self._tally = tally
+        self._unread = unread
+        self._series_max = series_max
+        self._is_read = asyncio.Event()
+        self._shown: dict[GroupName, _Sums] = {}
+        self._totals: dict[GroupName, list[int]] = {}
+        self._oldest: dict[tuple[PartitionId, str], tuple[int, int]] = {}  # an offset and its append time
+
+    async def run(self) -> None:
+        """Measure each time after the page was read, until cancelled."""
+        while True:
+            await self._is_read.wait()
+            self._is_read.clear()
+            await self.measure()
+            await asyncio.sleep(MEASURE_S_MIN)
+
+    # ---- measuring ----
+
+    async def measure(self) -> None:
+        """Take all figures and counts."""
+        sums: dict[GroupName, _Sums] = {}
+        topics: dict[PartitionId, str] = {}
+        oldest: dict[tuple[PartitionId, str], tuple[int, int]] = {}
+        lookups = LOOKUPS_MAX
+        for partition in list(self._core.partitions.values()):
+            if partition.chain is not None and partition.consumer_groups:
+                topics[partition.id] = partition.chain.topic
+            for consumer_group in list(partition.consumer_groups.values()):
+                found = figures_of(partition, consumer_group)
+                if found is None or partition.chain is None:
+                    continue
+                place, asked = await self._appended_at(partition, consumer_group, found, may_look=lookups > 0)
+                lookups -= asked
+                if place is not None:
+                    oldest[partition.id, consumer_group.name] = place
+                name = _name(partition.chain.topic, consumer_group.name)
+                sums.setdefault(name, _Sums()).add(found, place[1] if place is not None else 0)
+                await asyncio.sleep(0)
+        self._oldest = oldest
+        for (topic, group), messages in self._unread().items():
+            sums.setdefault(_name(topic, group), _Sums()).unread_messages += messages
+        self._show(sums)
+        self._count(topics)
+
+    async def _appended_at(
+        self, partition: Partition, consumer_group: ConsumerGroup, found: ConsumerGroupFigures, *, may_look: bool
+    ) -> tuple[tuple[int, int] | None, bool]:
+        """The oldest unacknowledged offset with its append time, if it is known, and whether the disk was asked."""
+        if found.oldest is None:
+            return None, False
+        known = self._oldest.get((partition.id, consumer_group.name))
+        segment_no, index = split_offset(found.oldest)
+        log = partition.logs.get(segment_no)
+        if log is None or not may_look or (known is not None and known[0] == found.oldest):
+            return known, False
+        try:
+            place = await self._storage.find(partition.id, segment_no, log.readable_below, Measure.INDEX, index)
+        except SeriatimError as exc:
+            _log.info("age_unknown", partition=partition.id, group=consumer_group.name, error=str(exc))
+            return known, True
+        return (known, True) if place is None else ((found.oldest, place.append_time_ms), True)
+
+    def _show(self, sums: Mapping[GroupName, _Sums]) -> None:
+        """Choose the consumer groups that have series of their own, and add up the others."""
+
+        def rank(name: GroupName) -> tuple[int, bool, GroupName]:
+            is_shown = name in self._shown
+            return -sums[name].rank * (KEEPS_SERIES if is_shown else 1), not is_shown, name
+
+        names = sorted(sums, key=rank)
+        shown = {name: sums[name] for name in sorted(names[: self._series_max])}
+        rest = names[self._series_max :]
+        if rest or OTHER in self._totals:
+            other = shown[OTHER] = _Sums()
+            for name in rest:
+                other.add_sums(sums[name])
+        self._shown = shown
+
+    def _count(self, topics: Mapping[PartitionId, str]) -> None:
+        totals = {name: self._totals.get(name, [0] * len(COUNT_NAMES)) for name in self._shown}
+        for partition, group, counts in self._tally.take():
+            topic = topics.get(partition) or self._topic_of(partition)
+            name = _name(topic, group) if topic else OTHER
+            if name not in totals:
+                name = OTHER
+                self._shown.setdefault(OTHER, _Sums())
+            total = totals.setdefault(name, [0] * len(COUNT_NAMES))
+            for place, count in enumerate(counts):
+                total[place] += count
+        self._totals = totals
+
+    def _topic_of(self, partition: PartitionId) -> str:
+        known = self._core.partitions.get(partition)
+        return known.chain.topic if known is not None and known.chain is not None else ""
+
+    # ---- the page ----
+
+    def collect(self) -> Iterable[Metric]:
+        """All samples of the last measurement. The registry calls it."""
+        self._is_read.set()
+        labels, now_ms = ["broker", "topic", "consumer_group"], self._wall_ms()
+        for name, text in _GAUGES:
+            gauge = GaugeMetricFamily(f"seriatim_consumer_group_{name}", text, labels=labels)
+            value = attrgetter(name)
+            for group, sums in self._shown.items():
+                gauge.add_metric([self._broker, *group], value(sums))
+            yield gauge
+        oldest = GaugeMetricFamily(
+            "seriatim_consumer_group_oldest_seconds",
+            "Age of the oldest message that is not acknowledged, of partitions that this broker serves to consumers",
+            labels=labels,
+        )
+        for group, sums in self._shown.items():
+            age_s = max(now_ms - sums.oldest_ms, 0) / 1000 if sums.oldest_ms else 0.0
+            oldest.add_metric([self._broker, *group], age_s)
+        yield oldest
+        for place, name in enumerate(COUNT_NAMES):
+            counter = CounterMetricFamily(f"seriatim_consumer_group_{name}", _COUNTERS[name], labels=labels)
+            for group, counts in self._totals.items():
+                counter.add_metric([self._broker, *group], counts[place])
+            yield counter
+
+
+def _name(topic: str, group: str) -> GroupName:
+    return GroupName(topic, group.partition("/")[0])

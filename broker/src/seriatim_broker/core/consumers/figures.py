@@ -1,0 +1,75 @@
+"""Figures of the consumer groups that this broker serves, for the metrics. Nothing is decided by them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from seriatim_api.ids import make_offset
+
+from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ..state.partition import Partition
+
+
+class ConsumerGroupFigures(NamedTuple):
+    """How one consumer group is doing on one partition.
+
+    Attributes:
+        lag_messages: Messages that are not acknowledged, those of parked keys included. If another broker has the open
+            segment, its newest messages are not counted.
+        in_flight_messages: Messages that consumers have and have not acknowledged.
+        aside_messages: Messages in lists of keys.
+        parked_keys: Keys that wait for a person.
+        delayed_keys: Keys that wait for their next attempt.
+        forwarding_keys: Keys whose first message is on its way to the dead-letter topic.
+        consumers: Consumers that are connected.
+        is_full: The lists of keys are full, so no more messages are read.
+        oldest: The offset of the first message that is not acknowledged, in the segment that is served here or an
+            earlier one; None: all messages here are acknowledged.
+    """
+
+    lag_messages: int = 0
+    in_flight_messages: int = 0
+    aside_messages: int = 0
+    parked_keys: int = 0
+    delayed_keys: int = 0
+    forwarding_keys: int = 0
+    consumers: int = 0
+    is_full: bool = False
+    oldest: int | None = None
+
+
+def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerGroupFigures | None:
+    """The figures of a consumer group; None if it is not served here.
+
+    In the modes with keys this looks at each key that waits or has several messages, about 200,000 at most.
+    """
+    chain = partition.chain
+    segment = chain.segment(consumer_group.segment_no) if chain is not None else None
+    log = partition.logs.get(consumer_group.segment_no)
+    if consumer_group.phase is ConsumerGroupPhase.LOADING or segment is None or log is None or chain is None:
+        return None
+    floor, keyed = consumer_group.ledger.acked, consumer_group.keyed
+    last = chain.open_segment
+    last_log = partition.logs.get(last.no)
+    lag = max(log.readable_below - floor, 0)
+    if segment.base is not None and last.base is not None:
+        end = last.base + (last_log.commit if last_log is not None else 0)
+        lag = max(end - segment.base - floor, lag)
+    oldest = make_offset(segment.no, floor) if floor < log.readable_below else None
+    if keyed is None:
+        dispatcher = consumer_group.dispatcher
+        in_flight = dispatcher.delivered - floor if dispatcher.active is not None else 0
+        return ConsumerGroupFigures(lag, max(in_flight, 0), consumers=len(consumer_group.consumers), oldest=oldest)
+    keys = keyed.counts()
+    aside = keyed.oldest_aside
+    return ConsumerGroupFigures(
+        max(lag - keyed.window.passed_count, 0) + keyed.aside_count,
+        sum(consumer.in_flight for consumer in (*consumer_group.consumers, *keyed.absent.values())),
+        keyed.aside_count,
+        keys.parked,
+        keys.delayed,
+        keys.forwarding,
+        len(consumer_group.consumers),
+        keyed.is_full,
+        aside if aside and (oldest is None or aside < oldest) else oldest,
+    )

@@ -1,0 +1,77 @@
+"""Counts of what consumer groups do: plain integers, to which the code that handles messages adds.
+
+`consumer_group_metrics` makes series of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from seriatim_api.ids import PartitionId
+
+
+class GroupCounts:
+    """Counts of one consumer group on one partition. Each attribute has the name of its metric."""
+
+    __slots__ = (
+        "acked_messages",
+        "dead_letters",
+        "delivered_messages",
+        "expired_grants",
+        "failed_attempts",
+        "grants",
+        "joined",
+        "keys_parked",
+        "repeated_grants",
+    )
+
+    def __init__(self) -> None:
+        self.acked_messages = 0
+        self.dead_letters = 0
+        self.delivered_messages = 0
+        self.expired_grants = 0
+        self.failed_attempts = 0
+        self.grants = 0
+        self.keys_parked = 0
+        self.repeated_grants = 0
+        self.joined = 0  # subscriptions that add to it
+
+    def take(self) -> tuple[int, ...]:
+        """All counts since the last call."""
+        taken = tuple(getattr(self, name) for name in COUNT_NAMES)
+        for name in COUNT_NAMES:
+            setattr(self, name, 0)
+        return taken
+
+
+COUNT_NAMES: Final = tuple(name for name in GroupCounts.__slots__ if name != "joined")
+
+
+class GroupTally:
+    """The counts of all consumer groups that consumers joined here."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[PartitionId, str], GroupCounts] = {}
+
+    def of(self, partition: PartitionId, group: str) -> GroupCounts:
+        """The counts of a consumer group on a partition."""
+        known = self._counts.get((partition, group))
+        if known is None:
+            known = self._counts[partition, group] = GroupCounts()
+        return known
+
+    def join(self, partition: PartitionId, group: str) -> GroupCounts:
+        """The same, for a subscription that adds to it until `GroupCounts.joined` is lowered again."""
+        counts = self.of(partition, group)
+        counts.joined += 1
+        return counts
+
+    def take(self) -> Iterator[tuple[PartitionId, str, tuple[int, ...]]]:
+        """All counts since the last call. Those to which no subscription adds any more are forgotten."""
+        for (partition, group), counts in list(self._counts.items()):
+            if not counts.joined:
+                del self._counts[partition, group]
+            taken = counts.take()
+            if any(taken):
+                yield partition, group, taken

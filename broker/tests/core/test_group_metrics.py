@@ -1,0 +1,242 @@
+"""Figures of consumer groups, and the series that are made of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from seriatim_api.errors import UnavailableError
+from seriatim_api.ids import PartitionId
+from seriatim_broker.consumer_group_metrics import OTHER, ConsumerGroupMeter, GroupName
+from seriatim_broker.core.consumers.figures import ConsumerGroupFigures, figures_of
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.positions import BatchPlace, Measure
+from seriatim_broker.group_counts import GroupTally
+
+from .keyed_support import QUICK, KeyedServing, offsets
+from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P, Serving
+
+NOW_MS = 1_000_000
+
+
+def figures(bench: Serving) -> ConsumerGroupFigures:
+    """What is measured of the consumer group."""
+    found = figures_of(bench.part, bench.part.consumer_groups[GROUP])
+    assert found is not None
+    return found
+
+
+def test_all_messages_of_a_group_that_has_only_begun_are_its_lag() -> None:
+    bench = KeyedServing("abcab")
+    bench.serve()
+    found = figures(bench)
+    assert (found.lag_messages, found.in_flight_messages, found.consumers) == (5, 5, 1)
+    assert found.oldest == offsets([0])[0]
+
+
+def test_what_is_acknowledged_above_a_message_that_is_not_is_no_lag() -> None:
+    bench = KeyedServing("abc")
+    bench.serve()
+    _, run_b, run_c = bench.runs()
+    bench.acks(run_b)
+    bench.acks(run_c)
+    found = figures(bench)
+    assert (found.lag_messages, found.in_flight_messages, found.oldest) == (1, 1, offsets([0])[0])
+
+
+def test_parked_and_delayed_keys_are_counted_and_their_messages_are_lag() -> None:
+    bench = KeyedServing("aabc", policy=replace(QUICK, attempts_max=2))
+    bench.serve()
+    run_a, run_b, run_c = bench.runs()
+    bench.do(ev.ConsumerNack(STREAM, 1, run_a.token, run_a.offsets[0], None, "no", is_last=True))
+    bench.nack(run_b, delay_ms=60_000)
+    bench.acks(run_c)
+    bench.deliver()
+    found = figures(bench)
+    assert (found.parked_keys, found.delayed_keys, found.forwarding_keys) == (1, 1, 0)
+    assert (found.lag_messages, found.aside_messages, found.in_flight_messages) == (3, 2, 0)
+    assert found.oldest == offsets([0])[0], "the parked message is the oldest one, although the floor is above it"
+
+
+def test_an_exclusive_group_has_what_its_consumer_was_given_in_flight() -> None:
+    bench = Serving()
+    bench.begin()
+    bench.deliver()
+    before = figures(bench)
+    assert before.in_flight_messages == before.lag_messages > 0
+    bench.ack(before.lag_messages - 1)
+    after = figures(bench)
+    assert (after.in_flight_messages, after.lag_messages, after.oldest) == (0, 0, None)
+
+
+def test_a_group_whose_cursor_is_not_read_has_no_figures() -> None:
+    bench = KeyedServing("a")
+    bench.join()
+    assert figures_of(bench.part, bench.part.consumer_groups[GROUP]) is None
+
+
+def test_grants_that_end_at_their_deadline_are_noted_with_their_number() -> None:
+    bench = KeyedServing("ab", policy=replace(QUICK, grant_ms=1_000))
+    bench.serve()
+    bench.wait(1_000 * MS + SECOND, (M01,))
+    (note,) = [note for note in bench.all(fx.Note) if note.name == "grants_expired"]
+    assert dict(note.fields) == {"group": GROUP, "count": 2, "consumer": "consumer-1"}
+
+
+def test_grants_that_may_repeat_something_are_counted() -> None:
+    def repeated(attempts: tuple[int, ...], flags: tuple[bool, ...]) -> int:
+        return fx.Granted(7, (1,) * len(attempts), attempts, flags, (), b"", 1).repeated_count
+
+    assert repeated((1, 1), (False, False)) == 0
+    assert repeated((1, 3, 2), (False, False, False)) == 2
+    assert repeated((1, 3, 1), (True, True, False)) == 2
+
+
+# ---- series -----------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """Tells when a message was appended: a second after the one before."""
+
+    def __init__(self) -> None:
+        self.lookups = 0
+        self.error: UnavailableError | None = None
+
+    async def find(
+        self, partition: PartitionId, segment_no: int, until_index: int, measure: Measure, value: int
+    ) -> BatchPlace | None:
+        """The batch with that index."""
+        self.lookups += 1
+        if self.error is not None:
+            raise self.error
+        return BatchPlace(value, value + 1, 0, 0, NOW_MS - 60_000 + 1_000 * value, 0)
+
+
+class Page:
+    """A meter of one broker, and what Prometheus reads of it."""
+
+    def __init__(self, bench: Serving | None = None, series_max: int = 2) -> None:
+        self.tally = GroupTally()
+        self.disk = Disk()
+        self.unread: dict[tuple[str, str], int] = {}
+        core: Any = SimpleNamespace(partitions={P: bench.part} if bench is not None else {})
+        self.meter = ConsumerGroupMeter(
+            "g0-0", core, self.disk, lambda: NOW_MS, self.tally, lambda: self.unread, series_max
+        )
+
+    async def read(self, name: str) -> dict[GroupName, float]:
+        """The values of one metric, by consumer group, after a measurement."""
+        await self.meter.measure()
+        return self.shown(name)
+
+    def shown(self, name: str) -> dict[GroupName, float]:
+        """The same, as measured last."""
+        return {
+            GroupName(sample.labels["topic"], sample.labels["consumer_group"]): sample.value
+            for family in self.meter.collect()
+            if family.name == f"seriatim_consumer_group_{name}"
+            for sample in family.samples
+        }
+
+
+async def test_a_served_group_has_its_figures_on_the_page() -> None:
+    bench = KeyedServing("abc")
+    bench.serve()
+    page = Page(bench)
+    mine = GroupName(TOPIC, GROUP)
+    assert await page.read("lag_messages") == {mine: 3}
+    assert page.shown("consumers") == {mine: 1}
+    assert page.shown("oldest_seconds") == {mine: 60}
+
+
+async def test_a_message_is_looked_up_once() -> None:
+    bench = KeyedServing("abc")
+    bench.serve()
+    page = Page(bench)
+    await page.meter.measure()
+    await page.meter.measure()
+    assert page.disk.lookups == 1
+    bench.acks(bench.runs()[0])
+    page.disk.error = UnavailableError("the disk is busy")
+    assert await page.read("oldest_seconds") == {GroupName(TOPIC, GROUP): 60}, "as it was known before"
+    assert page.disk.lookups == 2
+    page.disk.error = None
+    assert await page.read("oldest_seconds") == {GroupName(TOPIC, GROUP): 59}
+
+
+async def test_groups_beyond_the_limit_are_added_up() -> None:
+    page = Page(series_max=2)
+    page.unread = {("t", f"g{number}"): number for number in range(1, 6)}
+    assert await page.read("unread_messages") == {GroupName("t", "g4"): 4, GroupName("t", "g5"): 5, OTHER: 6}
+
+
+async def test_a_group_keeps_its_series_until_another_one_has_twice_as_much() -> None:
+    page = Page(series_max=1)
+    page.unread = {("t", "a"): 10, ("t", "b"): 9}
+    await page.meter.measure()
+    page.unread = {("t", "a"): 10, ("t", "b"): 19}
+    assert GroupName("t", "a") in await page.read("unread_messages")
+    page.unread = {("t", "a"): 10, ("t", "b"): 21}
+    assert GroupName("t", "b") in await page.read("unread_messages")
+
+
+async def test_all_consumers_of_a_broadcast_group_are_one() -> None:
+    page = Page()
+    page.unread = {("t", "screens/one"): 1, ("t", "screens/two"): 2}
+    assert await page.read("unread_messages") == {GroupName("t", "screens"): 3}
+
+
+async def test_counts_go_to_the_series_that_a_group_has_and_never_fall() -> None:
+    bench = KeyedServing("ab")
+    bench.serve()
+    page = Page(bench, series_max=1)
+    counts = page.tally.join(P, GROUP)
+    counts.acked_messages += 3
+    mine = GroupName(TOPIC, GROUP)
+    assert await page.read("acked_messages") == {mine: 3}
+    counts.acked_messages += 4
+    assert await page.read("acked_messages") == {mine: 7}
+    page.unread = {("t", "larger"): 1_000}
+    counts.acked_messages += 1
+    assert await page.read("acked_messages") == {GroupName("t", "larger"): 0, OTHER: 1}
+    page.unread = {}
+    counts.acked_messages += 2
+    assert await page.read("acked_messages") == {mine: 2, OTHER: 1}, "what was counted for all others stays"
+
+
+def test_counts_to_which_no_consumer_adds_are_forgotten_when_they_were_taken() -> None:
+    tally = GroupTally()
+    counts = tally.join(P, GROUP)
+    counts.grants += 1
+    counts.joined -= 1
+    assert [(partition, group) for partition, group, _ in tally.take()] == [(P, GROUP)]
+    assert tally.of(P, GROUP) is not counts
+
+
+async def test_each_read_of_the_page_asks_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Page()
+    measured = asyncio.Queue[None]()
+
+    async def measure() -> None:
+        measured.put_nowait(None)
+
+    monkeypatch.setattr(page.meter, "measure", measure)
+    monkeypatch.setattr("seriatim_broker.consumer_group_metrics.MEASURE_S_MIN", 0)
+    running = asyncio.create_task(page.meter.run())
+    for _ in range(3):
+        consume(page.meter.collect())
+        await asyncio.wait_for(measured.get(), 5)
+    assert measured.empty()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def consume(samples: Iterable[object]) -> None:
+    """Read all samples, as Prometheus does."""
+    for _ in samples:
+        pass
