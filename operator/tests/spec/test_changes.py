@@ -39,7 +39,13 @@ FULL: dict[str, dict[str, Any]] = {
     "BrokerGroup": good("BrokerGroup"),
     "Broker": changed(good("Broker"), "spec.replaces", "0" * 32),
     "Topic": changed(changed(good("Topic"), "spec.name", "Events"), "spec.partitions", 4),
-    "ConsumerGroup": changed(good("ConsumerGroup"), "spec.group", "Billing"),
+    "ConsumerGroup": good(
+        "ConsumerGroup",
+        group="Billing",
+        mode="KeyOrdered",
+        retry={"attempts": 3, "whenExhausted": "DeadLetter"},
+        deadLetterTopic="letters",
+    ),
 }
 """Objects whose optional fields are set as well."""
 
@@ -83,6 +89,10 @@ ALLOWED = [
     ("Topic", "spec.retention", "Forever"),
     ("Topic", "spec.deletionPolicy", "Delete"),
     ("ConsumerGroup", "spec.deletionPolicy", "Delete"),
+    ("ConsumerGroup", "spec.mode", "Shared"),
+    ("ConsumerGroup", "spec.retry.attempts", 5),
+    ("ConsumerGroup", "spec.retry.delays", ["2s", "1m"]),
+    ("ConsumerGroup", "spec.deadLetterTopic", GONE),
 ]
 
 
@@ -138,6 +148,16 @@ def test_defaults_appear_in_what_is_stored(kept: Any) -> None:
         "messageSizeBytesMax": 1 << 20,
         "chainWidth": 5,
         "deletionPolicy": "Retain",
+    }
+    group = kept(good("ConsumerGroup", mode="Shared", retry={}))["spec"]
+    assert group["delivery"] == "AtLeastOnce"
+    assert group["retry"] == {
+        "attempts": 0,
+        "backOff": "Exponential",
+        "delays": ["1s", "5m"],
+        "jitterPercent": 20,
+        "whenExhausted": "Block",
+        "grant": "30s",
     }
 
 

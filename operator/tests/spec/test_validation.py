@@ -14,6 +14,13 @@ from .objects import GONE, changed, create, good
 
 LONG = "x" * 5000
 
+
+def keyed(dead_letter_topic: str | None = None, topic: str = "events", **retry: object) -> dict[str, object]:
+    """The spec of a ConsumerGroup with a retry policy."""
+    spec: dict[str, object] = {"cluster": "orders", "topic": topic, "mode": "KeyOrdered", "retry": retry}
+    return spec if dead_letter_topic is None else {**spec, "deadLetterTopic": dead_letter_topic}
+
+
 CLUSTER: list[tuple[str, object, str]] = [
     ("metadata.name", "a" * 41, "at most 40 small letters"),
     ("metadata.name", "1orders", "begins with a letter"),
@@ -150,7 +157,31 @@ CONSUMER_GROUP: list[tuple[str, object, str]] = [
     ("spec.topic", "a b", "letters, digits, dots, _ and -"),
     ("spec.group", "a b", "letters, digits, dots, _ and -"),
     ("spec.start", "Middle", "spec.start in body should match '^(Earliest|Latest|"),
-    ("spec.mode", "Shared", 'supported values: "Exclusive"'),
+    ("spec.mode", "Sticky", 'supported values: "Exclusive", "KeyOrdered", "Shared"'),
+    ("spec.delivery", "ExactlyOnce", 'supported values: "AtLeastOnce", "AtMostOnce"'),
+    ("spec.retry", {}, "only the modes KeyOrdered and Shared have a retry policy"),
+    ("spec", keyed(attempts=-1), "greater than or equal to 0"),
+    ("spec", keyed(attempts=1_001), "less than or equal to 1000"),
+    ("spec", keyed(backOff="Linear"), 'supported values: "Fixed", "Exponential", "List"'),
+    ("spec", keyed(backOff="Fixed"), 'write delays: ["5s"]'),
+    ("spec", keyed(backOff="Exponential", delays=["1s"]), "the first delay and the longest one"),
+    ("spec", keyed(backOff="Exponential", delays=["5m", "1s"]), "is at least the first one"),
+    ("spec", keyed(delays=[]), "at least 1 items"),
+    ("spec", keyed(backOff="List", delays=["1s"] * 33), "at most 32 items"),
+    ("spec", keyed(backOff="List", delays=["1d"]), "units h, m, s or ms"),
+    ("spec", keyed(backOff="List", delays=["soon"]), "units h, m, s or ms"),
+    ("spec", keyed(backOff="List", delays=["169h"]), "from 1ms to 168h"),
+    ("spec", keyed(backOff="List", delays=["0s"]), "from 1ms to 168h"),
+    ("spec", keyed(jitterPercent=101), "less than or equal to 100"),
+    ("spec", keyed(whenExhausted="Drop"), 'supported values: "Block", "ParkKey", "DeadLetter"'),
+    ("spec", keyed(grant="500ms"), "from 1s to 24h"),
+    ("spec", keyed(grant="25h"), "from 1s to 24h"),
+    ("spec", keyed(attempt=3), 'unknown field "spec.retry.attempt"'),
+    ("spec.deadLetterTopic", "letters", "write retry.whenExhausted: DeadLetter"),
+    ("spec", keyed("letters", whenExhausted="ParkKey"), "write retry.whenExhausted: DeadLetter"),
+    ("spec", keyed("events", whenExhausted="DeadLetter"), "choose another name"),
+    ("spec", keyed("a b", whenExhausted="DeadLetter"), "letters, digits, dots, _ and -"),
+    ("spec", keyed(topic="t" * 188, whenExhausted="DeadLetter"), "write a shorter name into spec.deadLetterTopic"),
     ("spec.deletionPolicy", "Orphan", 'supported values: "Retain", "Delete"'),
 ]
 
@@ -218,6 +249,14 @@ GOOD_VALUES = [
     ("Topic", "spec.retainUnread", True),
     ("Topic", "spec.partitions", 20_000),
     ("ConsumerGroup", "spec.group", "Billing_1"),
+    ("ConsumerGroup", "spec.mode", "Shared"),
+    ("ConsumerGroup", "spec.delivery", "AtMostOnce"),
+    ("ConsumerGroup", "spec", keyed()),
+    ("ConsumerGroup", "spec", keyed(backOff="Fixed", delays=["500ms"], attempts=1_000, grant="24h")),
+    ("ConsumerGroup", "spec", keyed(backOff="List", delays=["1ms", "1m30s", "168h"], whenExhausted="ParkKey")),
+    ("ConsumerGroup", "spec", keyed(backOff="Exponential", delays=["1s", "1s"], jitterPercent=0, grant="1s")),
+    ("ConsumerGroup", "spec", keyed("letters", whenExhausted="DeadLetter", attempts=3)),
+    ("ConsumerGroup", "spec", keyed(topic="t" * 187, whenExhausted="DeadLetter")),
 ]
 
 

@@ -24,6 +24,9 @@ class MemoryBrokers:
     def __init__(self) -> None:
         self.topics: dict[str, broker_pb2.TopicSummary] = {}
         self.groups: dict[tuple[str, str], list[broker_pb2.GroupPartition]] = {}
+        self.keys: dict[tuple[str, str, int], list[broker_pb2.GroupKey]] = {}  # parked ones
+        self.ignore_configure = False
+        self.tell_settings = True  # False: brokers of a version that knows none
         self.calls: list[str] = []
         self.refusal: SeriatimError | None = None
         self.are_silent = False
@@ -89,13 +92,33 @@ class MemoryBrokers:
             self.watchers -= 1
         raise UnavailableError("the broker ended the watch")
 
-    async def create_consumer_group(self, topic: str, group: str, at: broker_pb2.GroupTarget) -> bool:
+    async def create_consumer_group(
+        self, topic: str, group: str, at: broker_pb2.GroupTarget, settings: records_pb2.GroupSettings | None = None
+    ) -> bool:
         self._called(f"create group {topic} {group} {_target(at)}")
         if topic not in self.topics:
             raise UnknownTopicError(f"there is no topic {topic!r}", topic=topic)
         is_new = (topic, group) not in self.groups
-        self.groups.setdefault((topic, group), [broker_pb2.GroupPartition(has_cursor=True)])
+        if is_new:
+            row = broker_pb2.GroupPartition(has_cursor=True)
+            self.groups[topic, group] = [row]
+            if self.tell_settings:
+                row.settings.mode = records_pb2.CONSUMER_MODE_EXCLUSIVE
+                _configure(row.settings, settings or records_pb2.GroupSettings())
         return is_new
+
+    async def configure_consumer_group(self, topic: str, group: str, settings: records_pb2.GroupSettings) -> None:
+        names = ("mode", "retry") if settings.HasField("retry") else ("mode",)
+        self._called(f"configure {topic} {group} {' '.join(name for name in names if getattr(settings, name))}")
+        for row in () if self.ignore_configure else self.groups[topic, group]:
+            is_consumed = row.active_consumer or row.consumers
+            if settings.mode and settings.mode != row.settings.mode and is_consumed:
+                raise PreconditionError("a consumer is connected: stop it first")
+            _configure(row.settings, settings)
+
+    async def parked_keys(self, topic: str, group: str, partition: int, limit: int) -> list[broker_pb2.GroupKey]:
+        self._called(f"parked {topic} {group} {partition}")
+        return self.keys.get((topic, group, partition), [])[:limit]
 
     async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:
         self._called(f"move group {topic} {group} {_target(to)}")
@@ -210,3 +233,14 @@ def _target(target: broker_pb2.GroupTarget) -> str:
     if target.HasField("position"):
         return broker_pb2.StartPosition.Name(target.position)
     return f"{target.time_ms}"
+
+
+def _configure(there: records_pb2.GroupSettings, change: records_pb2.GroupSettings) -> None:
+    if change.mode:
+        there.mode, there.at_most_once = change.mode, change.at_most_once
+    if change.HasField("retry"):
+        there.retry.CopyFrom(change.retry)
+    elif there.mode != records_pb2.CONSUMER_MODE_EXCLUSIVE and not there.HasField("retry"):
+        there.retry.delays_ms.extend((1_000, 300_000))
+    if there.mode == records_pb2.CONSUMER_MODE_EXCLUSIVE:
+        there.ClearField("retry")

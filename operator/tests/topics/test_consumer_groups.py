@@ -16,8 +16,8 @@ from .world import World
 
 def at(world: World, lag: int, *, consumer: str = "") -> None:
     """Move the group to so far before the end."""
-    row = broker_pb2.GroupPartition(has_cursor=True, position=100, end_position=100 + lag, active_consumer=consumer)
-    world.brokers.groups["events", "billing"] = [row]
+    for row in world.brokers.groups.setdefault(("events", "billing"), [broker_pb2.GroupPartition(has_cursor=True)]):
+        row.position, row.end_position, row.active_consumer = 100, 100 + lag, consumer
 
 
 def ready(world: World, name: str = "billing") -> tuple[str, str]:
@@ -71,9 +71,8 @@ async def test_a_lag_that_nobody_knows_leaves_the_step(world: World) -> None:
     world.consumer_group()
     at(world, 5_000)
     await world.settle()
-    row = broker_pb2.GroupPartition(has_cursor=True)
+    (row,) = world.brokers.groups["events", "billing"]
     row.error.number = 600
-    world.brokers.groups["events", "billing"] = [row]
     await world.settle(60)
     assert world.the_group().status.lag_bucket == "<=10000"
 

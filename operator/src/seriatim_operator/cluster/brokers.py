@@ -228,9 +228,14 @@ class Brokers:
             return not isinstance(_error(exc), UnavailableError)
         return True
 
-    async def create_consumer_group(self, topic: str, group: str, at: broker_pb2.GroupTarget) -> bool:
-        """Write a consumer group's cursors before a consumer joins. Returns False if the consumer group was there."""
-        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group)
+    async def create_consumer_group(
+        self, topic: str, group: str, at: broker_pb2.GroupTarget, settings: records_pb2.GroupSettings | None = None
+    ) -> bool:
+        """Write a consumer group's cursors before a consumer joins. Returns False if the consumer group was there.
+
+        Without settings it is exclusive. Brokers of older versions make every consumer group so.
+        """
+        request = broker_pb2.CreateConsumerGroupRequest(topic=topic, group=group, settings=settings)
         if at.HasField("position"):
             request.start = at.position  # brokers of older versions read it too
         else:
@@ -272,6 +277,25 @@ class Brokers:
         rows = [broker_pb2.OperatedPartition(partition=row.partition) for row in described if row.has_cursor]
         await self._operate_consumer_group(topic, group, operation, rows, os.urandom(16))
 
+    async def configure_consumer_group(self, topic: str, group: str, settings: records_pb2.GroupSettings) -> None:
+        """Change the settings that are set, on all partitions of the consumer group.
+
+        Raises:
+            SeriatimError: A partition refuses it, for example another mode while a consumer is connected. Other
+                partitions may have the new settings: call again.
+        """
+        described = await self.describe_consumer_group(topic, group)
+        rows = [broker_pb2.OperatedPartition(partition=row.partition) for row in described if row.has_cursor]
+        operation = records_pb2.GROUP_OPERATION_CONFIGURE
+        await self._operate_consumer_group(topic, group, operation, rows, os.urandom(16), settings)
+
+    async def parked_keys(self, topic: str, group: str, partition: int, limit: int) -> list[broker_pb2.GroupKey]:
+        """The first parked keys of a partition."""
+        request = broker_pb2.ListGroupKeysRequest(
+            topic=topic, group=group, partition=partition, states=[broker_pb2.KEY_STATE_PARKED], limit=limit
+        )
+        return list((await self._admin("ListGroupKeys", request)).keys)
+
     async def _operate_consumer_group(
         self,
         topic: str,
@@ -279,6 +303,7 @@ class Brokers:
         operation: records_pb2.GroupOperation.ValueType,
         rows: Sequence[broker_pb2.OperatedPartition],
         request_id: bytes,
+        settings: records_pb2.GroupSettings | None = None,
     ) -> None:
         for start in range(0, len(rows), PARTITIONS_PER_CALL):
             request = broker_pb2.OperateGroupRequest(
@@ -287,6 +312,7 @@ class Brokers:
                 operation=operation,
                 request_id=request_id,
                 partitions=rows[start : start + PARTITIONS_PER_CALL],
+                settings=settings,
             )
             for result in (await self._admin("OperateGroup", request, MOVE_S)).results:
                 if result.HasField("error"):

@@ -26,8 +26,16 @@ class TopicBrokers(Protocol):
     def watch_topics(self) -> AsyncIterator[broker_pb2.WatchTopicsResponse]:
         """Yield all topics, then each change."""
 
-    async def create_consumer_group(self, topic: str, group: str, at: broker_pb2.GroupTarget) -> bool:
+    async def create_consumer_group(
+        self, topic: str, group: str, at: broker_pb2.GroupTarget, settings: records_pb2.GroupSettings | None
+    ) -> bool:
         """Write a consumer group's cursors before a consumer joins. Returns False if the consumer group was there."""
+
+    async def configure_consumer_group(self, topic: str, group: str, settings: records_pb2.GroupSettings) -> None:
+        """Change the settings that are set, on all partitions."""
+
+    async def parked_keys(self, topic: str, group: str, partition: int, limit: int) -> list[broker_pb2.GroupKey]:
+        """The first parked keys of a partition."""
 
     async def move_consumer_group(self, topic: str, group: str, to: broker_pb2.GroupTarget, request_id: bytes) -> int:
         """Rewind or skip a consumer group on all its partitions, once for each id. Returns on how many."""

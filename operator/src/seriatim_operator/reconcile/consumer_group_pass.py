@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import time
+import uuid
+from collections.abc import Callable, Set
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -16,7 +18,9 @@ import structlog
 from seriatim_api.errors import (
     BadRequestError,
     RequestError,
+    SeriatimError,
     StaleOperatorError,
+    TopicExistsError,
     UnknownGroupError,
     UnknownTopicError,
 )
@@ -26,6 +30,7 @@ from ..cluster.kinds import CONSUMER_GROUP
 from ..plan.consumer_groups import (
     CONSUMER_GROUP_FINALIZER,
     NO_GROUP,
+    ConfigureConsumerGroup,
     ConsumerGroupFinding,
     ConsumerGroupPlan,
     ConsumerGroupView,
@@ -33,12 +38,17 @@ from ..plan.consumer_groups import (
     DeleteConsumerGroup,
     HoldConsumerGroup,
     RewindConsumerGroup,
+    TellKeyParked,
     plan_consumer_groups,
 )
-from ..plan.topics import Surroundings, TellObject
+from ..plan.dead_letters import TopicsAround
+from ..plan.topics import CreateTopic, Surroundings, TellObject, UpdateTopic
 from ..spec.consumer_group import ConsumerGroup, RewindStatus
 from ..status.consumer_groups import consumer_group_status
+from .group_settings import settings_from_message, settings_message
 from .object_pass import ClusterAccess, ObjectPass
+from .topic_mirror import TopicMirror
+from .topic_mirror import settings_message as topic_settings_message
 
 LOOK_S: Final = 30.0
 """Seconds between two looks at a consumer group."""
@@ -48,6 +58,9 @@ TOPIC_S: Final = 5.0
 
 REFUSED_S: Final = 10.0
 """Seconds until a refused step is tried again. Brokers refuse to delete a consumer group while it has consumers."""
+
+CONFIGURED_S: Final = 1.0
+"""Seconds from a change of settings to the look that finds them."""
 
 _STARTS: Final = {
     "Earliest": broker_pb2.START_POSITION_EARLIEST,
@@ -90,9 +103,13 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
     CLAIMS_AT_ONCE = 8
     CLAIMS_PER_PASS = 64
 
-    def __init__(self, at: ClusterAccess) -> None:
+    def __init__(self, at: ClusterAccess, mirror: TopicMirror, claimed_topics: Callable[[], Set[str]]) -> None:
         super().__init__(at)
+        self._mirror = mirror
+        self._claimed_topics = claimed_topics
         self._without_topic: set[ConsumerGroupClaim] = set()
+        self._forwards: dict[ConsumerGroupClaim, float] = {}  # since when messages are on their way to dead letters
+        self._configured: dict[ConsumerGroupClaim, int] = {}  # how often in a row settings were changed
 
     @staticmethod
     def claim_of(manifest: Manifest) -> ConsumerGroupClaim:
@@ -112,13 +129,20 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
         items = await self._read(objects.values())
         self._without_topic.discard(claim)
         if not items:
+            self._forwards.pop(claim, None)
+            self._configured.pop(claim, None)
             return
         view = await self._look(claim) if surroundings is Surroundings.HERE else NO_GROUP
         if surroundings is Surroundings.HERE:
             self._claims.mark(claim, self._clock() + (TOPIC_S if view is None else LOOK_S))
         if view is None:
             self._without_topic.add(claim)
-        for plan in plan_consumer_groups(items, view, surroundings, holds=self._holds):
+        around = TopicsAround(self._mirror.topics, self._claimed_topics())
+        for plan in plan_consumer_groups(items, view, surroundings, holds=self._holds, around=around):
+            if plan.finding.reason.startswith("DeadLetterTopic"):
+                self._claims.mark(claim, self._clock() + TOPIC_S)
+            if plan.finding.reason == "Placed":
+                self._configured.pop(claim, None)
             manifest = objects[plan.item.uid]
             finding = await self._do(manifest, plan, surroundings)
             if finding is not None and (is_long_silent or not self._is_settled(plan.item, finding)):
@@ -132,14 +156,33 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
             return NO_GROUP
         except UnknownTopicError:
             return None
-        is_known = not any(partition.HasField("error") for partition in partitions)
-        lag = sum(max(0, partition.end_position - partition.position) for partition in partitions)
+        return self._view(claim, partitions)
+
+    def _view(self, claim: ConsumerGroupClaim, partitions: list[broker_pb2.GroupPartition]) -> ConsumerGroupView:
+        placed = [partition for partition in partitions if partition.has_cursor]
+        untold = frozenset(partition.partition for partition in partitions if partition.HasField("error"))
+        lag = sum(max(0, row.end_position - row.position) + row.aside_messages for row in partitions)
+        names = {name for row in partitions for name in (*row.consumers, *row.standby_consumers)}
+        names |= {row.active_consumer for row in partitions if row.active_consumer and not row.consumers}
+        oldest_ms = min((row.oldest_append_ms for row in partitions if row.oldest_append_ms), default=0)
+        told = [settings_from_message(row.settings) for row in placed if row.HasField("settings")]
+        forwarding = sum(row.forwarding_keys for row in partitions)
+        since_s = self._forwards.setdefault(claim, self._clock()) if forwarding else self._clock()
+        if not forwarding:
+            self._forwards.pop(claim, None)
         return ConsumerGroupView(
             is_placed=True,
-            is_consumed=any(partition.active_consumer for partition in partitions),
-            lag=lag if is_known else None,
-            partition_count=sum(partition.has_cursor for partition in partitions),
-            paused_count=sum(partition.paused for partition in partitions),
+            is_consumed=bool(names),
+            lag=lag if not untold else None,
+            partition_count=len(placed),
+            paused_count=sum(row.paused for row in partitions),
+            settings=tuple(dict.fromkeys(told)),
+            consumer_count=len(names),
+            oldest_s=max(time.time() - oldest_ms / 1000, 0.0) if oldest_ms else None,
+            parked={row.partition: row.parked_keys for row in partitions if row.parked_keys},
+            untold=untold,
+            delayed_keys=sum(row.delayed_keys for row in partitions),
+            is_forwarding_late=self._clock() - since_s > LOOK_S,
         )
 
     async def _do(
@@ -155,9 +198,18 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
                         self._claims.mark(ConsumerGroupClaim(topic, group), self._clock())
                     case RewindConsumerGroup():
                         finding = replace(finding, rewind=await self._rewind(manifest, step, surroundings))
-                    case CreateConsumerGroup(topic=topic, group=group, start=start):
-                        await self._brokers.create_consumer_group(topic, group, target_of(start))
+                    case CreateConsumerGroup(topic=topic, group=group):
+                        await self._create(step)
                         self._claims.mark(ConsumerGroupClaim(topic, group), self._clock())
+                    case ConfigureConsumerGroup(topic=topic, group=group):
+                        message = settings_message(step.settings, step.changed)
+                        await self._brokers.configure_consumer_group(topic, group, message)
+                        self._claims.mark(ConsumerGroupClaim(topic, group), self._clock() + self._pause_s(manifest))
+                    case TellKeyParked():
+                        await self._tell_parked(manifest, step, surroundings)
+                    case CreateTopic() | UpdateTopic():
+                        await self._make_dead_letter_topic(step)
+                        self._claims.mark(self.claim_of(manifest), self._clock() + CONFIGURED_S)
                     case DeleteConsumerGroup(topic=topic, group=group):
                         if not await self._may_delete(manifest):
                             return None
@@ -171,6 +223,53 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
                 self._claims.mark(self.claim_of(manifest), self._clock() + REFUSED_S)
                 return ConsumerGroupFinding("Refused", f"the brokers refuse it: {exc}")
         return finding
+
+    def _pause_s(self, manifest: Manifest) -> float:
+        """After how many seconds to look whether the settings are there. It grows while others change them back."""
+        claim = self.claim_of(manifest)
+        tries = self._configured[claim] = self._configured.get(claim, 0) + 1
+        return min(CONFIGURED_S * (1 << min(tries - 1, 10)), LOOK_S)
+
+    async def _create(self, step: CreateConsumerGroup) -> None:
+        """Write the cursors. Settings that any version of the brokers has by itself are not named."""
+        settings = None
+        if not step.settings.is_default:
+            settings = settings_message(step.settings, ("mode", "delivery", "retry"))
+        await self._brokers.create_consumer_group(step.topic, step.group, target_of(step.start), settings)
+
+    async def _make_dead_letter_topic(self, step: CreateTopic | UpdateTopic) -> None:
+        """Make the topic, or add partitions to it. If others made a topic of that name meanwhile, that one is used."""
+        if isinstance(step, UpdateTopic):
+            request = broker_pb2.UpdateTopicRequest(
+                name=step.name, incarnation=step.incarnation, partition_count=step.partitions
+            )
+            await self._brokers.update_topic(request)
+            return
+        # The incarnation is a random one. An incarnation that is made of an object's UID would say that a Topic object
+        # made the topic, and that it is left over when no Topic has it (`unclaimed`).
+        incarnation = uuid.uuid4().hex
+        try:
+            record = await self._brokers.create_topic(
+                step.name, step.partitions, topic_settings_message(step.settings), incarnation
+            )
+        except TopicExistsError:
+            return
+        self._mirror.take_created(record)
+
+    async def _tell_parked(self, manifest: Manifest, step: TellKeyParked, surroundings: Surroundings) -> None:
+        """Post the Event. It names the key and its error, if the brokers answer with them."""
+        try:
+            keys = await self._brokers.parked_keys(step.topic, step.group, step.partition, 1)
+        except StaleOperatorError:
+            raise
+        except SeriatimError as exc:
+            _log.info("parked_keys_unknown", topic=step.topic, group=step.group, error=str(exc))
+            keys = []
+        what = f"key {_shown(keys[0].key)}" if keys and keys[0].key else "a key"
+        more = f" and {step.count - 1} more" if step.count > 1 else ""
+        error = f": {keys[0].error}" if keys and keys[0].error else ""
+        note = f"{what}{more} parked on partition {step.partition}{error}"
+        await self._do_to_object(manifest, TellObject("KeyParked", note, is_warning=True), surroundings)
 
     async def _rewind(self, manifest: Manifest, step: RewindConsumerGroup, surroundings: Surroundings) -> RewindStatus:
         """Carry out a rewind. If it fails without a refusal, a later pass tries it again with the same id.
@@ -197,7 +296,7 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
 
     def _is_settled(self, item: ConsumerGroup, finding: ConsumerGroupFinding) -> bool:
         """Whether the report can wait: a step is under way, or no broker answers and the status is up to date."""
-        if finding.reason in ("Creating", "Deleting"):
+        if finding.reason in ("Creating", "Configuring", "Deleting"):
             return True
         is_acted_on = item.status.observed_generation == item.metadata.generation and not item.metadata.is_deleted
         return finding.keeps_status and is_acted_on
@@ -206,3 +305,12 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
         status = consumer_group_status(item, finding, time.time())
         if status != item.status:
             await self._write_status(manifest, status)
+
+
+def _shown(key: bytes) -> str:
+    """A key for people: a text if it is one, else in hexadecimal digits; at most 64 characters."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = key.hex()
+    return text[:64] if text.isprintable() else key.hex()[:64]

@@ -168,7 +168,7 @@ class _ClusterTopics:
         self._add = add
         self._mirror = TopicMirror()
         self._topics = TopicPass(at, self._mirror)
-        self._groups = ConsumerGroupPass(at)
+        self._groups = ConsumerGroupPass(at, self._mirror, self._topics.claimed)
         self._parts = {self._keys[0]: _Part(self._topics, at.clock), self._keys[1]: _Part(self._groups, at.clock)}
         self._stream: asyncio.Task[None] | None = None
 

@@ -1,4 +1,4 @@
-"""ConsumerGroup: a consumer group's place in a topic, which is made before the first consumer joins."""
+"""ConsumerGroup: a consumer group of a topic: where it begins, how its messages are shared, and what failures cause."""
 
 from __future__ import annotations
 
@@ -10,14 +10,105 @@ from .base import Model, Resource, Status
 from .columns import AGE, Column, condition_columns
 from .fields import BROKER_NAME_LENGTH_MAX, ClusterName, DeletionPolicy, LegalName
 from .rules import Rule, immutable
+from .values import PAUSE_PATTERN, parse_pause_ms
 
 PLACE_PATTERN: Final = (
     r"^(Earliest|Latest|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2}))$"
 )
 Place = Annotated[str, Field(pattern=PLACE_PATTERN, max_length=40)]
 RewindState = Literal["Done", "Refused"]
-GroupMode = Literal["Exclusive"]
+GroupMode = Literal["Exclusive", "KeyOrdered", "Shared"]
+Delivery = Literal["AtLeastOnce", "AtMostOnce"]
+BackOff = Literal["Fixed", "Exponential", "List"]
+WhenExhausted = Literal["Block", "ParkKey", "DeadLetter"]
 ConsumerGroupState = Literal["Idle", "Active", "Behind", "Unknown"]
+
+ATTEMPTS_MAX: Final = 1_000
+DELAYS_MAX: Final = 32
+DELAY_MIN: Final = "1ms"
+DELAY_MAX: Final = "168h"
+GRANT_MIN: Final = "1s"
+GRANT_MAX: Final = "24h"
+"""These limits are those of the brokers (`seriatim_api.retry`)."""
+
+PARKED_SHOWN_MAX: Final = 64
+"""Partitions with parked keys that the status names."""
+
+DEAD_LETTER_SUFFIX: Final = "dead"
+
+_PAUSE_RULE: Final = Rule(
+    f"self.matches('{PAUSE_PATTERN}')", "write a duration with units h, m, s or ms, such as 500ms, 1s or 5m"
+)
+
+Delay = Annotated[
+    str,
+    Field(max_length=20),
+    _PAUSE_RULE,
+    Rule(
+        f"!self.matches('{PAUSE_PATTERN}') || (duration(self) >= duration('{DELAY_MIN}') && "
+        f"duration(self) <= duration('{DELAY_MAX}'))",
+        f"a delay is from {DELAY_MIN} to {DELAY_MAX}",
+    ),
+]
+"""How long a message waits for its next attempt."""
+
+Grant = Annotated[
+    str,
+    Field(max_length=20),
+    _PAUSE_RULE,
+    Rule(
+        f"!self.matches('{PAUSE_PATTERN}') || (duration(self) >= duration('{GRANT_MIN}') && "
+        f"duration(self) <= duration('{GRANT_MAX}'))",
+        f"a grant lasts from {GRANT_MIN} to {GRANT_MAX}",
+    ),
+]
+"""How long a consumer has for the messages that it was given."""
+
+
+class RetrySpec(Model):
+    """What happens to a message on which a consumer fails."""
+
+    RULES: ClassVar = (
+        Rule("self.backOff != 'Fixed' || size(self.delays) == 1", 'Fixed has one delay: write delays: ["5s"]'),
+        Rule(
+            "self.backOff != 'Exponential' || size(self.delays) == 2",
+            'Exponential has the first delay and the longest one: write delays: ["1s", "5m"]',
+        ),
+        Rule(
+            "self.backOff != 'Exponential' || size(self.delays) != 2 || "
+            f"!self.delays.all(delay, delay.matches('{PAUSE_PATTERN}')) || "
+            "duration(self.delays[0]) <= duration(self.delays[1])",
+            "the longest delay, which is the second one, is at least the first one",
+        ),
+    )
+
+    attempts: Annotated[int, Field(ge=0, le=ATTEMPTS_MAX)] = 0
+    """How many attempts a message has. 0: there is no limit, and only a consumer can say that no other attempt is
+    needed (`GiveUp`)."""
+    back_off: BackOff = "Exponential"
+    """How the delay before the next attempt grows. `Fixed`: not at all. `Exponential`: each delay is twice the one
+    before. `List`: one after another, and the last one again and again."""
+    delays: Annotated[tuple[Delay, ...], Field(min_length=1, max_length=DELAYS_MAX)] = ("1s", "5m")
+    """`Fixed`: the delay. `Exponential`: the first delay and the longest one. `List`: the delays."""
+    jitter_percent: Annotated[int, Field(ge=0, le=100)] = 20
+    """A delay is longer or shorter by up to this part of it, so that many keys do not come back at once."""
+    when_exhausted: WhenExhausted = "Block"
+    """What brokers do after the last attempt. `Block`: they try again for ever, with the last delay. `ParkKey`: the
+    messages of the key wait for a person, and other keys go on. `DeadLetter`: the message goes to the dead-letter
+    topic, and its key goes on."""
+    grant: Grant = "30s"
+    """How long a consumer has for the messages that it was given, unless it asks for more time. Then they are given
+    out again."""
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """The delays in milliseconds."""
+        return tuple(map(parse_pause_ms, self.delays))
+
+    @property
+    def grant_ms(self) -> int:
+        """The time of a grant in milliseconds."""
+        return parse_pause_ms(self.grant)
 
 
 class RewindSpec(Model):
@@ -45,6 +136,22 @@ class RewindStatus(Model):
 class ConsumerGroupSpec(Model):
     """The desired state of a consumer group."""
 
+    RULES: ClassVar = (
+        Rule(
+            "!has(self.retry) || self.mode == 'KeyOrdered' || self.mode == 'Shared'",
+            "only the modes KeyOrdered and Shared have a retry policy: choose one of them, or leave retry out",
+        ),
+        Rule(
+            "!has(self.deadLetterTopic) || (has(self.retry) && self.retry.whenExhausted == 'DeadLetter')",
+            "deadLetterTopic takes messages after their last attempt: write retry.whenExhausted: DeadLetter, or leave "
+            "deadLetterTopic out",
+        ),
+        Rule(
+            "!has(self.deadLetterTopic) || self.deadLetterTopic != self.topic",
+            "deadLetterTopic is another topic than topic: choose another name",
+        ),
+    )
+
     cluster: ClusterName
     """The BrokerCluster, in the same namespace."""
     topic: Annotated[LegalName, immutable("a consumer group's place is in one topic; make another object")]
@@ -60,19 +167,32 @@ class ConsumerGroupSpec(Model):
     to `seriatim group pause` and `resume`."""
     rewind: RewindSpec | None = None
     """Moves the consumer group to another place. Consumers that run go on from there and get an event about it."""
-    mode: Annotated[GroupMode, immutable("the place of a consumer group belongs to its mode; make another object")] = (
-        "Exclusive"
-    )
-    """`Exclusive`: one consumer at a time gets the messages of a partition, in their order."""
+    mode: GroupMode = "Exclusive"
+    """How consumers share the messages of a partition. `Exclusive`: one consumer at a time gets them, in their order.
+    `KeyOrdered`: any number of consumers share them, and messages of one key are worked on one after another. `Shared`:
+    any number of consumers share them, in no order. Brokers change the mode only while no consumer is connected; until
+    then `Ready` is False. Consumers of mode `broadcast` need no object, because each of them has a position of its own,
+    which is made when it joins."""
+    delivery: Delivery = "AtLeastOnce"
+    """`AtLeastOnce`: a message counts as done when a consumer acknowledges it, so after a failure it comes again.
+    `AtMostOnce`: it counts as done when it is given out, so a failure loses it, and nothing comes twice."""
+    retry: RetrySpec | None = None
+    """What happens to a message on which a consumer fails, in the modes `KeyOrdered` and `Shared`. Without it, a new
+    consumer group gets the brokers' own policy (tries again for ever, after 1 s to 5 minutes), and the operator leaves
+    the choice to `seriatim group configure`. A change acts on the next failure of each message."""
+    dead_letter_topic: LegalName | None = None
+    """The topic that takes messages after their last attempt, with `retry.whenExhausted: DeadLetter`. Without it, the
+    name is `<topic>.<group>.dead`. If there is no such topic and no Topic object names it, the operator makes it, with
+    the partitions and the durability of `topic`. It stays when this object is deleted."""
     deletion_policy: DeletionPolicy = "Retain"
     """What happens to the consumer group's place when this object is deleted: `Retain` keeps it, `Delete` deletes
     it."""
 
 
 class ConsumerGroupStatus(Status):
-    """The observed state of a consumer group. The lag is given in wide steps, so that the status is seldom written."""
+    """The observed state of a consumer group. Figures are given in wide steps, so that the status is seldom written."""
 
-    CONDITIONS: ClassVar = ("Ready",)
+    CONDITIONS: ClassVar = ("Ready", "KeysParked", "DeadLettering")
 
     group_name: Annotated[str, Field(max_length=BROKER_NAME_LENGTH_MAX)] = ""
     """The consumer group's name among the brokers."""
@@ -80,7 +200,25 @@ class ConsumerGroupStatus(Status):
     """`Active`: a consumer is connected. `Behind`: a consumer is connected, and more than 10,000 messages are not
     acknowledged. `Idle`: no consumer is connected."""
     lag_bucket: Annotated[str, Field(max_length=32)] = ""
-    """Roughly how many messages are not acknowledged yet."""
+    """Roughly how many messages are not acknowledged yet, those of parked keys included."""
+    oldest_bucket: Annotated[str, Field(max_length=32)] = ""
+    """Roughly how old the oldest message is that is not acknowledged. Empty: there is none, or its age is not known."""
+    consumers: Annotated[str, Field(max_length=32)] = ""
+    """Roughly how many consumers are connected."""
+    parked_keys: Annotated[str, Field(max_length=32)] = ""
+    """Roughly how many keys are parked: their messages wait for a person."""
+    parked_partitions: Annotated[tuple[int, ...], Field(max_length=PARKED_SHOWN_MAX)] = ()
+    """Partitions with parked keys, at most 64."""
+    delayed_keys: Annotated[str, Field(max_length=32)] = ""
+    """Roughly how many keys wait for their next attempt."""
+    mode: Annotated[str, Field(max_length=32)] = ""
+    """The mode that the brokers have. Empty: they have not told it."""
+    delivery: Annotated[str, Field(max_length=32)] = ""
+    """The kind of delivery that the brokers have."""
+    policy: Annotated[str, Field(max_length=512)] = ""
+    """The retry policy that the brokers have, in short."""
+    dead_letter_topic: Annotated[str, Field(max_length=BROKER_NAME_LENGTH_MAX)] = ""
+    """The topic that takes messages after their last attempt. Empty: none does."""
     paused: bool = False
     """Whether the consumer group is paused on at least one partition."""
     rewind: RewindStatus | None = None
@@ -88,7 +226,7 @@ class ConsumerGroupStatus(Status):
 
 
 class ConsumerGroup(Resource):
-    """A consumer group's place in a topic."""
+    """A consumer group of a topic."""
 
     KIND: ClassVar = "ConsumerGroup"
     PLURAL: ClassVar = "consumergroups"
@@ -99,7 +237,13 @@ class ConsumerGroup(Resource):
         Column("Topic", ".spec.topic"),
         *condition_columns(),
         Column("State", ".status.state"),
+        Column("Mode", ".status.mode"),
         Column("Lag", ".status.lagBucket"),
+        Column("Parked", ".status.parkedKeys"),
+        Column("Oldest", ".status.oldestBucket", is_wide=True),
+        Column("Consumers", ".status.consumers", is_wide=True),
+        Column("Delayed", ".status.delayedKeys", is_wide=True),
+        Column("Policy", ".status.policy", is_wide=True),
         AGE,
     )
 
@@ -108,6 +252,14 @@ class ConsumerGroup(Resource):
             f"has(self.spec.group) || self.metadata.name.size() <= {BROKER_NAME_LENGTH_MAX}",
             f"metadata.name: brokers take names of at most {BROKER_NAME_LENGTH_MAX} characters; write a "
             "shorter one into spec.group",
+        ),
+        Rule(
+            "!has(self.spec.retry) || self.spec.retry.whenExhausted != 'DeadLetter' || "
+            "has(self.spec.deadLetterTopic) || self.spec.topic.size() + "
+            "(has(self.spec.group) ? self.spec.group.size() : self.metadata.name.size()) "
+            f"<= {BROKER_NAME_LENGTH_MAX - len(DEAD_LETTER_SUFFIX) - 2}",
+            f"<topic>.<group>.{DEAD_LETTER_SUFFIX} is longer than {BROKER_NAME_LENGTH_MAX} characters: write a shorter "
+            "name into spec.deadLetterTopic",
         ),
     )
 
@@ -118,3 +270,11 @@ class ConsumerGroup(Resource):
     def group_name(self) -> str:
         """The consumer group's name among the brokers."""
         return self.spec.group or self.metadata.name
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """The name of the topic that takes messages after their last attempt; empty if none does."""
+        retry = self.spec.retry
+        if retry is None or retry.when_exhausted != "DeadLetter":
+            return ""
+        return self.spec.dead_letter_topic or f"{self.spec.topic}.{self.group_name}.{DEAD_LETTER_SUFFIX}"

@@ -127,14 +127,32 @@ TOPIC: Final = {
 
 CONSUMER_GROUP: Final = {
     "Ready": {
-        "Placed": "the consumer group has its place in the topic",
+        "Placed": "the consumer group has its place in the topic, and the settings of the object",
         "TopicNotFound": "the brokers have no such topic",
+        "ConsumersConnected": "another mode is asked for, and brokers change it only while no consumer is connected",
+        "MessagesAside": "another mode is asked for, which would drop the messages of parked keys",
+        "DeadLetterTopicMissing": "a Topic object has the dead-letter topic, and has not made it yet",
+        "DeadLetterTopicSmall": "a Topic object has the dead-letter topic, which has fewer partitions than the source",
+        "OlderBrokers": "the brokers are of a version that has no modes and retry policies",
         "ResourceConflict": "an older object has the same consumer group of the same topic; the message names it",
         "ClusterNotFound": "there is no such BrokerCluster in the namespace, or it is being deleted",
         "BrokersSilent": "no broker of the cluster answers",
         "Paused": "the cluster's spec.paused is set",
         "Refused": "the brokers refuse the consumer group; the message says why",
         "InvalidSpec": "the object has a field that this version cannot read",
+    },
+    "KeysParked": {
+        "NoneParked": "no key is parked",
+        "KeysWait": "messages of some keys wait for a person; the message names the partitions",
+        "NotTold": "the brokers have not told it yet",
+    },
+    "DeadLettering": {
+        "NotAsked": "the retry policy sends no message to a dead-letter topic",
+        "Forwarding": "messages go to the dead-letter topic after their last attempt",
+        "HeldUp": "the dead-letter topic takes no messages: those that should go there wait, and so do their keys",
+        "NotTold": "the brokers have not told it yet",
+        "DeadLetterTopicMissing": "a Topic object has the dead-letter topic, and has not made it yet",
+        "DeadLetterTopicSmall": "a Topic object has the dead-letter topic, which has fewer partitions than the source",
     },
 }
 
@@ -162,5 +180,10 @@ CONSUMER_GROUP_EVENTS: Final = {
     "GroupResumed": "brokers give the consumer group messages again",
     "GroupRewound": "the consumer group is at another place, as spec.rewind asks; the status has the request",
     "GroupRecreated": "others deleted the consumer group, and the operator gave it a new place",
+    "GroupConfigured": "the operator changed mode, delivery or retry policy to those of the object",
+    "DriftReverted": "others changed mode, delivery or retry policy, and the operator changed them back",
+    "KeyParked": "a partition has its first parked key: its messages wait for a person; the note has the last error",
+    "KeysReleased": "no key of the consumer group is parked any more",
+    "DeadLetterTopicCreated": "the operator made the topic for dead letters",
 }
 """Reasons of the Events on a ConsumerGroup."""
