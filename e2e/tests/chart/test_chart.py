@@ -407,6 +407,7 @@ def test_alerts_and_dashboards_ask_for_metrics_that_there_are() -> None:
     sources = [
         "broker/src/seriatim_broker/metrics.py",
         "broker/src/seriatim_broker/composition.py",
+        "broker/src/seriatim_broker/consumer_group_metrics.py",
         "operator/src/seriatim_operator/probes.py",
         "spark-on-k8s/src/seriatim_spark/pipelines/metrics.py",
     ]
@@ -415,7 +416,8 @@ def test_alerts_and_dashboards_ask_for_metrics_that_there_are() -> None:
     for where, expression in expressions():
         for metric in set(re.findall(r"\bseriatim_[a-z_]+", expression)) - labels:
             stem = re.sub(r"_(bucket|total)$", "", metric)
-            assert {stem, stem.removeprefix("seriatim_")} & names, f"{where}: there is no {metric}"
+            known = {stem, stem.removeprefix("seriatim_"), stem.removeprefix("seriatim_consumer_group_")}
+            assert known & names, f"{where}: there is no {metric}"
 
 
 def test_each_alert_has_a_page_that_tells_what_to_do_and_each_page_an_alert() -> None:
