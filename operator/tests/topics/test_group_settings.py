@@ -260,7 +260,7 @@ async def test_the_topic_of_the_dead_letters_is_made_first(world: World) -> None
     letters = world.brokers.topics["events.billing.dead"]
     assert len(letters.topic.partition_ids) == 4
     assert not letters.topic.settings.flush
-    assert letters.topic.settings.retention_ms == 14 * 86_400_000
+    assert letters.topic.settings.retention_ms == 30 * 86_400_000
     order = [call.split()[0] + call.split()[1] for call in world.brokers.calls if call.startswith("create")]
     assert order == ["createevents", "createevents.billing.dead", "creategroup"]
     assert rows(world)[0].settings.retry.dead_letter_topic == "events.billing.dead"

@@ -14,8 +14,8 @@ from typing import Final
 from .actions import Action
 from .topics import CreateTopic, TellObject, TopicSettings, TopicView, UpdateTopic
 
-RETENTION_MS: Final = 14 * 86_400_000
-"""Dead letters stay at least two weeks, because a person has to look at them."""
+RETENTION_MS: Final = 30 * 86_400_000
+"""Dead letters stay at least 30 days, because a person has to look at them. The command does the same."""
 
 
 @dataclass(frozen=True, slots=True)
