@@ -290,6 +290,10 @@ class ConsumerGroupAdmin(TopicAdmin):
         row.standby_consumers[:] = reply.standbys
         row.consumers[:] = reply.consumers
         row.in_flight_messages = reply.in_flight
+        if reply.oldest is not None:
+            row.oldest_append_ms = await Places(self._services, self._calls).append_time_here(
+                chain.partition, reply.oldest
+            )
         counts = reply.keys or KeyCounts()
         row.aside_messages, row.parked_keys = counts.aside, counts.parked
         row.delayed_keys, row.forwarding_keys = counts.delayed, counts.forwarding

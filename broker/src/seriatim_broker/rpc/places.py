@@ -20,7 +20,7 @@ from seriatim_api.errors import (
     UnavailableError,
     UnsupportedVersionError,
 )
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, split_offset
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import ranges_pb2
 
@@ -228,6 +228,15 @@ class Places:
             index = max(found.index, request.from_index)
             return ranges_pb2.FindPlacesResponse(places=[_found(index, found.bytes_before, found)])
         return await self._cut(partition, request)
+
+    async def append_time_here(self, partition: PartitionId, offset: int) -> int:
+        """The append time of a message in ms since 1970, from its batch's header on this disk; 0 if it is not here."""
+        no, index = split_offset(offset)
+        try:
+            found = await self._services.storage.find(partition, no, index + 1, Measure.INDEX, index)
+        except SeriatimError:
+            return 0
+        return found.append_time_ms if found is not None else 0
 
     async def _cut(
         self, partition: PartitionId, request: ranges_pb2.FindPlacesRequest

@@ -70,6 +70,8 @@ class ConsumerGroupCursors:
         starts: Mapping[PartitionId, tuple[int, int]],
         settings: GroupSettings = SETTINGS_DEFAULT,
         compares: Sequence[Compare] = (),
+        *,
+        paused: bool = False,
     ) -> bool:
         """Have the consumer group begin at (segment, index) of each partition, with these settings.
 
@@ -85,7 +87,7 @@ class ConsumerGroupCursors:
                 before = self.records.get(partition)
                 assert before is None or before.deleted
                 last_epoch = before.group_epoch if before is not None else self._floor.floor
-                record = CursorRecord(segment_no, last_epoch + 1, index, topic)
+                record = CursorRecord(segment_no, last_epoch + 1, index, topic, paused=paused)
                 records[partition] = record.with_settings(settings)
             if not await self._write(records, compares):
                 return False

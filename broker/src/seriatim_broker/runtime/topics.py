@@ -28,6 +28,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..core.values.effects import Resolved
 from ..core.values.events import CreatePartition
+from ..core.values.keyed import Exhausted
 from ..core.values.placement import CHAIN_WIDTH_DEFAULT, send_chain, weights_of
 from ..interfaces.clock import Clock
 from ..interfaces.coordinator import (
@@ -43,6 +44,7 @@ from ..interfaces.coordinator import (
 from .directory import Directory
 from .driver import Driver, Reply
 from .election import Election
+from .group_growth import give_settings, groups_with_settings
 from .keys import Keys
 from .operators import Guard, unguarded
 
@@ -307,6 +309,8 @@ class Topics:
         """Make the partitions that are missing, also those that are added meanwhile. Then write the record as READY."""
         while True:
             await self._create_partitions(record)
+            if record.growing_partition_ids:
+                await self._extend_groups(record)
             item = await self._coordinator.get(self._keys.topic(record.name))
             written = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
             if (
@@ -327,6 +331,23 @@ class Topics:
                     _log.info("topic_ready", topic=record.name, partitions=len(written.partition_ids))
                     return written
             record = written
+
+    async def _extend_groups(self, record: records_pb2.TopicRecord) -> None:
+        """Give the new partitions the settings of the topic's groups, and the groups' dead-letter topics as many."""
+        known = [PartitionId(id_) for id_ in record.partition_ids]
+        added = [PartitionId(id_) for id_ in record.growing_partition_ids]
+        await give_settings(self._coordinator, self._keys, record.name, known, added)
+        groups = await groups_with_settings(self._coordinator, self._keys, known)
+        names = {row.retry.dead_letter_topic for row in groups.values() if row.retry.exhausted is Exhausted.DEAD_LETTER}
+        for name in sorted(names - {"", record.name}):
+            try:  # nobody waits for it: a dead letter waits until its partition is there
+                grown = await self._write_update(name, "", len(known) + len(added), lambda _: None, unguarded)
+                if grown.growing_partition_ids and grown.incarnation not in self._finishing:
+                    self._begin_finishing(grown)
+            except BadRequestError:
+                pass  # it has more partitions already
+            except SeriatimError as exc:
+                _log.warning("dead_letter_topic_not_extended", topic=name, source=record.name, error=str(exc))
 
     async def _create_partitions(self, record: records_pb2.TopicRecord) -> None:
         """Make the partitions of a topic that do not exist yet."""

@@ -1,0 +1,268 @@
+"""People configure a group: other policies at once, other modes only without consumers and without keys that wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api import errors
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.keyed import (
+    RETRY_DEFAULT,
+    BackOff,
+    ConsumerMode,
+    GroupSettings,
+    RetryPolicy,
+    WantedSettings,
+)
+
+from .keyed_support import QUICK, KeyedServing, indexes_of
+from .support import DONE, GROUP, M01, MS, SECOND, STREAM, TOPIC, UNKNOWN, P
+
+CONFIGURE = ev.ConsumerGroupOperation.CONFIGURE
+REWIND, SKIP = ev.ConsumerGroupOperation.REWIND, ev.ConsumerGroupOperation.SKIP
+ONCE = replace(QUICK, attempts_max=1)
+SLOW = replace(QUICK, back_off=BackOff.FIXED, delays_ms=(5_000,))
+ID = bytes(16)
+
+
+class Configured(KeyedServing):
+    """A server of a keyed group that people configure."""
+
+    def __init__(self, keys: str = "aab", policy: RetryPolicy = QUICK) -> None:
+        super().__init__(keys, policy=policy)
+        self.do(ev.DirectoryChanged((), forms=msg.FORMS))
+        self.record = ev.CursorRecord(1, 1, 0, TOPIC, mode=ConsumerMode.KEY_ORDERED, retry=policy)
+        self.cursor_revision = 5
+
+    def operate(
+        self,
+        operation: ev.ConsumerGroupOperation = CONFIGURE,
+        wanted: WantedSettings | None = None,
+        index: int = 0,
+        *,
+        drop_aside: bool = False,
+        operation_id: bytes = ID,
+    ) -> None:
+        """A person asks for it, and both records are read."""
+        self.clear()
+        deadline_us = self.now_us + 3000 * MS
+        self.do(
+            ev.OperateConsumerGroup(
+                1,
+                P,
+                GROUP,
+                operation,
+                operation_id,
+                0,
+                1,
+                index,
+                0,
+                deadline_us,
+                wanted or WantedSettings(),
+                drop_aside,
+            )
+        )
+        self.read_both()
+
+    def read_both(self) -> None:
+        """The coordinator answers what the operation reads."""
+        chain = self.part.chain
+        assert chain is not None
+        self.read_chain(chain)
+        self.do(ev.CursorRead(P, GROUP, self.record, self.cursor_revision))
+
+    def end(self, outcome: ev.WriteOutcome = DONE) -> None:
+        """The transaction ends."""
+        write = self.all(fx.WriteCursor)[-1]
+        if outcome is DONE:
+            self.cursor_revision += 1
+            self.record = write.record
+        self.do(ev.CursorWritten(P, GROUP, write.serial, outcome, self.cursor_revision if outcome is DONE else 0))
+
+    def refusal(self) -> errors.SeriatimError:
+        """What the person is told."""
+        assert not self.all(fx.WriteCursor), "nothing is changed"
+        (answer,) = self.all(fx.ConsumerGroupOperated)
+        assert answer.error is not None
+        return answer.error
+
+
+def served(keys: str = "aab", policy: RetryPolicy = QUICK) -> Configured:
+    bench = Configured(keys, policy)
+    bench.serve()
+    return bench
+
+
+def left(bench: Configured) -> Configured:
+    """The consumer has left, and this member has forgotten the group."""
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.persist()
+    bench.confirm_replications()
+    assert GROUP not in bench.part.consumer_groups
+    return bench
+
+
+def parked(policy: RetryPolicy = ONCE) -> Configured:
+    """Key a is parked, all else is acknowledged, and no consumer is there."""
+    bench = served("aab", policy)
+    first, other = bench.runs()
+    bench.nack(first)
+    bench.acks(other)
+    bench.deliver()
+    return left(bench)
+
+
+def test_another_policy_counts_at_once_and_keeps_epoch_grants_and_waits() -> None:
+    bench = served("ab")
+    run, other = bench.runs()
+    bench.nack(run, delay_ms=500)
+    bench.operate(wanted=WantedSettings(retry=SLOW))
+    write = bench.all(fx.WriteCursor)[-1]
+    assert (write.record.group_epoch, write.record.retry) == (1, SLOW)
+    assert write.chain_revision == bench.revision, "compared with the chain"
+    bench.end()
+    assert bench.all(fx.ConsumerGroupOperated)[-1].error is None
+    assert not bench.delivered(fx.TokensVoid)
+    bench.deliver(SECOND)
+    (again,) = bench.runs()
+    assert (indexes_of(again), again.attempt) == ([0], 2), "it waited as long as before"
+    bench.nack(other)
+    bench.deliver(4 * SECOND)
+    assert bench.granted() == []
+    bench.deliver(2 * SECOND)
+    assert bench.granted() == [[1]], "the new delay"
+
+
+def test_attempts_count_on_under_the_new_policy() -> None:
+    bench = served("a")
+    (run,) = bench.runs()
+    bench.nack(run)
+    bench.operate(wanted=WantedSettings(retry=replace(QUICK, attempts_max=2)))
+    bench.end()
+    bench.deliver(SECOND)
+    (run,) = bench.runs()
+    bench.nack(run)
+    bench.deliver(20 * SECOND)
+    assert bench.granted() == []
+    assert [note.name for note in bench.all(fx.Note) if note.name == "key_parked"]
+
+
+def test_grants_of_a_consumer_last_as_long_as_it_was_told() -> None:
+    bench = served("a.", replace(QUICK, grant_ms=20_000))
+    run, _ = bench.runs()
+    bench.operate(wanted=WantedSettings(retry=replace(QUICK, grant_ms=1_000)))
+    bench.end()
+    bench.nack(run, delay_ms=1)
+    bench.deliver(SECOND)
+    (again,) = bench.runs()
+    bench.wait(5 * SECOND, (M01,))
+    bench.acks(again)
+    assert bench.void() == [], "it extends its grants in the time that it was told"
+
+
+def test_the_same_settings_change_nothing() -> None:
+    bench = served()
+    bench.operate(wanted=WantedSettings(retry=QUICK))
+    assert not bench.all(fx.WriteCursor)
+    assert bench.all(fx.ConsumerGroupOperated)[-1].was_done
+
+
+def test_a_repeated_request_is_carried_out_once() -> None:
+    bench = served()
+    bench.operate(wanted=WantedSettings(retry=SLOW))
+    bench.end(UNKNOWN)
+    bench.read_both()
+    bench.end()
+    bench.operate(wanted=WantedSettings(retry=QUICK), operation_id=b"b" * 16)
+    bench.end()
+    bench.operate(wanted=WantedSettings(retry=SLOW))
+    assert not bench.all(fx.WriteCursor)
+    assert bench.all(fx.ConsumerGroupOperated)[-1].was_done
+
+
+def test_another_mode_is_refused_while_consumers_are_there() -> None:
+    bench = served()
+    bench.operate(wanted=WantedSettings(ConsumerMode.EXCLUSIVE))
+    error = bench.refusal()
+    assert isinstance(error, errors.PreconditionError)
+    assert "consumer-1" in str(error)
+
+
+def test_another_mode_begins_a_group_epoch_at_the_first_message_that_is_not_acknowledged() -> None:
+    bench = served("aab")
+    run, _ = bench.runs()
+    bench.acks(run, upto=1)
+    bench.deliver()
+    left(bench)
+    bench.operate(wanted=WantedSettings(ConsumerMode.SHARED))
+    record = bench.all(fx.WriteCursor)[-1].record
+    assert (record.mode, record.group_epoch, record.segment_no, record.start_index) == (ConsumerMode.SHARED, 2, 1, 1)
+    assert record.term_base > 0, "tokens grow"
+    bench.end()
+    assert bench.all(fx.ConsumerGroupOperated)[-1].error is None
+    bench.read_both()
+    assert GROUP not in bench.part.consumer_groups
+
+
+def test_an_exclusive_group_has_no_policy() -> None:
+    bench = left(served())
+    bench.operate(wanted=WantedSettings(ConsumerMode.EXCLUSIVE, SLOW))
+    assert isinstance(bench.refusal(), errors.BadRequestError)
+    bench.operate(wanted=WantedSettings(ConsumerMode.EXCLUSIVE))
+    assert bench.all(fx.WriteCursor)[-1].record.retry == RETRY_DEFAULT
+
+
+def test_no_settings_while_a_broker_would_not_keep_them() -> None:
+    bench = served()
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_KEY_ORDERED))
+    bench.operate(wanted=WantedSettings(retry=SLOW))
+    assert "upgrade all brokers first" in str(bench.refusal())
+
+
+# ---- keys that wait -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", [CONFIGURE, SKIP, REWIND])
+@pytest.mark.parametrize("is_served", [True, False])
+def test_parked_keys_are_not_dropped_unasked(operation: ev.ConsumerGroupOperation, is_served: bool) -> None:
+    bench = parked()
+    if is_served and operation is not CONFIGURE:
+        bench.join()
+        bench.read_both()
+        bench.deliver()
+    index = 3 if operation is SKIP else 0
+    wanted = WantedSettings(ConsumerMode.EXCLUSIVE)
+    bench.operate(operation, wanted, index)
+    error = bench.refusal()
+    assert isinstance(error, errors.PreconditionError)
+    assert "1 parked keys, and 2 messages are set aside (the oldest is 1:0)" in str(error)
+    bench.operate(operation, wanted, index, drop_aside=True)
+    record = bench.all(fx.WriteCursor)[-1].record
+    places = {CONFIGURE: (1, 3), SKIP: (2, 0), REWIND: (1, 0)}
+    assert (record.segment_no, record.start_index) == places[operation]
+    assert record.group_epoch == 2
+    bench.end()
+    assert bench.all(fx.ConsumerGroupOperated)[-1].error is None
+
+
+def test_a_rewind_before_all_that_was_set_aside_loses_nothing() -> None:
+    bench = served("aab", replace(QUICK, attempts_max=5))
+    run, other = bench.runs()
+    bench.nack(run, delay_ms=60_000)
+    bench.acks(other)
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    keyed.set_aside(keyed.keys[b"ka"])
+    bench.deliver()
+    bench.operate(SKIP, index=3)
+    assert "set aside (the oldest is 1:0)" in str(bench.refusal())
+    bench.operate(REWIND, index=0)
+    assert bench.all(fx.WriteCursor)
+
+
+def test_settings_of_a_cursor_record() -> None:
+    record = ev.CursorRecord(1, 1, 0, TOPIC).with_settings(GroupSettings(ConsumerMode.SHARED, SLOW, True))
+    assert record.settings == GroupSettings(ConsumerMode.SHARED, SLOW, True)
