@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import make_offset
+from seriatim_broker.core.consumers import operations
 from seriatim_broker.core.consumers.keeping import KEEP_MS
 from seriatim_broker.core.state.keyed_rows import carried_grants, dispatcher_of, rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.keyed import ConsumerMode
+from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 from seriatim_broker.core.values.ledger_rows import read_rows
+from seriatim_broker.core.values.positions import Place
 
 from .keyed_support import QUICK, KeyedServing
 from .support import GROUP, M00, M01, MS, SECOND, STREAM, TOPIC, P, Serving
@@ -323,3 +325,33 @@ def test_a_note_that_is_not_written_stops_nothing(outcome: ev.WriteOutcome) -> N
     group = bench.part.consumer_groups[GROUP]
     assert group.cursor is not None
     assert (group.phase.value, group.crossing_serial) == ("serving", 0)
+
+
+# ---- changes --------------------------------------------------------------------------------------------
+
+
+def configuring(wanted: WantedSettings, deadline_us: int = 0) -> ev.OperateConsumerGroup:
+    """A person asks for other settings."""
+    configure = ev.ConsumerGroupOperation.CONFIGURE
+    return ev.OperateConsumerGroup(1, P, GROUP, configure, bytes(16), 0, 0, 0, 0, deadline_us, wanted)
+
+
+def test_at_most_once_does_not_begin_while_a_consumer_is_there() -> None:
+    bench = Serving()
+    bench.begin()
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
+    once_only = WantedSettings(ConsumerMode.EXCLUSIVE, None, at_most_once=True)
+    bench.do(configuring(once_only, bench.now_us + 3 * SECOND))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    (refused,) = bench.all(fx.ConsumerGroupOperated)
+    assert isinstance(refused.error, PreconditionError)
+    assert "consumer-1" in str(refused.error)
+
+
+@pytest.mark.parametrize(("before", "epoch"), [(False, 2), (True, 1)])
+def test_at_most_once_begins_in_a_new_group_epoch(before: bool, epoch: int) -> None:
+    record = ev.CursorRecord(1, 1, 0, TOPIC, at_most_once=before)
+    event = configuring(WantedSettings(ConsumerMode.EXCLUSIVE, None, at_most_once=True))
+    after = operations.after(record, event, Serving().chain, Place(1, 3))
+    assert (after.at_most_once, after.group_epoch) == (True, epoch)

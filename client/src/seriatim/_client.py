@@ -12,16 +12,24 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack, get_args, overload
 
-from seriatim_api.errors import BadRequestError, IllegalNameError, UnsupportedModeError
+from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionError, UnsupportedModeError
 from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._admin import Admin, topic_of
+from seriatim._group_settings import GroupSettings
 from seriatim._ranges import questions
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._recording import HistoryLike, MessageIdOf, Recorder
 from seriatim._records import Assignment, Gap, GroupChange, LostRange, PartitionOffset, RangePlan, RetainedRange
-from seriatim._settings import Compression, ConsumerOptions, ConsumerSettings, ProducerOptions, ProducerSettings
+from seriatim._settings import (
+    Compression,
+    ConsumerOptions,
+    ConsumerSettings,
+    ProducerOptions,
+    ProducerSettings,
+    Target,
+)
 from seriatim._tls import Tls
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
@@ -319,7 +327,8 @@ class Client:
 
             unique_name = name or f"consumer-{os.urandom(6).hex()}"
             if settings.start not in (None, "earliest", "latest"):
-                await self.admin().create_group(topic, group, settings.start, partitions=partitions)
+                named = f"{group}/{unique_name}" if mode == "broadcast" else group
+                await self._begin_group(topic, named, settings.start, mode, partitions)
             consumer = kind(
                 topic_of(answer.topic), group, unique_name, partitions, settings, self._channels,
                 self._caller, self.name, self._recorder, on_gap, on_assignment, on_group_change, mode,
@@ -524,6 +533,22 @@ class Client:
     def admin(self) -> Admin:
         """The administration of the cluster. It shares this client's connections and ends with the client."""
         return Admin(self._caller)
+
+    async def _begin_group(
+        self, topic: str, group: str, start: Target, mode: Mode, partitions: Sequence[int] | None
+    ) -> None:
+        """Make the cursors of a consumer group, in that mode. If it is there on some partitions, its settings stay."""
+        admin = self.admin()
+        if mode == "exclusive":
+            await admin.create_group(topic, group, start, partitions=partitions)
+            return
+        try:
+            await admin.create_group(topic, group, start, partitions=partitions, settings=GroupSettings(mode))
+        except PreconditionError:
+            known = (await admin.describe_group(topic, group)).settings
+            if known is None or known.mode != mode:
+                raise
+            await admin.create_group(topic, group, start, partitions=partitions, settings=known)
 
     async def _ask_for_topic(self, name: str) -> broker_pb2.GetTopicResponse:
         if not is_legal_name(name):

@@ -97,7 +97,7 @@ class ConsumerGroupAdmin(TopicAdmin):
             compares = await self._compares(settings)
             if request.HasField("at"):
                 found = await self._targets.find(request.topic, missing, request.at, remaining_s(context) * 0.8)
-                created |= await cursors.create(request.topic, _starts(missing, found), settings, compares)
+                created |= await cursors.create(request.topic, _starts(missing, found), settings, compares, _now_ms())
             elif request.start == broker_pb2.START_POSITION_LATEST:
                 created |= await self._begin_at_the_end(cursors, missing, request, settings, compares, context)
                 if is_forwarded(context):
@@ -105,7 +105,7 @@ class ConsumerGroupAdmin(TopicAdmin):
             else:
                 firsts = ((chain.partition, first_kept(chain)) for chain in missing)
                 starts = {partition: (first.segment_no, first.index) for partition, first in firsts}
-                created |= await cursors.create(request.topic, starts, settings, compares)
+                created |= await cursors.create(request.topic, starts, settings, compares, _now_ms())
         if is_forwarded(context):
             return broker_pb2.CreateConsumerGroupResponse(created=created)
         raise NotServingError(
@@ -131,7 +131,7 @@ class ConsumerGroupAdmin(TopicAdmin):
             chain.partition: (chain.open_segment.no, await self._end_of(chain, remaining_s(context)))
             for chain in by_master.pop(self._services.identity.member.broker, ())
         }
-        created = await cursors.create(request.topic, starts, settings, compares) if starts else False
+        created = await cursors.create(request.topic, starts, settings, compares, _now_ms()) if starts else False
         if not is_forwarded(context):
             for master in by_master:
                 left_s, operator = remaining_s(context) * 0.9, operator_epoch(context)
@@ -186,7 +186,7 @@ class ConsumerGroupAdmin(TopicAdmin):
                 raise PreconditionError(
                     f"{who} reads partition {row.partition}: nothing was deleted; stop the group's consumers first"
                 )
-        await cursors.delete(time.time_ns() // 1_000_000)
+        await cursors.delete(_now_ms())
         return broker_pb2.DeleteConsumerGroupResponse()
 
     @typed_errors
@@ -339,6 +339,10 @@ def _check_same_settings(
         raise PreconditionError(
             f"group {group} exists on partition {chain.number} {what}: configure it instead of making it again"
         )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def chosen_chains(chains: Sequence[Chain], numbers: Sequence[int], topic: str) -> list[Chain]:

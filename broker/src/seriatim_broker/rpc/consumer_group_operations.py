@@ -29,7 +29,7 @@ from seriatim_api.v1 import broker_pb2
 from ..core.values.chain import Chain
 from ..core.values.effects import ConsumerGroupOperated
 from ..core.values.events import ConsumerGroupOperation, CursorRecord, OperateConsumerGroup
-from ..core.values.keyed import WantedSettings
+from ..core.values.keyed import ConsumerMode, WantedSettings
 from ..core.values.positions import Place
 from ..core.values.targets import named, place_of
 from ..runtime.records import operation_to_number
@@ -84,6 +84,8 @@ class ConsumerGroupOperations(ConsumerGroupAdmin):
         wanted_settings = WantedSettings()
         if operation is ConsumerGroupOperation.CONFIGURE:
             wanted_settings = wanted_from(request.settings, request.topic, request.group)
+            if wanted_settings.mode is not None:
+                check_group(request.group, is_broadcast=wanted_settings.mode is ConsumerMode.BROADCAST)
             if wanted_settings == WantedSettings():
                 raise BadRequestError("nothing is to be configured: name a mode, a retry policy, or both")
         numbers = [row.partition for row in request.partitions]

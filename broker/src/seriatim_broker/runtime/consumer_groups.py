@@ -15,7 +15,7 @@ from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 
 from ..core.values.events import CursorRecord
-from ..core.values.keyed import SETTINGS_DEFAULT, GroupSettings
+from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerMode, GroupSettings
 from ..interfaces.coordinator import Compare, Coordinator, Get, Operation, Put, mod_revision_is, present
 from .coordination import READS_PER_TXN
 from .group_epochs import NO_FLOOR, EpochFloor
@@ -70,6 +70,7 @@ class ConsumerGroupCursors:
         starts: Mapping[PartitionId, tuple[int, int]],
         settings: GroupSettings = SETTINGS_DEFAULT,
         compares: Sequence[Compare] = (),
+        now_ms: int = 0,
         *,
         paused: bool = False,
     ) -> bool:
@@ -88,6 +89,8 @@ class ConsumerGroupCursors:
                 assert before is None or before.deleted
                 last_epoch = before.group_epoch if before is not None else self._floor.floor
                 record = CursorRecord(segment_no, last_epoch + 1, index, topic, paused=paused)
+                if settings.mode is ConsumerMode.BROADCAST:
+                    record = replace(record, reported_at_ms=now_ms)  # it is kept for as long as if it had been here
                 records[partition] = record.with_settings(settings)
             if not await self._write(records, compares):
                 return False

@@ -15,7 +15,7 @@ which operation began it.
 
 A change of settings that keeps the mode keeps the group epoch too, and counts at once: a key that waits keeps the time
 of its next attempt, and its attempts count on. Another mode begins a new group epoch, at the first message that is not
-acknowledged.
+acknowledged; so do the beginning and the end of at-most-once delivery.
 
 A pause does not change the group epoch. The server gives out nothing more, but the consumers may acknowledge what they
 have. If they acknowledge all of a sealed segment, the consumer group crosses to the next segment.
@@ -71,7 +71,7 @@ from ..values.events import (
     StartPosition,
     WriteOutcome,
 )
-from ..values.keyed import KeyCounts
+from ..values.keyed import GroupSettings, KeyCounts
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import count_keys
 from ..values.messages import FORM_GROUP_OPERATIONS, FORM_KEY_ORDERED
@@ -293,15 +293,27 @@ def _check_settings(
             "a broker of an older version would not keep to these settings: nothing was changed; upgrade all brokers "
             "first"
         )
-    if settings.mode is cursor.mode:
+    if _keeps_epoch(cursor, settings):
         return True
     if consumer_group.consumers:
+        what = "another mode" if settings.mode is not cursor.mode else "another delivery guarantee"
         raise errors.PreconditionError(
-            f"consumer {consumer_group.consumers[0].name} is in group {event.consumer_group}, and another mode begins "
+            f"consumer {consumer_group.consumers[0].name} is in group {event.consumer_group}, and {what} begins "
             "without consumers: nothing was changed; stop the group's consumers first"
         )
     _check_aside(partition, consumer_group, event, _here(partition, consumer_group))
     return True
+
+
+def _keeps_epoch(cursor: CursorRecord, settings: GroupSettings) -> bool:
+    """Whether the settings count at once. Otherwise they begin without consumers, in a new group epoch.
+
+    At-most-once delivery begins so too. Without it:
+      1. c1 was given k:5, and has not acknowledged it. A person changes the group to at most once.
+      2. The broker dies. The next one finds that k:5 is not acknowledged, so that it was never given, and gives it
+         without a flag.
+    """
+    return (settings.mode, settings.at_most_once) == (cursor.mode, cursor.at_most_once)
 
 
 def _check_aside(
@@ -374,7 +386,7 @@ def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None
     requests = (*cursor.requests, event.operation_id)[-REQUESTS_KEPT:]
     if event.operation is ConsumerGroupOperation.CONFIGURE:
         settings = event.wanted.over(cursor.settings)
-        if settings.mode is cursor.mode:
+        if _keeps_epoch(cursor, settings):
             return replace(cursor.with_settings(settings), requests=requests)
         moved = _to_place(cursor.with_settings(settings), chain, here)
         if here > (cursor.segment_no, cursor.start_index):  # what came later was acknowledged, so a consumer was told
