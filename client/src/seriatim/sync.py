@@ -17,14 +17,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
+
+from seriatim_api.errors import BadRequestError
 
 import seriatim._client as asynchronous
-from seriatim import _admin, _consumer, _producer, _writer
+from seriatim import _admin, _consumer, _keyed_consumer, _producer, _writer
 from seriatim._batch import BytesLike, Headers
 from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
+from seriatim._consuming import handlers
 from seriatim._consuming.inbox import FetchedTable
 from seriatim._group_settings import GroupKey, GroupMode, GroupSettings, KeyResult, KeyState, RetryPolicy
 from seriatim._partitioner import Partitioner
@@ -63,7 +67,18 @@ from seriatim._records import (
 from seriatim._settings import Compression, ConsumerOptions, ProducerOptions, Target
 from seriatim._tls import Tls
 
-__all__ = ["Admin", "Client", "Consumer", "Deliveries", "Delivery", "Producer", "RangeReader", "Writer"]
+__all__ = [
+    "Admin",
+    "Client",
+    "Consumer",
+    "Deliveries",
+    "Delivery",
+    "KeyedConsumer",
+    "KeyedMessage",
+    "Producer",
+    "RangeReader",
+    "Writer",
+]
 
 T = TypeVar("T")
 
@@ -85,6 +100,14 @@ class _LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a function in the loop's thread, and wait for it here."""
+
+        async def there() -> T:
+            return function(*args, **kwargs)
+
+        return self.run(there())
 
     def close(self) -> None:
         """Stop the loop and wait for the thread. If another thread still waits in a call, that call is cancelled."""
@@ -279,6 +302,103 @@ class Consumer(_Held[_consumer.Consumer]):
     def close(self) -> None:
         """Send the last acknowledgements and leave. A standby takes over at once."""
         self._thread.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class KeyedMessage:
+    """A message that is being worked on: `with keyed_message as message`. See `seriatim.KeyedMessage`."""
+
+    def __init__(self, thread: _LoopThread, inner: _keyed_consumer.KeyedMessage) -> None:
+        self._thread = thread
+        self._inner = inner
+
+    @property
+    def message(self) -> Message:
+        """The message."""
+        return self._inner.message
+
+    @property
+    def is_current(self) -> bool:
+        """Whether an acknowledgement would still count, as far as this consumer knows."""
+        return self._inner.is_current
+
+    def ack(self) -> bool:
+        """Acknowledge the message. Returns False if its grant has ended: then it comes again, here or elsewhere."""
+        return self._thread.call(self._inner.ack)
+
+    def nack(self, delay_s: float | None = None, reason: str = "", *, is_last: bool = False) -> None:
+        """Give the message back. It comes again after a delay, before all later messages of its key."""
+        self._thread.call(self._inner.nack, delay_s, reason, is_last=is_last)
+
+    def extend(self, hold_s: float) -> bool:
+        """Keep the message for so many seconds from now. Returns False if its grant has ended."""
+        return self._thread.call(self._inner.extend, hold_s)
+
+    def __enter__(self) -> Message:
+        return self.message
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.call(self._inner.leave, error)
+
+
+class KeyedConsumer(_Held[_keyed_consumer.KeyedConsumer]):
+    """See `seriatim.KeyedConsumer`."""
+
+    @property
+    def joined(self) -> tuple[int, ...]:
+        """Partitions whose server knows this consumer."""
+        return self._inner.joined
+
+    def run(
+        self,
+        handler: Callable[[Message], object],
+        concurrency: int = 64,
+        *,
+        timeout_s: float | None = None,
+        pool: Executor | None = None,
+    ) -> None:
+        """Call a handler with each message, until another thread closes the consumer. See `seriatim.KeyedConsumer.run`.
+
+        The handler runs in threads, or in `pool`. It may call this client. A KeyboardInterrupt ends the call: handlers
+        that run go on to their ends in their threads, and their messages come again.
+
+        Raises:
+            BadRequestError: The handler is a coroutine function: use the asynchronous client. Or an argument is beyond
+                its limits.
+        """
+        if handlers.is_coroutine_function(handler):
+            raise BadRequestError("the synchronous client calls plain functions, and this is a coroutine function")
+        self._thread.run(self._inner.run(handler, concurrency, timeout_s=timeout_s, pool=pool))
+
+    def receive(
+        self, max_messages: int = 10, timeout_s: float = 20.0, *, hold_s: float | None = None
+    ) -> list[KeyedMessage]:
+        """Ask for messages, and wait until some are here: a long poll. See `seriatim.KeyedConsumer.receive`."""
+        received = self._thread.run(self._inner.receive(max_messages, timeout_s, hold_s=hold_s))
+        return [KeyedMessage(self._thread, item) for item in received]
+
+    def __iter__(self) -> Iterator[KeyedMessage]:
+        """Messages, one at a time. Work on each in `with`, or call its `ack` or `nack`. Several threads may iterate."""
+        items = aiter(self._inner)
+
+        async def next_one() -> _keyed_consumer.KeyedMessage:
+            return await anext(items)
+
+        while True:
+            yield KeyedMessage(self._thread, self._thread.run(next_one()))
+
+    def close(self, drain_s: float = 5.0) -> None:
+        """Let running handlers end, send the last acknowledgements, and leave."""
+        self._thread.run(self._inner.close(drain_s))
 
     def __enter__(self) -> Self:
         return self
@@ -736,29 +856,62 @@ class Client(_Held[asynchronous.Client]):
 
         return Writer(self._thread, self._thread.run(begin()))
 
+    @overload
     def consumer(
         self,
         topic: str,
         group: str,
         *,
-        mode: Literal["exclusive"] = "exclusive",
+        mode: Literal["exclusive", "broadcast"] = "exclusive",
         partitions: Sequence[int] | None = None,
         name: str | None = None,
         on_gap: Callable[[Gap], None] | None = None,
         on_assignment: Callable[[Assignment], None] | None = None,
         on_group_change: Callable[[GroupChange], None] | None = None,
         **options: Unpack[ConsumerOptions],
-    ) -> Consumer:
+    ) -> Consumer: ...
+
+    @overload
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: Literal["key_ordered", "shared"],
+        partitions: Sequence[int] | None = None,
+        name: str | None = None,
+        on_gap: Callable[[Gap], None] | None = None,
+        on_assignment: Callable[[Assignment], None] | None = None,
+        on_group_change: Callable[[GroupChange], None] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> KeyedConsumer: ...
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        mode: asynchronous.Mode = "exclusive",
+        partitions: Sequence[int] | None = None,
+        name: str | None = None,
+        on_gap: Callable[[Gap], None] | None = None,
+        on_assignment: Callable[[Assignment], None] | None = None,
+        on_group_change: Callable[[GroupChange], None] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer | KeyedConsumer:
         """A consumer of a topic. The callbacks run in the client's thread and must not call this client."""
-        opening = self._inner.consumer(
+        opening: Any = self._inner.consumer(
             topic, group, mode=mode, partitions=partitions, name=name, on_gap=on_gap, on_assignment=on_assignment,
             on_group_change=on_group_change, **options,
         )  # fmt: skip
 
-        async def begin() -> _consumer.Consumer:
+        async def begin() -> Any:
             return await opening
 
-        return Consumer(self._thread, self._thread.run(begin()))
+        begun = self._thread.run(begin())
+        if isinstance(begun, _consumer.Consumer):
+            return Consumer(self._thread, begun)
+        return KeyedConsumer(self._thread, begun)
 
     def offsets(
         self,
