@@ -6,7 +6,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.kubernetes.cases import calm, changes, chart, disks, etcd, installing, nodes, operators, pods, spark, upgrading
+from e2e.kubernetes.cases import (
+    calm,
+    changes,
+    chart,
+    consuming,
+    disks,
+    etcd,
+    installing,
+    nodes,
+    operators,
+    pods,
+    spark,
+    upgrading,
+)
 from e2e.kubernetes.stage import Stage
 
 
@@ -45,6 +58,7 @@ CASES: Final = (
     Case("operator dead", operators.operator_dead),
     Case("operator deleted", operators.operator_deleted),
     Case("two operators", operators.two_operators),
+    Case("key parked", consuming.key_parked, quick=True),
     Case("many topics", operators.many_topics),
     Case("disks swapped", disks.disks_swapped),
     Case("disk emptied", disks.disk_emptied),

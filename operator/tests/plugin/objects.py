@@ -126,12 +126,12 @@ def topic(name: str, state: str = "Healthy", **status: Any) -> Topic:
     )
 
 
-def consumer_group(name: str, state: str, lag: str = "") -> ConsumerGroup:
+def consumer_group(name: str, state: str, lag: str = "", **status: object) -> ConsumerGroup:
     return ConsumerGroup.from_manifest(
         {
             "metadata": {"name": name, "namespace": "shop"},
             "spec": {"cluster": "orders", "topic": "events"},
-            "status": {"state": state, "lagBucket": lag},
+            "status": {"state": state, "lagBucket": lag, **status},
         }
     )
 

@@ -22,6 +22,7 @@ from .objects import (
     broker,
     cluster,
     condition,
+    consumer_group,
     etcd_pod,
     group,
     healthy,
@@ -50,6 +51,12 @@ def gone(name: str) -> NodeView:
 
 def budget(labels: dict[str, str]) -> dict[str, Any]:
     return {"metadata": {"name": "mine"}, "spec": {"selector": {"matchLabels": labels}}}
+
+
+def grouped(type_: str, status: str, reason: str, message: str, **fields: object) -> Look:
+    """A cluster with a consumer group that has this condition."""
+    bill = consumer_group("bill", "Active", conditions=[condition(type_, status, reason, message)], **fields)
+    return healthy(consumer_groups=(bill,))
 
 
 SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
@@ -118,6 +125,24 @@ SICK: dict[str, tuple[Callable[[], Look], Level, str, str]] = {
         Level.BAD,
         "cluster",
         "EtcdUnreachable: no etcd",
+    ),
+    "parked keys": (
+        lambda: grouped("KeysParked", "True", "KeysWait", "on partitions 3", parkedKeys="<=10"),
+        Level.WARNING,
+        "consumer group bill",
+        "<=10 keys of events are parked",
+    ),
+    "dead letters held up": (
+        lambda: grouped("DeadLettering", "False", "HeldUp", "messages wait for topic letters"),
+        Level.WARNING,
+        "consumer group bill",
+        "messages wait for topic letters",
+    ),
+    "another mode waits": (
+        lambda: grouped("Ready", "False", "ConsumersConnected", "stop the consumers"),
+        Level.WARNING,
+        "consumer group bill",
+        "ConsumersConnected: stop the consumers",
     ),
     "drain held up": (
         lambda: healthy(
@@ -396,3 +421,11 @@ def test_findings_are_drawn_worst_first() -> None:
         "remedy: do b",
         "1 of 3 examinations found nothing wrong",
     ]
+
+
+def test_many_consumer_groups_with_parked_keys_make_few_findings() -> None:
+    parked = [condition("KeysParked", "True", "KeysWait", "on partitions 3")]
+    many = tuple(consumer_group(f"g{number}", "Active", conditions=parked) for number in range(30))
+    found = checks.check_consumer_groups(healthy(consumer_groups=many))
+    assert len(found) == checks.GROUPS_NAMED_MAX + 1
+    assert "20 more" in found[-1].text

@@ -74,6 +74,14 @@ def test_consumer_groups_that_are_behind_are_named() -> None:
     assert "  audit is behind in events: >1000" in lines
 
 
+def test_consumer_groups_with_parked_keys_are_named() -> None:
+    parked = [condition("KeysParked", "True", "KeysWait", "on partitions 3")]
+    groups = (consumer_group("bill", "Active", parkedKeys="<=10", conditions=parked), consumer_group("audit", "Active"))
+    lines = drawn(draw_status(healthy(consumer_groups=groups)))
+    assert "  bill has <=10 parked keys in events" in lines
+    assert not any("audit has" in line for line in lines)
+
+
 def test_with_many_machines_members_name_theirs() -> None:
     many = {
         f"m{n}": NodeView(f"m{n}", f"m{n}", is_ready=True, is_leaving=False, is_out_of_service=False) for n in range(9)

@@ -1,4 +1,4 @@
-"""Checks of everything around the brokers: Kubernetes, operator, storage class, nodes, budgets, policies, topics."""
+"""Checks of everything around the brokers, from Kubernetes and nodes to topics and consumer groups."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from .look import Look, etcd_hosts, etcd_services
 
 KUBERNETES_MINOR_MIN: Final = 30
 """The first minor version in which the rules of our definitions (CEL with quantities) are a stable feature."""
+
+GROUPS_NAMED_MAX: Final = 10
+"""How many findings about consumer groups are shown. One more counts the others."""
 
 LEASE_AGE_MAX: Final = timedelta(seconds=60)
 """An operator renews its Lease every few seconds. A Lease that is older than this belongs to no operator that acts."""
@@ -219,6 +222,29 @@ def check_topics(look: Look) -> list[Finding]:
             make = warning if state == "OneCopy" else bad
             findings.append(make("topics", f"{len(names):,} {state}: {', '.join(names[:5])}{more}", remedy))
     return findings or [well("topics", f"{states.get('Healthy', 0):,} of {len(look.topics):,} are healthy")]
+
+
+def check_consumer_groups(look: Look) -> list[Finding]:
+    """Check that no key waits for a person, and that every consumer group is as its object says."""
+    findings: list[Finding] = []
+    for group in look.consumer_groups:
+        topic, name = group.spec.topic, group.group_name
+        parked, letters, ready = map(group.status.condition, ("KeysParked", "DeadLettering", "Ready"))
+        if parked is not None and parked.status == "True":
+            count = f"{group.status.parked_keys} keys of {topic} are parked"
+            last = f"seriatim group parked {topic} {name}; then group release, or group skip --key"
+            findings.append(warning(f"consumer group {group.name}", f"{count}: {parked.message}", last))
+        if letters is not None and letters.reason == "HeldUp":
+            remedy = f"see the topic {group.status.dead_letter_topic}, and dead_letters_refused in the brokers' logs"
+            findings.append(warning(f"consumer group {group.name}", letters.message, remedy))
+        if ready is not None and ready.status == "False" and not group.metadata.is_deleted:
+            text, remedy = f"{ready.reason}: {ready.message}", f"kubectl describe consumergroup {group.name}"
+            findings.append(warning(f"consumer group {group.name}", text, remedy))
+    if len(findings) > GROUPS_NAMED_MAX:
+        more = f"{len(findings) - GROUPS_NAMED_MAX:,} more findings"
+        rest = warning("consumer groups", more, "kubectl get consumergroups -o wide")
+        findings = [*findings[:GROUPS_NAMED_MAX], rest]
+    return findings or [well("consumer groups", f"{len(look.consumer_groups):,} are as their objects say")]
 
 
 def _only_home(look: Look) -> dict[str, list[str]]:

@@ -30,6 +30,7 @@ CHECKS: Final[tuple[Callable[[Look], list[Finding]], ...]] = (
     checks.check_budgets,
     checks.check_network_policy,
     checks.check_topics,
+    checks.check_consumer_groups,
     certificate_checks.check_certificates,
     member_checks.check_pods,
     member_checks.check_disks,

@@ -187,4 +187,6 @@ def _consumer_groups(look: Look) -> Text:
         text.append(f"  {number:,} {state}", style=BAD if state == "Behind" else "")
     for group in [each for each in look.consumer_groups if each.status.state == "Behind"][:TOPICS_NAMED_MAX]:
         text.append(f"\n  {group.name} is behind in {group.spec.topic}: {group.status.lag_bucket}")
+    for group in [each for each in look.consumer_groups if each.status.is_true("KeysParked")][:TOPICS_NAMED_MAX]:
+        text.append(f"\n  {group.name} has {group.status.parked_keys} parked keys in {group.spec.topic}", style=BAD)
     return text
