@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim_api.ids import PartitionId
@@ -80,8 +82,10 @@ class SimKeyedConsumer(SimConsumer):
                 for offset in run.offsets:
                     self._known[run.token, offset] = messages[at]
                     at += 1
-            runs = tuple((run.token, run.attempt, run.maybe_repeated, run.offsets) for run in event.runs)
-            self._step(ct.Granted(effect.subscription, runs, event.server_epoch))
+            granted = ct.Granted(
+                effect.subscription, event.tokens, event.counts, event.offsets, event.server_epoch
+            )  # fmt: skip
+            self._step(granted)
         elif isinstance(event, fx.AcksConfirmed):
             self._confirmed(event.number)
             self._step(ct.AcksConfirmed(effect.subscription, event.number))
@@ -116,8 +120,9 @@ class SimKeyedConsumer(SimConsumer):
     def _take(self, effect: ct.TakeGrants) -> None:
         rng = self._schedule.rng
         size_bytes = 0
-        for token, _, _, offsets in effect.runs:
-            self._messages[token] = offsets
+        all_offsets = iter(effect.offsets)
+        for token, count in zip(effect.tokens, effect.counts, strict=True):
+            offsets = self._messages[token] = tuple(islice(all_offsets, count))
             size_bytes += 8 * len(offsets)
             self._schedule.after(rng.randint(0, 20_000), self._work, token, 0)
         stream = self._place_stream
@@ -130,7 +135,8 @@ class SimKeyedConsumer(SimConsumer):
         if not self.alive or offsets is None:
             return
         rng = self._schedule.rng
-        self._core.begin(token, self._schedule.now_us)
+        if rng.random() < 0.7:  # others end at once, as far as the broker is told
+            self._core.begin(token, self._schedule.now_us)
         drawn = rng.random()
         work_us = rng.randint(100, 20_000) if drawn < 0.97 else rng.randint(500_000, 2_500_000)
         self._schedule.after(work_us, self._finish, token, at)
@@ -151,12 +157,25 @@ class SimKeyedConsumer(SimConsumer):
             return
         if rng.random() < 0.02:
             self._lie(token, offsets[at])
+        if rng.random() < 0.3:
+            self._finish_all(token, offsets[at:])
+            return
         self._tell(f"is done with {message} under {token:#x}")
         if self._core.acknowledge(token, offsets[at], self._schedule.now_us):
             self._judge.rules.keyed.acknowledged(self.group, self.partition, self._group_epoch, offsets[at], message)
         self._step(ct.Timer())
         if at + 1 < len(offsets) and token in self._messages:
             self._work(token, at + 1)
+
+    def _finish_all(self, token: int, offsets: tuple[int, ...]) -> None:
+        """The application took a batch, and is done with all that is left of a grant."""
+        if self._core.acknowledge_all((token,), self._schedule.now_us):
+            for offset in offsets:
+                message = self._known[token, offset]
+                self._tell(f"is done with {message} under {token:#x}")
+                self._judge.rules.keyed.acknowledged(self.group, self.partition, self._group_epoch, offset, message)
+        self._core.hurry(self._schedule.now_us, at_once=True)
+        self._step(ct.Timer())
 
     def _lie(self, token: int, offset: int) -> None:
         """A request that must change nothing: a token that never was, one of another message, a later offset."""

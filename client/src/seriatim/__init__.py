@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from seriatim._consuming.inbox import FetchedTable
     from seriatim._errors import SendError, SendFailedError, SendUnknownError
     from seriatim._group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
-    from seriatim._keyed_consumer import GiveUp, KeyedConsumer, KeyedMessage, Retry
+    from seriatim._keyed_consumer import GiveUp, KeyedBatch, KeyedConsumer, KeyedMessage, Retry
     from seriatim._partitioner import Partitioner, partition_of_key
     from seriatim._producer import Producer
     from seriatim._producing.backlog import FlushResult
@@ -107,6 +107,7 @@ __all__ = [
     "GroupSettings",
     "HeadMove",
     "KeyResult",
+    "KeyedBatch",
     "KeyedConsumer",
     "KeyedMessage",
     "LostRange",
@@ -153,6 +154,7 @@ _HOMES: Final = {
     "Opening": "seriatim._client",
     "Consumer": "seriatim._consumer",
     "GiveUp": "seriatim._keyed_consumer",
+    "KeyedBatch": "seriatim._keyed_consumer",
     "KeyedConsumer": "seriatim._keyed_consumer",
     "KeyedMessage": "seriatim._keyed_consumer",
     "Retry": "seriatim._keyed_consumer",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from seriatim_api.errors import (
     BadRequestError,
@@ -23,7 +24,7 @@ from seriatim._alarms import Alarms
 from seriatim._consumer import deleted_error, start_of, wanted_numbers
 from seriatim._consuming import handlers
 from seriatim._consuming.handlers import GiveUp, Handler, PoolEndedError, Retry
-from seriatim._consuming.keyed import Grant, KeyedSubscription, WaitingGrants
+from seriatim._consuming.keyed import Grant, GrantFrame, HeldBatch, KeyedSubscription, WaitingGrants
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
 from seriatim._consuming.subscription import Shared, Subscribed
@@ -37,7 +38,12 @@ from seriatim._settings import ConsumerSettings, Start
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 CONCURRENCY_MAX: Final = 10_000
+TURN_US: Final = 1_000
+"""If handlers do not wait for anything, one after another is called for so long, and then others have their turn."""
 
 RECEIVE_MAX: Final = 1_000
 """The most messages of one `receive`."""
@@ -137,6 +143,77 @@ class KeyedMessage:
         return self.is_current and self._run.hold(hold_s, is_manual=False)
 
 
+class KeyedBatch:
+    """Messages of many keys that came together. `KeyedConsumer.run_batches` gives them to its handler.
+
+    The messages of one key are in their order. Later messages of these keys come in later batches, when this one is
+    acknowledged. `len(batch)` is the number of messages.
+
+    Attributes:
+        topic: The topic's name.
+        partition: The partition's number in the topic.
+    """
+
+    def __init__(self, held: HeldBatch, opened: Callable[[GrantFrame, Callable[[GrantFrame], Any]], Any]) -> None:
+        self.topic = held.frame.subscription.topic
+        self.partition = held.frame.subscription.number
+        self._held = held
+        self._opened = opened
+        self._messages: Sequence[Message] | None = None
+
+    def __len__(self) -> int:
+        return len(self._held.frame.offsets)
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offset of each message."""
+        return self._held.frame.offsets
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The messages.
+
+        Raises:
+            SeriatimError: They cannot be read. The consumer stops.
+        """
+        if self._messages is None:
+            self._messages = self._opened(self._held.frame, GrantFrame.messages)
+        return self._messages
+
+    @property
+    def table(self) -> pa.Table:
+        """The messages as the columns key, value, timestamp, headers and tag. No value was copied.
+
+        Raises:
+            SeriatimError: They cannot be read. The consumer stops.
+        """
+        import pyarrow as pa
+
+        return pa.Table.from_batches([self._opened(self._held.frame, GrantFrame.rows)])
+
+    def fail(self, message: Message, delay_s: float | None = None, reason: str = "", *, is_last: bool = False) -> None:
+        """Give one message back. It comes again after a delay, and later messages of its key come after it.
+
+        Earlier messages of its key in the batch are acknowledged with the batch, and so are all other keys.
+
+        Args:
+            message: A message of this batch.
+            delay_s: Seconds; None: as the consumer group's policy says.
+            reason: What went wrong, for people: at most 200 bytes are kept.
+            is_last: No other attempt can succeed.
+
+        Raises:
+            BadRequestError: The message is not of this batch, or the delay is negative or longer than 40 days.
+            PreconditionError: The consumer group is at most once: the message does not come again.
+        """
+        check_delay(delay_s)
+        if self._held.frame.is_at_most_once:
+            raise PreconditionError("the group is at most once: the message was acknowledged before it was given")
+        if not self._held.has(message):
+            raise BadRequestError(f"the message at {format_offset(message.offset)} is not of this batch")
+        self._held.fail(message.grant, message.offset, delay_s, handlers.cut(reason), is_last=is_last)
+
+
 def check_hold(hold_s: float | None) -> None:
     """Refuse a time that is not above 0 or too long.
 
@@ -203,7 +280,7 @@ class KeyedConsumer:
         self._closed = False
         self._workers: set[asyncio.Task[None]] = set()
         self._worker_count = 0
-        self._working: dict[int, tuple[Grant, float]] = {}  # by worker, and since when
+        self._working: dict[int, tuple[Grant | GrantFrame, float]] = {}  # by worker, and since when
         self._usage = ""  # "push" or "pull", once it is known
         self._wanted = 0  # messages that calls of `receive` wait for
         self._receivers = 0
@@ -248,13 +325,12 @@ class KeyedConsumer:
         if self._usage == "push":
             subscription.demand(ALL_MESSAGES)
 
-    def _take(self, runs: Iterator[Grant]) -> None:
-        """Runs came. Those that no call of `receive` waits for any more go back at once."""
+    def _take(self, frame: GrantFrame) -> None:
+        """Grants came. Those that no call of `receive` waits for any more go back at once."""
         if self._usage == "pull" and not self._receivers:
-            for run in list(runs):
-                run.release()
+            frame.release()
         else:
-            self._runs.put(runs)
+            self._runs.put(frame)
 
     def _use(self, usage: Literal["push", "pull"]) -> None:
         """From now on the consumer is used in that way.
@@ -310,6 +386,8 @@ class KeyedConsumer:
             run = await self._next_run()
             if run is None:
                 raise PreconditionError("the consumer is closed")
+            run = self._grant_of(run)
+            self._runs.wake_next()
             if run.begin():
                 self._record(run)
                 yield KeyedMessage(self, run)
@@ -348,10 +426,11 @@ class KeyedConsumer:
         self._receivers += 1
         try:
             while await self._wait_for_run(deadline):
-                if len(self._subscriptions) > 1 and len(self._runs.waiting) < max_messages:
+                if len(self._subscriptions) > 1:
                     await asyncio.sleep(GATHER_S)
                 received: list[KeyedMessage] = []
-                while len(received) < max_messages and (run := self._runs.take()) is not None:
+                while len(received) < max_messages and (found := self._runs.take()) is not None:
+                    run = self._grant_of(found)
                     if run.begin():
                         run.hold(hold_s, is_manual=True)
                         self._record(run)
@@ -361,9 +440,10 @@ class KeyedConsumer:
         finally:
             self._receivers -= 1
             self._ask(-max_messages)
+            self._runs.wake_next()
             if not self._receivers:
-                while (run := self._runs.take()) is not None:
-                    run.release()
+                while (found := self._runs.take()) is not None:
+                    self._grant_of(found).release()
         if self._runs.is_closed:
             raise PreconditionError("the consumer is closed")
         return []
@@ -375,43 +455,57 @@ class KeyedConsumer:
         for subscription in self._subscriptions.values():
             subscription.demand(share, 1)
 
-    async def _next_run(self) -> Grant | None:
-        """The next run; None if the consumer is closed."""
-        while await self._wait_for_run(None):
-            run = self._runs.take()
-            if run is not None:
-                return run
-        return None
+    def _grant_of(self, found: Message | Grant) -> Grant:
+        """What waited, as a grant."""
+        if isinstance(found, Grant):
+            return found
+        return Grant(self._subscriptions[found.partition], found.grant, [found])
+
+    async def _next_run(self) -> Message | Grant | None:
+        """The next grant; None if the consumer is closed. One with a single message is only the message."""
+        while True:
+            found = self._runs.take()
+            if found is not None and self._runs.error is None:
+                return found
+            if not await self._wait_for_run(None):
+                return None
 
     async def _wait_for_run(self, deadline: float | None) -> bool:
-        """Wait until a run is here. Returns False if the consumer is closed, or at the deadline."""
-        loop = asyncio.get_running_loop()
+        """Wait until a grant is here. Returns False if the consumer is closed, or at the deadline."""
+        loop, runs = asyncio.get_running_loop(), self._runs
         while True:
-            if self._runs.error is not None:
-                raise self._runs.error
-            if self._runs.has_run:
+            if runs.error is not None:
+                raise runs.error
+            if not runs.is_empty:
                 return True
-            if self._runs.is_closed or (deadline is not None and loop.time() >= deadline):
+            if runs.is_closed or (deadline is not None and loop.time() >= deadline):
                 return False
+            now_us = time.monotonic_ns() // 1000
+            for subscription in self._subscriptions.values():
+                subscription.hurry(now_us)
             arrived = loop.create_future()
 
             def wake(arrived: asyncio.Future[None] = arrived) -> None:
                 if not arrived.done():
                     arrived.set_result(None)
 
-            self._runs.wake_me(wake)
+            runs.wake_me(wake)
             timer = loop.call_at(deadline, wake) if deadline is not None else None
             try:
                 await arrived
+            except BaseException:
+                if runs.do_not_wake(wake):
+                    runs.wake_next()  # this one takes nothing, so another one must
+                raise
             finally:
-                self._runs.do_not_wake(wake)
+                runs.do_not_wake(wake)
                 if timer is not None:
                     timer.cancel()
 
     def go_on_with(self, run: Grant) -> None:
         """The next message of a run can be worked on, or the run is done."""
         if run.at < len(run.messages) and not run.is_over:
-            self._runs.put(iter((run,)))
+            self._runs.put_again(run)
 
     def has_failed(self, run: Grant, error: BaseException) -> bool:
         """The application failed on the next message of a run: give it back. Returns whether the run goes on.
@@ -430,6 +524,19 @@ class KeyedConsumer:
             return True
         run.fail(failed.delay_s, failed.reason, is_last=failed.is_last)
         return False
+
+    def _has_failed_all(self, held: HeldBatch, error: BaseException) -> None:
+        """The application failed on a batch: give it back. In an at-most-once group its messages are lost."""
+        failed, frame = handlers.failed_by(error), held.frame
+        if frame.is_at_most_once:
+            _log.warning(
+                "a handler failed on %d messages of %s/%d, the first one %s, which do not come again because group %s "
+                "is at most once: %s",
+                len(frame.offsets), self.topic, frame.subscription.number, format_offset(frame.offset), self.group,
+                failed.reason,
+            )  # fmt: skip
+        else:
+            held.fail_all(failed)
 
     def _record(self, run: Grant) -> None:
         if self._recorder is not None:
@@ -472,18 +579,56 @@ class KeyedConsumer:
 
         If the call is cancelled, the handlers are cancelled too, and their messages come again.
         """
-        if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise BadRequestError(f"concurrency is between 1 and {CONCURRENCY_MAX}, not {concurrency}")
-        if timeout_s is not None and timeout_s <= 0:
-            raise BadRequestError(f"a timeout is above 0, not {timeout_s} s")
+        _check_limits(concurrency, timeout_s)
         threads: ThreadPoolExecutor | None = None
         if pool is None and not handlers.is_coroutine_function(handler):
             pool = threads = ThreadPoolExecutor(concurrency, "seriatim handler")
         call = handlers.caller_of(handler, timeout_s, pool)
+        try:
+            await self._run_workers(lambda number: self._work(call, number), concurrency)
+        finally:
+            if threads is not None:
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run_batches(
+        self, handler: Callable[[KeyedBatch], Awaitable[None]], concurrency: int = 4, *, timeout_s: float | None = None
+    ) -> None:
+        """Call a handler with batches of messages of many keys, until the consumer is closed.
+
+        Use it instead of `run` if the work on many messages at once costs little more than the work on one, for example
+        one write to a database. When the handler returns, all messages of its batch are acknowledged, except those that
+        it gave back with `batch.fail`. When it raises, each of them comes again. While it runs, its grants are
+        extended. No two handlers work on the same key at once.
+
+        Args:
+            handler: A coroutine function.
+            concurrency: How many batches are worked on at once, 1 to 10,000.
+            timeout_s: If the handler takes longer than this, it is cancelled, and its messages come again. None: it may
+                take as long as it likes.
+
+        Raises:
+            SeriatimError: A partition cannot be read any more; the error says why.
+            ClientFailureError: The consumer has ended because its own code failed.
+            BadRequestError: The concurrency is not between 1 and 10,000, the timeout is not above 0, or the handler is
+                no coroutine function.
+            PreconditionError: The consumer is used with `receive`.
+            BaseException: What a handler raised that is not an `Exception`, such as `KeyboardInterrupt`. Its messages
+                come again, here or at another consumer. A handler that is cancelled has failed, like one that raises.
+
+        If the call is cancelled, the handlers are cancelled too, and their messages come again.
+        """
+        _check_limits(concurrency, timeout_s)
+        if not handlers.is_coroutine_function(handler):
+            raise BadRequestError("the handler of run_batches is a coroutine function: async def")
+        call = handlers.limited(handler, timeout_s)
+        await self._run_workers(lambda number: self._work_on_batches(call, number), concurrency)
+
+    async def _run_workers(self, work: Callable[[int], Coroutine[Any, Any, None]], concurrency: int) -> None:
+        """Have so many tasks do the same work, until one of them fails or all are done."""
         self._use("push")
         numbers = range(self._worker_count, self._worker_count + concurrency)  # another call may run
         self._worker_count += concurrency
-        workers = [asyncio.create_task(self._work(call, number), name=f"handler {number}") for number in numbers]
+        workers = [asyncio.create_task(work(number), name=f"handler {number}") for number in numbers]
         watch = asyncio.create_task(self._watch_slow(numbers), name="slow handlers")
         self._workers.update(workers)
         try:
@@ -495,35 +640,104 @@ class KeyedConsumer:
                 task.cancel()
             await asyncio.gather(*workers, watch, return_exceptions=True)
             self._workers.difference_update(workers)
-            if threads is not None:
-                threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self, call: Callable[[Message], Awaitable[object]], number: int) -> None:
-        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        """Call the handler with one message after another. Others do the same beside it."""
+        me, turn_ends_us = asyncio.current_task(), 0
         assert me is not None
-        while (run := await self._next_run()) is not None:
-            if not run.begin():
+        while (found := await self._next_run()) is not None:
+            now_us = time.monotonic_ns() // 1000
+            if isinstance(found, Grant):
+                await self._work_on(call, found, number, me)
+            else:
+                subscription = self._subscriptions[found.partition]
+                if not subscription.holds(found.grant, now_us):
+                    continue
+                # Most messages are worked on without a wait, and need no object for their grant.
+                if self._recorder is not None:
+                    self._recorder.deliveries([found], self.group, self.name)
+                waits: Awaitable[object] | None
+                try:
+                    waits = handlers.first_step(call(found))
+                except BaseException as error:
+                    waits = handlers.raised(error)
+                if waits is None:
+                    subscription.acknowledge(found.grant, found.offset, now_us)
+                else:
+                    await self._work_on(call, self._grant_of(found), number, me, waits)
+            now_us = time.monotonic_ns() // 1000
+            if now_us > turn_ends_us:  # the handler may never wait, and others must have their turn
+                await asyncio.sleep(0)
+                turn_ends_us = time.monotonic_ns() // 1000 + TURN_US
+
+    async def _work_on(
+        self,
+        call: Callable[[Message], Awaitable[object]],
+        run: Grant,
+        number: int,
+        me: asyncio.Task[Any],
+        waits: Awaitable[object] | None = None,
+    ) -> None:
+        """Call the handler with the messages of a grant. With the first one it was called already if it `waits`."""
+        loop = asyncio.get_running_loop()
+        try:
+            while run.at < len(run.messages) and not run.is_over:
+                self._working[number] = run, loop.time()
+                try:
+                    if waits is None:
+                        self._record(run)
+                        waits = handlers.first_step(call(run.messages[run.at]))
+                    if waits is not None:
+                        run.begin()
+                        self._runs.wake_next()
+                        await waits
+                except PoolEndedError as error:
+                    raise handlers.pool_ended() from error.__cause__
+                except (Exception, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and me.cancelling():
+                        raise  # the call of `run` ends
+                    if not self.has_failed(run, error):
+                        break
+                else:
+                    run.acknowledge()
+                waits = None
+        finally:
+            self._working.pop(number, None)
+            if run.at < len(run.messages):
+                run.release()
+
+    async def _work_on_batches(self, call: Callable[[KeyedBatch], Awaitable[object]], number: int) -> None:
+        """Call the handler with one batch after another. Others do the same beside it."""
+        me = asyncio.current_task()
+        assert me is not None
+        while await self._wait_for_run(None):
+            frame = self._runs.take_frame()
+            current = self._runs.opened(frame, GrantFrame.current) if frame is not None else None
+            if current is None:
                 continue
+            held = HeldBatch(current)
+            batch = KeyedBatch(held, self._runs.opened)
+            if self._recorder is not None:
+                self._recorder.deliveries(batch.messages, self.group, self.name)
             try:
-                while run.at < len(run.messages) and not run.is_over:
-                    self._working[number] = run, loop.time()
-                    self._record(run)
-                    try:
-                        await call(run.messages[run.at])
-                    except PoolEndedError as error:
-                        raise handlers.pool_ended() from error.__cause__
-                    except (Exception, asyncio.CancelledError) as error:
-                        if isinstance(error, asyncio.CancelledError) and me.cancelling():
-                            raise  # the call of `run` ends
-                        if not self.has_failed(run, error):
-                            break
-                    else:
-                        run.acknowledge()
+                waits = handlers.first_step(call(batch))
+                if waits is not None:
+                    held.begin()
+                    self._runs.wake_next()
+                    self._working[number] = current, asyncio.get_running_loop().time()
+                    await waits
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and me.cancelling():
+                    current.release()
+                    raise  # the call of `run_batches` ends
+                self._has_failed_all(held, error)
+            except BaseException:
+                current.release()
+                raise
             finally:
                 self._working.pop(number, None)
-                if run.at < len(run.messages):
-                    run.release()
-            await asyncio.sleep(0)
+            held.finish()
+            await asyncio.sleep(0)  # a handler that never waits leaves others their turn
 
     async def _watch_slow(self, numbers: range) -> None:
         """Name handlers in the log that work on one message for long, each once."""
@@ -536,11 +750,10 @@ class KeyedConsumer:
                 if run is None or loop.time() - since < SLOW_S or told.get(number) == since:
                     continue
                 told[number] = since
-                message = run.messages[min(run.at, len(run.messages) - 1)]
                 _log.warning(
                     "a handler of group %s has worked on message %s of %s/%d for %.0f s: later messages of its key "
                     "wait; give run a timeout_s to end such handlers",
-                    self.group, format_offset(message.offset), self.topic, message.partition, loop.time() - since,
+                    self.group, format_offset(run.offset), self.topic, run.subscription.number, loop.time() - since,
                 )  # fmt: skip
 
     # ---- ending --------------------------------------------------------------------------------------
@@ -556,7 +769,6 @@ class KeyedConsumer:
         if self._closed:
             return
         self._closed = True
-        self._runs.waiting.clear()
         self._runs.close()
         current = asyncio.current_task()
         workers = [task for task in self._workers if task is not current]
@@ -596,9 +808,16 @@ class KeyedConsumer:
         await self.close()
 
 
+def _check_limits(concurrency: int, timeout_s: float | None) -> None:
+    if not 1 <= concurrency <= CONCURRENCY_MAX:
+        raise BadRequestError(f"concurrency is between 1 and {CONCURRENCY_MAX}, not {concurrency}")
+    if timeout_s is not None and timeout_s <= 0:
+        raise BadRequestError(f"a timeout is above 0, not {timeout_s} s")
+
+
 MODES: Final = {
     "key_ordered": records_pb2.CONSUMER_MODE_KEY_ORDERED,
     "shared": records_pb2.CONSUMER_MODE_SHARED,
 }
 
-__all__ = ["GiveUp", "Handler", "KeyedConsumer", "KeyedMessage", "Retry"]
+__all__ = ["GiveUp", "Handler", "KeyedBatch", "KeyedConsumer", "KeyedMessage", "Retry"]

@@ -37,7 +37,7 @@ class Bench:
         )
 
     def granted(self, token: int, *offsets: int, server_epoch: int = 3) -> list[Any]:
-        return self.do(ct.Granted(self.core.subscription, ((token, 1, False, offsets),), server_epoch))
+        return self.do(ct.Granted(self.core.subscription, (token,), (len(offsets),), offsets, server_epoch))
 
     def ack(self, token: int, offset: int) -> bool:
         return self.core.acknowledge(token, offset, self.now_us)

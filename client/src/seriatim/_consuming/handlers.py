@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
-from typing import Any, Final, NamedTuple
+from types import CoroutineType
+from typing import Any, Final, NamedTuple, TypeVar
 
 from seriatim_api.errors import BadRequestError, PreconditionError
 
@@ -19,6 +20,8 @@ from seriatim._records import Message
 
 Handler = Callable[[Message], Awaitable[None]] | Callable[[Message], object]
 """A function that works on one message. It may be a coroutine function or a plain one."""
+
+T = TypeVar("T")
 
 REASON_BYTES_MAX: Final = 200
 
@@ -99,7 +102,7 @@ def call_in_pool(handler: Callable[[Message], object], message: Message) -> tupl
     return None
 
 
-def is_coroutine_function(handler: Handler) -> bool:
+def is_coroutine_function(handler: Callable[..., object]) -> bool:
     """Whether the handler is a coroutine function, or an object with an asynchronous `__call__`."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004
@@ -137,19 +140,68 @@ def caller_of(
                 raise FailedElsewhereError(Failed(*failed))
 
         call = call_there
+    return limited(call, timeout_s)
+
+
+def limited(call: Callable[[T], Awaitable[object]], timeout_s: float | None) -> Callable[[T], Awaitable[object]]:
+    """How a handler is called that may take so many seconds; None: as long as it likes."""
     if timeout_s is None:
         return call
 
-    async def limited(message: Message) -> None:
+    async def within(given: T) -> None:
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                await call(message)
+                await call(given)
         except TimeoutError as exc:
             if not limit.expired():
                 raise
             raise FailedElsewhereError(Failed(None, f"the handler took longer than {timeout_s:g} s", False)) from exc
 
-    return limited
+    return within
+
+
+def first_step(result: Awaitable[object]) -> Awaitable[object] | None:
+    """Begin to run a handler. Returns what is left of it to be awaited; None if it ended without a wait.
+
+    Most handlers of fast programs end at once, and then no broker has to be told that they began. What the handler
+    raises goes to the caller.
+    """
+    if type(result) is not CoroutineType:
+        return result
+    try:
+        waits_for = result.send(None)
+    except StopIteration:
+        return None
+    return _Rest(result, waits_for)
+
+
+async def raised(error: BaseException) -> None:
+    """What is left of a handler that raised at once: it raises that."""
+    raise error
+
+
+class _Rest:
+    """A coroutine that was begun, and what it waits for."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        coroutine, waits_for = self._coroutine, self._waits_for
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as exc:
+                    waits_for = coroutine.throw(exc)
+                else:
+                    waits_for = coroutine.send(sent)
+        except StopIteration as end:
+            return end.value
 
 
 def _submitted(loop: asyncio.AbstractEventLoop, pool: Executor | None, handler: Any, message: Message) -> Any:

@@ -290,6 +290,37 @@ def messages_of(
     )
 
 
+def granted_messages(
+    topic: str,
+    partition: int,
+    offsets: Iterable[int],
+    rows: Any,
+    attempts: Iterable[int],
+    repeated: Iterable[bool],
+    grants: Iterable[int],
+) -> Iterator[Message]:
+    """The messages in a record batch that were granted key by key, each with its own offset and grant."""
+    keys, values, timestamps, headers, tags = rows.columns
+    count = rows.num_rows
+    return map(
+        _message_of,
+        zip(
+            repeat(topic),
+            repeat(partition),
+            offsets,
+            _column(keys, count),
+            values.to_pylist(),
+            timestamps.to_pylist(),
+            _header_column(headers, count),
+            _column(tags, count),
+            attempts,
+            repeated,
+            grants,
+            strict=False,  # `repeat` has no end
+        ),
+    )
+
+
 def _first_offset(chunk: Chunk) -> int:
     return make_offset(chunk.segment, chunk.from_index)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, islice, repeat
+from typing import TYPE_CHECKING, TypeVar
 
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.errors import BadRequestError, SeriatimError
+from seriatim_api.ids import format_offset
 from seriatim_api.v1 import broker_pb2
 
 from seriatim import _batch
-from seriatim._consuming.inbox import messages_of
+from seriatim._consuming.handlers import Failed
+from seriatim._consuming.inbox import granted_messages
 from seriatim._consuming.subscription import Shared, Subscribed
 from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
@@ -22,7 +24,10 @@ from seriatim._records import Message
 from seriatim._settings import Start
 from seriatim._transport.consume import ConsumeLink
 
-NEXT_OPENED_BYTES: Final = 256 << 10
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
 
 
 class Grant:
@@ -33,17 +38,26 @@ class Grant:
         token: The grant's token.
         messages: Its messages.
         at: How many of them the application is done with.
-        is_over: It does not count any more.
     """
 
-    __slots__ = ("at", "is_over", "messages", "subscription", "token")
+    __slots__ = ("_is_given_back", "at", "messages", "subscription", "token")
 
     def __init__(self, subscription: KeyedSubscription, token: int, messages: list[Message]) -> None:
         self.subscription = subscription
         self.token = token
         self.messages = messages
         self.at = 0
-        self.is_over = False
+        self._is_given_back = False
+
+    @property
+    def offset(self) -> int:
+        """The offset of the message that is worked on."""
+        return self.messages[min(self.at, len(self.messages) - 1)].offset
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does not count any more."""
+        return self._is_given_back or self.token not in self.subscription.core.grants
 
     @property
     def is_at_most_once(self) -> bool:
@@ -52,7 +66,7 @@ class Grant:
 
     def begin(self) -> bool:
         """The application begins to work on the next message. Returns whether the grant counts."""
-        return not self.is_over and self.subscription.begin(self.token)
+        return not self._is_given_back and self.subscription.begin(self.token)
 
     def hold(self, hold_s: float | None, *, is_manual: bool) -> bool:
         """The application needs the grant for so many seconds from now. Returns whether the grant counts.
@@ -69,19 +83,198 @@ class Grant:
         """The application does not work on it: others may have its messages now."""
         if not self.is_over:
             self.subscription.release(self.token)
-        self.is_over = True
+        self._is_given_back = True
 
     def acknowledge(self) -> bool:
         """The application is done with the next message. Returns whether that counts."""
         message = self.messages[self.at]
         self.at += 1
-        return not self.is_over and self.subscription.acknowledge(self.token, message.offset)
+        return not self._is_given_back and self.subscription.acknowledge(self.token, message.offset)
 
     def fail(self, delay_s: float | None, reason: str, *, is_last: bool) -> None:
         """The application failed on the next message: give the grant back."""
         if not self.is_over:
             self.subscription.fail(self.token, self.messages[self.at].offset, delay_s, reason, is_last=is_last)
-        self.is_over = True
+        self._is_given_back = True
+
+
+class GrantFrame:
+    """Grants that came together, with one body. It is unpacked when the application asks for it.
+
+    Attributes:
+        subscription: The partition.
+        tokens: The token of each grant.
+        counts: How many messages each grant has.
+        offsets: Of all messages, grant after grant.
+    """
+
+    __slots__ = ("_attempts", "_repeated", "_rows", "_unread", "counts", "offsets", "subscription", "tokens")
+
+    def __init__(
+        self,
+        subscription: KeyedSubscription,
+        tokens: Sequence[int],
+        counts: Sequence[int],
+        offsets: Sequence[int],
+        attempts: Sequence[int],
+        repeated: Sequence[bool],
+        unread: tuple[BatchHeader, memoryview],
+    ) -> None:
+        self.subscription = subscription
+        self.tokens = tokens
+        self.counts = counts
+        self.offsets = offsets
+        self._attempts = attempts
+        self._repeated = repeated
+        self._unread = unread
+        self._rows: pa.RecordBatch | None = None
+
+    @property
+    def offset(self) -> int:
+        """The offset of the first message."""
+        return self.offsets[0]
+
+    @property
+    def is_at_most_once(self) -> bool:
+        """Whether its messages are acknowledged already, and do not come again."""
+        return self.subscription.core.at_most_once
+
+    @property
+    def is_single(self) -> bool:
+        """Whether each grant has one message."""
+        return len(self.tokens) == len(self.offsets)
+
+    def rows(self) -> pa.RecordBatch:
+        """The messages as columns.
+
+        Raises:
+            SeriatimError: The body cannot be read.
+        """
+        if self._rows is None:
+            header, body = self._unread
+            self._rows = _batch.decode(body, header.message_count, header.body_crc)
+        return self._rows
+
+    def current(self) -> GrantFrame | None:
+        """The grants of it that count; None if none does.
+
+        Raises:
+            SeriatimError: The body cannot be read.
+        """
+        held = self.subscription.held()
+        kept = [at for at, token in enumerate(self.tokens) if token in held]
+        if len(kept) == len(self.tokens):
+            return self
+        if not kept:
+            return None
+        begins = list(accumulate(self.counts, initial=0))
+        wanted = [row for at in kept for row in range(begins[at], begins[at] + self.counts[at])]
+        frame = GrantFrame(
+            self.subscription,
+            [self.tokens[at] for at in kept],
+            [self.counts[at] for at in kept],
+            [self.offsets[row] for row in wanted],
+            [self._attempts[at] for at in kept],
+            [self._repeated[at] for at in kept],
+            self._unread,
+        )
+        frame._rows = self.rows().take(wanted)
+        return frame
+
+    def messages(self) -> list[Message]:
+        """The messages, grant after grant.
+
+        Raises:
+            SeriatimError: The body cannot be read.
+        """
+        columns: tuple[Sequence[int], Sequence[int], Sequence[bool]] = (self.tokens, self._attempts, self._repeated)
+        if not self.is_single:
+            tokens: list[int] = []
+            attempts: list[int] = []
+            repeated: list[bool] = []
+            for token, count, attempt, again in zip(
+                self.tokens, self.counts, self._attempts, self._repeated, strict=True
+            ):
+                tokens += repeat(token, count)
+                attempts += (attempt, *repeat(1, count - 1))
+                repeated += repeat(again, count)
+            columns = (tokens, attempts, repeated)
+        tokens_of, attempts_of, repeated_of = columns
+        of = self.subscription
+        return list(
+            granted_messages(of.topic, of.number, self.offsets, self.rows(), attempts_of, repeated_of, tokens_of)
+        )
+
+    def grants(self) -> Iterator[Message | Grant]:
+        """Each grant. One with a single message is only the message.
+
+        Raises:
+            SeriatimError: The body cannot be read.
+        """
+        messages = self.messages()
+        if self.is_single:
+            return iter(messages)
+        return self._grants(iter(messages))
+
+    def release(self) -> None:
+        """The application works on none of them: others may have their messages now."""
+        for token in self.tokens:
+            self.subscription.release(token)
+
+    def _grants(self, messages: Iterator[Message]) -> Iterator[Message | Grant]:
+        for token, count in zip(self.tokens, self.counts, strict=True):
+            mine = list(islice(messages, count))
+            yield mine[0] if count == 1 else Grant(self.subscription, token, mine)
+
+
+class HeldBatch:
+    """Grants that the application works on as one batch, and which of them failed.
+
+    Args:
+        frame: The grants.
+    """
+
+    def __init__(self, frame: GrantFrame) -> None:
+        self.frame = frame
+        self._failed: dict[int, tuple[int, float | None, str, bool]] = {}  # token -> (offset, delay, reason, is last)
+
+    def has(self, message: Message) -> bool:
+        """Whether a message is in it."""
+        frame = self.frame
+        return message.partition == frame.subscription.number and message.offset in frame.offsets
+
+    def begin(self) -> None:
+        """The application works on it, and does not end at once."""
+        self.frame.subscription.begin_all(self.frame.tokens)
+
+    def fail(self, token: int, offset: int, delay_s: float | None, reason: str, *, is_last: bool) -> None:
+        """The application failed on a message. The first one of a grant counts."""
+        known = self._failed.get(token)
+        if known is None or offset < known[0]:
+            self._failed[token] = (offset, delay_s, reason, is_last)
+
+    def fail_all(self, failed: Failed) -> None:
+        """The application failed on all messages."""
+        offsets, first = self.frame.offsets, 0
+        for token, count in zip(self.frame.tokens, self.frame.counts, strict=True):
+            self.fail(token, offsets[first], failed.delay_s, failed.reason, is_last=failed.is_last)
+            first += count
+
+    def finish(self) -> None:
+        """Acknowledge what did not fail, and give the rest back."""
+        frame, subscription = self.frame, self.frame.subscription
+        if not self._failed:
+            subscription.acknowledge_all(frame.tokens, frame.offsets)
+            return
+        offsets = iter(frame.offsets)
+        for token, count in zip(frame.tokens, frame.counts, strict=True):
+            failed = self._failed.get(token)
+            for offset in islice(offsets, count):
+                if failed is None or offset < failed[0]:
+                    subscription.acknowledge(token, offset)
+            if failed is not None:
+                offset, delay_s, reason, is_last = failed
+                subscription.fail(token, offset, delay_s, reason, is_last=is_last)
 
 
 class KeyedSubscription(Subscribed):
@@ -89,7 +282,7 @@ class KeyedSubscription(Subscribed):
 
     Args:
         shared: What the partitions of the consumer share.
-        take: Called with runs that came.
+        take: Called with grants that came.
         number: The partition's number in the topic.
         partition_id: Its id in the cluster.
         start_at: Where the consumer group begins if it has no cursor.
@@ -103,7 +296,7 @@ class KeyedSubscription(Subscribed):
     def __init__(
         self,
         shared: Shared,
-        take: Callable[[Iterator[Grant]], None],
+        take: Callable[[GrantFrame], None],
         number: int,
         partition_id: int,
         start_at: Start,
@@ -116,10 +309,14 @@ class KeyedSubscription(Subscribed):
         self._take = take
         self._in_flight_max = in_flight_max
         self._run_max = run_max
-        self._runs: dict[int, Grant] = {}  # by token
-        self._accepted: tuple[tuple[int, int, bool, tuple[int, ...]], ...] | None = None
+        self._is_accepted = False
 
     # ---- from the application ------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._shared.topic
 
     def begin(self, token: int) -> bool:
         """The application begins to work on a grant. Returns whether it counts."""
@@ -130,16 +327,56 @@ class KeyedSubscription(Subscribed):
         self._wake()
         return is_held
 
-    def acknowledge(self, token: int, offset: int) -> bool:
+    def begin_all(self, tokens: Iterable[int]) -> None:
+        """The application begins to work on grants."""
+        now_us = time.monotonic_ns() // 1000
+        for token in tokens:
+            self.core.begin(token, now_us)
+        self._wake()
+
+    def held(self) -> Collection[int]:
+        """The tokens of the grants that count."""
+        if self.core.has_lapsed(time.monotonic_ns() // 1000):
+            self.timer_due()
+        return self.core.grants
+
+    def holds(self, token: int, now_us: int) -> bool:
+        """Whether a grant counts."""
+        if self.core.has_lapsed(now_us):
+            self.timer_due()
+        return token in self.core.grants
+
+    def acknowledge(self, token: int, offset: int, now_us: int = 0) -> bool:
         """The application is done with a message. Returns whether that counts."""
-        counts = self.core.acknowledge(token, offset, time.monotonic_ns() // 1000)
+        core = self.core
+        is_first = not core.has_unsent
+        counts = core.acknowledge(token, offset, now_us or time.monotonic_ns() // 1000)
         if counts:
-            if token not in self.core.grants:
-                self._runs.pop(token, None)
-            self._wake()
+            if is_first:
+                self._wake()
             if self._shared.recorder is not None:
                 self._shared.recorder.acked(self._shared.group, self._shared.topic, self.number, offset)
         return counts
+
+    def acknowledge_all(self, tokens: Sequence[int], offsets: Sequence[int]) -> int:
+        """The application is done with all messages of grants. `offsets` are for the history.
+
+        Returns:
+            Of how many messages that counts.
+        """
+        now_us = time.monotonic_ns() // 1000
+        count = self.core.acknowledge_all(tokens, now_us)
+        if count and self._shared.recorder is not None:
+            for offset in offsets:
+                self._shared.recorder.acked(self._shared.group, self._shared.topic, self.number, offset)
+        self.hurry(now_us, at_once=True)
+        return count
+
+    def hurry(self, now_us: int, *, at_once: bool = False) -> None:
+        """Send what is acknowledged soon, because nothing more waits for the application."""
+        if self.core.has_unsent:
+            self.core.hurry(now_us, at_once=at_once)
+            self._wake()
 
     @entry
     def fail(self, token: int, offset: int, delay_s: float | None, reason: str, *, is_last: bool) -> None:
@@ -173,36 +410,22 @@ class KeyedSubscription(Subscribed):
         self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
     ) -> bool:
         granted = event.granted
-        offsets = iter(granted.offset)
-        runs = tuple(
-            (token, attempt, repeated, tuple(islice(offsets, count)))
-            for token, count, attempt, repeated in zip(
-                granted.token, granted.count, granted.attempt, granted.maybe_repeated, strict=True
-            )
-        )
         (header, body) = batches[0]
-        if header.message_count != len(granted.offset):
+        counts = granted.count
+        if not len(counts) == len(granted.token) == len(granted.attempt) == len(granted.maybe_repeated):
+            raise BadRequestError("a broker sent grants whose columns have different lengths")
+        if not header.message_count == len(granted.offset) == sum(counts) or min(counts, default=0) < 1:
             raise BadRequestError("a broker sent grants with another number of messages than offsets")
-        self._accepted = None
-        self._step(ct.Granted(event.subscription, runs, granted.server_epoch))
-        accepted = self._accepted
+        self._is_accepted = False
+        self._step(ct.Granted(event.subscription, granted.token, counts, granted.offset, granted.server_epoch))
         link.give_credit(HEADER_SIZE_BYTES + header.body_length)
-        if accepted is not None:
-            self._take(self._opened(runs, header, body))
+        if self._is_accepted:
+            self._take(
+                GrantFrame(
+                    self, granted.token, counts, granted.offset, granted.attempt, granted.maybe_repeated, (header, body)
+                )
+            )
         return True
-
-    def _opened(
-        self, runs: tuple[tuple[int, int, bool, tuple[int, ...]], ...], header: BatchHeader, body: memoryview
-    ) -> Iterator[Grant]:
-        rows = _batch.decode(body, header.message_count, header.body_crc)
-        messages = messages_of(self._shared.topic, self.number, 0, rows)
-        for token, attempt, repeated, offsets in runs:
-            mine = [
-                message._replace(offset=offset, attempt=attempt if at == 0 else 1, maybe_repeated=repeated, grant=token)
-                for at, (offset, message) in enumerate(zip(offsets, messages, strict=False))
-            ]
-            run = self._runs[token] = Grant(self, token, mine)
-            yield run
 
     # ---- the core ------------------------------------------------------------------------------------
 
@@ -240,12 +463,7 @@ class KeyedSubscription(Subscribed):
                 )
                 write(effect.stream, broker_pb2.ConsumeRequest(demand=demand))
             case ct.TakeGrants():
-                self._accepted = effect.runs
-            case ct.GrantsEnded():
-                for token in effect.tokens:
-                    run = self._runs.pop(token, None)
-                    if run is not None:
-                        run.is_over = True
+                self._is_accepted = True
             case _:
                 pass
 
@@ -258,24 +476,50 @@ class KeyedSubscription(Subscribed):
 
 
 class WaitingGrants:
-    """WaitingGrants that wait for the application, in the order in which they came."""
+    """Grants that wait for the application, in the order in which they came.
+
+    One of those who wait is woken when grants come. Who takes one, and then waits for something else, wakes the next
+    one with `wake_next`.
+    """
 
     def __init__(self) -> None:
-        self.waiting: deque[Grant] = deque()
         self.error: SeriatimError | None = None
         self.is_closed = False
+        self._frames: deque[GrantFrame] = deque()
+        self._opened: Iterator[Message | Grant] = iter(())
+        self._again: deque[Grant] = deque()  # their first messages are done
+        self._next: Message | Grant | None = None  # of `_opened`
         self._wakers: deque[Callable[[], None]] = deque()
 
-    def put(self, runs: Iterator[Grant]) -> None:
-        """Add runs, and wake those who wait for one."""
-        before = len(self.waiting)
-        self.waiting.extend(runs)
-        self._wake(len(self.waiting) - before)
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return self._next is None and not (self._again or self._frames)
+
+    @property
+    def frame_count(self) -> int:
+        """How often grants came that nothing was taken of."""
+        return len(self._frames)
+
+    def put(self, frame: GrantFrame) -> None:
+        """Add grants that came."""
+        self._frames.append(frame)
+        self._wake(1)
+
+    def put_again(self, grant: Grant) -> None:
+        """The next message of a grant can be worked on."""
+        self._again.append(grant)
+        self._wake(1)
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._wakers:
             self._wakers.popleft()()
             count -= 1
+
+    def wake_next(self) -> None:
+        """If something waits here, wake one of those who wait for it."""
+        if self._wakers and not self.is_empty:
+            self._wake(1)
 
     def fail(self, error: SeriatimError) -> None:
         """Have each later call of the application raise an error."""
@@ -284,30 +528,58 @@ class WaitingGrants:
         self._wake(len(self._wakers))
 
     def close(self) -> None:
-        """Wake all who wait: nothing comes any more."""
+        """Drop what waits, and wake all who wait: nothing comes any more."""
         self.is_closed = True
+        self._frames.clear()
+        self._again.clear()
+        self._opened, self._next = iter(()), None
         self._wake(len(self._wakers))
 
-    def take(self) -> Grant | None:
-        """The next run that counts; None if none is here."""
-        while self.waiting:
-            run = self.waiting.popleft()
-            if not run.is_over:
-                return run
-        return None
+    def take(self) -> Message | Grant | None:
+        """The next grant; None if none is here. It may have ended. One with a single message is only the message.
 
-    @property
-    def has_run(self) -> bool:
-        """Whether a run that counts is here."""
-        while self.waiting and self.waiting[0].is_over:
-            self.waiting.popleft()
-        return bool(self.waiting)
+        Raises:
+            SeriatimError: A body cannot be read. Each later call raises it too.
+        """
+        if self._again:
+            return self._again.popleft()
+        found = self._next
+        if found is None:
+            if not self._frames:
+                return None
+            self._opened = iter(self.opened(self._frames.popleft(), GrantFrame.grants))
+            found = next(self._opened)
+        self._next = next(self._opened, None)
+        return found
+
+    def opened(self, frame: GrantFrame, unpack: Callable[[GrantFrame], T]) -> T:
+        """Unpack grants.
+
+        Raises:
+            SeriatimError: The body cannot be read. Each later call of the application raises it too.
+        """
+        try:
+            return unpack(frame)
+        except SeriatimError as exc:
+            self.fail(exc)
+            raise
+        except Exception as exc:
+            place = f"{frame.subscription.topic}/{frame.subscription.number} at {format_offset(frame.offsets[0])}"
+            error = BadRequestError(f"messages in {place} cannot be read: {type(exc).__name__}: {exc}")
+            self.fail(error)
+            raise error from exc
+
+    def take_frame(self) -> GrantFrame | None:
+        """The next grants that came together; None if there are none."""
+        return self._frames.popleft() if self._frames else None
 
     def wake_me(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, when a run comes, or the error, or the end."""
+        """Call `wake` once, when a grant comes, or the error, or the end."""
         self._wakers.append(wake)
 
-    def do_not_wake(self, wake: Callable[[], None]) -> None:
-        """Do not call `wake` any more, if it was not called yet."""
+    def do_not_wake(self, wake: Callable[[], None]) -> bool:
+        """Do not call `wake` any more. Returns whether it was called already."""
         if wake in self._wakers:
             self._wakers.remove(wake)
+            return False
+        return True

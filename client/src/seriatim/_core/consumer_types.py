@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -176,10 +177,12 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Grants, as (token, attempt, maybe repeated, offsets), in the order of the frame."""
+    """Grants that came together, as columns: tokens, how many messages each has, and the offsets of all messages."""
 
     subscription: int
-    runs: tuple[tuple[int, int, bool, tuple[int, ...]], ...]
+    tokens: Sequence[int]
+    counts: Sequence[int]
+    offsets: Sequence[int]
     server_epoch: int
 
 
@@ -362,9 +365,11 @@ class SendDemand:
 
 @dataclass(frozen=True, slots=True)
 class TakeGrants:
-    """The application gets these grants, of those that came."""
+    """The application gets these grants, which are all that came."""
 
-    runs: tuple[tuple[int, int, bool, tuple[int, ...]], ...]
+    tokens: Sequence[int]
+    counts: Sequence[int]
+    offsets: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ A grant has messages of one key, under a token. The application works on them in
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from seriatim_api.ids import make_offset, split_offset
@@ -55,12 +57,17 @@ TOKENS_MAX: Final = 50_000
 ALL_MESSAGES: Final = 100_000
 """A demand for as many messages as the consumer's other limits allow. It is renewed when half of it is used up."""
 
+ROWS_SOON: Final = 1_000
+"""So many acknowledgements are sent without a wait for more."""
+
 RELEASE_MS: Final = 1
 """A grant that is given back ends so soon."""
 
 
 class HeldGrant(State):
     """A grant that this consumer has: its messages, and how many of them are acknowledged.
+
+    A grant of one message that nothing has happened to is no object, but the offset of the message.
 
     `until_us`: the application asked for it until then; 0: it did not. `is_manual`: it is extended only when the
     application asks.
@@ -113,7 +120,7 @@ class KeyedPartitionConsumer(Joining):
         self._demand = 0  # so many messages are asked for, and have not come
         self._run_max = 0
         self._released: list[int] = []  # tokens of grants that were given back, not told to the server yet
-        self.grants: dict[int, HeldGrant] = {}  # by token
+        self.grants: dict[int, HeldGrant | int] = {}  # by token
         self._tokens: list[int] = []  # of acknowledgements that are not sent,
         self._acked: list[int] = []  # and their offsets
         self._started: list[int] = []  # tokens of grants that were begun, not reported
@@ -131,18 +138,30 @@ class KeyedPartitionConsumer(Joining):
         """The numbers of the requests that count and are not confirmed."""
         return tuple(number for number, _, _ in self._unconfirmed)
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether acknowledgements, or reports of grants that were begun, wait to be sent."""
+        return bool(self._tokens or self._started)
+
     # ---- the application -----------------------------------------------------------------------------
 
     def begin(self, token: int, now_us: int) -> bool:
-        """The application begins to work on a grant. Returns whether the grant counts."""
-        grant = self.grants.get(token)
+        """The application begins to work on a grant, and does not end at once. Returns whether the grant counts."""
+        grant = self._grant_of(token)
         if grant is None:
             return False
         if not grant.is_started:
             grant.is_started = True
-            self._started.append(token)
             self._plan(now_us)
+            self._started.append(token)
         return True
+
+    def _grant_of(self, token: int) -> HeldGrant | None:
+        """The grant, as an object from now on."""
+        grant = self.grants.get(token)
+        if isinstance(grant, int):
+            grant = self.grants[token] = HeldGrant(token, (grant,))
+        return grant
 
     def acknowledge(self, token: int, offset: int, now_us: int) -> bool:
         """The application is done with the next message of a grant.
@@ -151,19 +170,44 @@ class KeyedPartitionConsumer(Joining):
             Whether it counts: the grant is held, and this is its next message.
         """
         grant = self.grants.get(token)
-        if grant is None or grant.offsets[grant.done] != offset:
-            return False
+        if isinstance(grant, int):
+            if grant != offset:
+                return False
+            del self.grants[token]
+        else:
+            if grant is None or grant.offsets[grant.done] != offset:
+                return False
+            grant.done += 1
+            if grant.done == len(grant.offsets):
+                del self.grants[token]
         # Rule `client-acks-early` counts here too: only the application acknowledges.
+        self._plan(now_us)
         self._tokens.append(token)
         self._acked.append(offset)
-        self._plan(now_us)
-        grant.done += 1
-        if grant.done == len(grant.offsets):
-            del self.grants[token]
         return True
 
+    def acknowledge_all(self, tokens: Iterable[int], now_us: int) -> int:
+        """The application is done with all messages of grants. Returns of how many messages that counts."""
+        self._plan(now_us)
+        grants, before = self.grants, len(self._tokens)
+        for token in tokens:
+            grant = grants.pop(token, None)
+            if isinstance(grant, int):
+                self._tokens.append(token)
+                self._acked.append(grant)
+            elif grant is not None:
+                left = grant.offsets[grant.done :]
+                self._tokens += [token] * len(left)
+                self._acked += left
+        return len(self._tokens) - before
+
+    def hurry(self, now_us: int, *, at_once: bool = False) -> None:
+        """Nothing more waits for the application, so what it acknowledged is sent soon."""
+        after_us = 0 if at_once or len(self._tokens) >= ROWS_SOON else self._config.ack_interval_ms * US_PER_MS // 5
+        self._send_at_us = min(self._send_at_us, now_us + after_us)
+
     def _plan(self, now_us: int) -> None:
-        if len(self._tokens) + len(self._started) == 1:
+        if not (self._tokens or self._started):
             self._send_at_us = now_us + self._config.ack_interval_ms * US_PER_MS
 
     # ---- what depends on the mode --------------------------------------------------------------------
@@ -216,10 +260,14 @@ class KeyedPartitionConsumer(Joining):
         if not self.grants:
             self._extend_at_us = now_us + self._grant_ms * US_PER_MS // 3
         is_all = self._demand > ALL_MESSAGES // 2
-        for token, _, _, offsets in event.runs:
-            self.grants[token] = HeldGrant(token, offsets)
-            self._demand = max(self._demand - len(offsets), 0)
-        effects.append(TakeGrants(event.runs))
+        if len(event.tokens) == len(event.offsets):
+            self.grants.update(zip(event.tokens, event.offsets, strict=True))
+        else:
+            offsets = iter(event.offsets)
+            for token, count in zip(event.tokens, event.counts, strict=True):
+                self.grants[token] = next(offsets) if count == 1 else HeldGrant(token, tuple(islice(offsets, count)))
+        self._demand = max(self._demand - len(event.offsets), 0)
+        effects.append(TakeGrants(event.tokens, event.counts, event.offsets))
         if is_all and self._demand <= ALL_MESSAGES // 2:
             self._demand = ALL_MESSAGES
             self._send_demand(effects)
@@ -230,7 +278,7 @@ class KeyedPartitionConsumer(Joining):
             effects.append(SendDemand(self._stream, self.subscription, self._demand, self._run_max))
 
     def _hold_grant(self, event: Hold, now_us: int, effects: list[Effect]) -> None:
-        grant = self.grants.get(event.token)
+        grant = self._grant_of(event.token)
         if grant is None:
             return
         grant.is_manual = grant.is_manual or event.is_manual
@@ -258,7 +306,7 @@ class KeyedPartitionConsumer(Joining):
             self._released = []
 
     def _fail(self, event: Fail, effects: list[Effect]) -> None:
-        grant = self.grants.get(event.token)
+        grant = self._grant_of(event.token)
         if grant is None or grant.offsets[grant.done] != event.offset:
             return
         del self.grants[event.token]
@@ -296,9 +344,12 @@ class KeyedPartitionConsumer(Joining):
         if not (self._tokens or self._started):
             return
         assert self._stream is not None
-        self._number += 1
         tokens, offsets, started = tuple(self._tokens), tuple(self._acked), tuple(self._started)
+        if tokens and started:  # most grants that were begun are over already
+            acked = set(tokens)
+            started = tuple([token for token in started if token in self.grants or token not in acked])
         self._tokens, self._acked, self._started = [], [], []
+        self._number += 1
         if tokens:
             self._unconfirmed.append((self._number, tokens, offsets))
             if len(self._unconfirmed) > UNCONFIRMED_MAX:
@@ -309,7 +360,11 @@ class KeyedPartitionConsumer(Joining):
         """Extend the grants, except those for which the application has asked for a later deadline, or asks itself."""
         assert self._stream is not None
         until_us = now_us + self._grant_ms * US_PER_MS
-        tokens = [grant.token for grant in self.grants.values() if not grant.is_manual and grant.until_us <= until_us]
+        tokens = [
+            token
+            for token, grant in self.grants.items()
+            if isinstance(grant, int) or (not grant.is_manual and grant.until_us <= until_us)
+        ]
         for begin in range(0, len(tokens), TOKENS_MAX):
             part = tuple(tokens[begin : begin + TOKENS_MAX])
             effects.append(SendExtend(self._stream, self.subscription, part, self._grant_ms))
@@ -335,12 +390,13 @@ class KeyedPartitionConsumer(Joining):
         assert self._stream is not None
         for number, tokens, offsets in self._unconfirmed:
             effects.append(SendAcks(self._stream, self.subscription, number, tokens, offsets, ()))
-        started = tuple(token for token, grant in self.grants.items() if grant.is_started)
+        objects = [grant for grant in self.grants.values() if isinstance(grant, HeldGrant)]
+        started = tuple(grant.token for grant in objects if grant.is_started)
         if started:
             self._number += 1
             effects.append(SendAcks(self._stream, self.subscription, self._number, (), (), started))
         self._extend(now_us, effects)
-        for grant in self.grants.values():
+        for grant in objects:
             if grant.is_manual or grant.until_us > now_us + self._grant_ms * US_PER_MS:
                 left_ms = max((grant.until_us - now_us) // US_PER_MS, RELEASE_MS)
                 effects.append(SendExtend(self._stream, self.subscription, (grant.token,), left_ms))

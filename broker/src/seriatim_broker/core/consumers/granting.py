@@ -300,7 +300,7 @@ def _room_of(broker: BrokerState, consumer: Consumer) -> int:
 def _has_room_for_more(broker: BrokerState, consumer: Consumer) -> bool:
     """Whether the consumer has room for so many messages that a frame is worth its cost."""
     most = consumer.in_flight_max
-    is_picky = most >= MANY_IN_FLIGHT and consumer.demand is None
+    is_picky = most >= MANY_IN_FLIGHT and (consumer.demand is None or consumer.demand >= most)
     return _room_of(broker, consumer) >= (most // ROOM_SHARE if is_picky else 1)
 
 

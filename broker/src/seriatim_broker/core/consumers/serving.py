@@ -287,10 +287,13 @@ def _renew_epoch(
     """No member is left that knew the acknowledgements: begin at the cursor on this disk, in a new group epoch."""
     known = cursors.known_in_epoch(partition, consumer_group.name, record.segment_no, record.group_epoch)
     oldest = known.oldest if known is not None else record.oldest
-    if oldest:  # the lists may be as old as the acknowledgements on this disk
+    start = known.acked if known is not None else record.start_index
+    # The lists may be as old as the acknowledgements on this disk. Keys that are set aside early may be newer than the
+    # first message that is not acknowledged. Without the comparison: 1. 3:8 is granted. 2. 3:14 is set aside. 3. A
+    # blind server begins at 3:14, and 3:8 never comes again.
+    if oldest and oldest < make_offset(record.segment_no, start):
         _begin_at_oldest(broker, partition, consumer_group, replace(record, oldest=oldest))
         return
-    start = known.acked if known is not None else record.start_index
     renewed = crossing.with_term(partition, consumer_group, record.moved_to(record.segment_no, start, new_epoch=True))
     if start > record.start_index:  # a later message was acknowledged, so the consumer was told
         renewed = replace(renewed, dropped_from=0, dropped_position=0)
