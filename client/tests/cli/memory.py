@@ -52,7 +52,13 @@ from seriatim import (
     TopicSettings,
     WriterDescription,
 )
-from seriatim_api.errors import PositionUnknownError, TopicExistsError, UnavailableError, UnknownTopicError
+from seriatim_api.errors import (
+    PositionUnknownError,
+    TopicExistsError,
+    UnavailableError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
 from seriatim_api.ids import make_offset, split_offset
 
 SEGMENT = 3
@@ -145,6 +151,8 @@ class MemoryCluster:
     damages: list[Damage] = field(default_factory=list)
     quarantined: list[QuarantinedMessage] = field(default_factory=list)
     started_at: list[str] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
+    acked: list[tuple[int, int]] = field(default_factory=list)
     balance: Balance = field(default_factory=lambda: Balance((), (), (), "all is even"))
     balanced: int = 0
     operated: list[Any] = field(default_factory=list)
@@ -190,12 +198,14 @@ class MemoryClient:
 
     @asynccontextmanager
     async def consumer(
-        self, topic: str, group: str, *, start: str, on_assignment: Callable[[Assignment], None], **_: Any
+        self, topic: str, group: str, *, start: str, on_assignment: Callable[[Assignment], None], mode: str, **_: Any
     ) -> AsyncIterator[MemoryConsumer]:
         self._cluster.started_at.append(start)
+        self._cluster.modes.append(mode)
         for partition in self._cluster.partitions(topic):
             on_assignment(Assignment(topic, partition, True, make_offset(SEGMENT, 0)))
-        yield MemoryConsumer(self._cluster, topic, group)
+        is_keyed = mode in ("key_ordered", "shared")
+        yield (MemoryKeyedConsumer if is_keyed else MemoryConsumer)(self._cluster, topic, group)
 
     def _kept(self, topic: str, partition: int) -> tuple[int, int]:
         return self._cluster.dropped.get(partition, 0), len(self._cluster.logs[topic, partition])
@@ -307,6 +317,26 @@ class MemoryConsumer:
         return True
 
 
+class MemoryKeyedConsumer(MemoryConsumer):
+    """Its messages come in the order of the partition; what is acknowledged singly is in `acked`."""
+
+    async def receive(self, max_messages: int, timeout_s: float) -> list[Any]:
+        return [MemoryItem(self, message) for message in await self.fetch(max_messages, timeout_s)]
+
+
+class MemoryItem:
+    def __init__(self, consumer: MemoryKeyedConsumer, message: Message) -> None:
+        self._consumer = consumer
+        self.message = message
+
+    def ack(self) -> bool:
+        message, consumer = self.message, self._consumer
+        consumer._cluster.acked.append((message.partition, split_offset(message.offset)[1]))
+        log = consumer._cluster.logs[consumer._topic, message.partition]
+        consumer._cluster.cursors[consumer._topic, consumer._group, message.partition] = log.index(message) + 1
+        return True
+
+
 class MemoryAdmin:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -358,6 +388,7 @@ class MemoryAdmin:
         return sorted({group for name, group, _ in self._cluster.cursors if name == topic})
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
+        self._check_no_broadcast(topic, group)
         rows = []
         for partition in self._cluster.partitions(topic):
             acked = self._cluster.cursors.get((topic, group, partition), 0)
@@ -486,7 +517,12 @@ class MemoryAdmin:
             self._cluster.operated.append((operation, key.name))
         return results
 
+    def _check_no_broadcast(self, topic: str, group: str) -> None:
+        if any(name == topic and one.startswith(f"{group}/") for name, one, _ in self._cluster.cursors):
+            raise UnknownGroupError(f"no consumer group {group!r} on topic {topic!r}")
+
     async def delete_group(self, topic: str, group: str) -> None:
+        self._check_no_broadcast(topic, group)
         del self._cluster.cursors[topic, group, 0]
 
     async def list_writers(self, topic: str) -> list[WriterDescription]:

@@ -31,7 +31,7 @@ from seriatim.cli._notes import Note, describe_note
 from seriatim.cli.group import render
 from seriatim_api.ids import make_offset
 
-from .memory import FIRST_S, MemoryCluster, broker_group_of, place_of
+from .memory import FIRST_S, MemoryCluster, broker_group_of, message_at, place_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -366,3 +366,18 @@ def test_a_broker_may_be_stopped_or_not(run: Run, cluster: MemoryCluster) -> Non
     words = ("--run", "4", "--issuer", "me", "--incarnation", "abc", "--evidence", "reaped", "--yes")
     assert run("member", "declare-dead", "g0-0", *words)[0] == 0
     assert cluster.dead == [("g0-0", 4, "me", "abc", "reaped")]
+
+
+def test_consumers_of_other_modes_acknowledge_each_message_that_was_printed(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t", 2)
+    for partition in (0, 1):
+        log = cluster.logs["t", partition]
+        log += [message_at("t", partition, index, b"%d" % index, b"k") for index in range(3)]
+    assert run("consume", "t", "-g", "g", "--mode", "key-ordered", "--count", "4")[0] == 0
+    assert cluster.acked == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert run("consume", "t", "-g", "g", "--mode", "shared", "--no-follow")[0] == 0
+    assert cluster.acked[4:] == [(1, 1), (1, 2)]
+    assert run("consume", "t", "-g", "b", "--mode", "broadcast", "--count", "1")[0] == 0
+    assert run("consume", "t", "-g", "b", "--mode", "broadcast", "--from", "earliest", "--count", "1")[0] == 0
+    assert cluster.modes == ["key_ordered", "shared", "broadcast", "broadcast"]
+    assert cluster.started_at == ["earliest", "earliest", None, "earliest"]

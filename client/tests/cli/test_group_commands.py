@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from seriatim.cli.group import render
 
-from .memory import MemoryCluster, place_of
+from .memory import MemoryCluster, message_at, place_of
 from .test_commands import Run, cluster, run
 
 __all__ = ["cluster", "run"]
@@ -83,3 +83,25 @@ def test_a_paused_group_is_described_so() -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render([place_of(0, 0, 7, 5, paused=True)]))
     assert "c1 (paused)" in console.export_text()
+
+
+def test_the_consumers_of_a_broadcast_group_are_shown_together(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    log = cluster.logs["t", 0]
+    log += [message_at("t", 0, index, b"v", b"k") for index in range(5)]
+    cluster.cursors |= {("t", "plain", 0): 1, ("t", "g/c1", 0): 5, ("t", "g/c2", 0): 3}
+    cluster.places["g/c2", 0] = {"active_consumer": ""}
+    assert run("group", "list", "t")[1] == "g/  (2 consumers)\nplain\n"
+    assert json.loads(run("--output", "json", "group", "list", "t")[1]) == ["g/c1", "g/c2", "plain"]
+    status, out, _ = run("group", "describe", "t", "g")
+    assert status == 0
+    assert [line.split() for line in out.splitlines()[:3]] == [
+        ["consumer", "lag", "connected"],
+        ["c1", "0", "yes"],
+        ["c2", "2", "no"],
+    ]
+    assert "broadcast: each consumer gets all messages. 2 consumers." in out
+    assert list(json.loads(run("--output", "json", "group", "describe", "t", "g/")[1])) == ["g/c1", "g/c2"]
+    assert run("group", "describe", "t", "g/c1")[0] == 0
+    assert run("group", "delete", "t", "g", "--yes")[1] == "deleted g on t: the positions of 2 consumers\n"
+    assert run("group", "list", "t")[1] == "plain\n"

@@ -13,7 +13,7 @@ from seriatim.cli._amounts import format_duration, parse_duration_ms
 if TYPE_CHECKING:
     from seriatim import GroupPartition, GroupSettings, RetryPolicy
 
-_MODES: Final = ("exclusive", "key-ordered", "shared", "broadcast")
+MODES: Final = ("exclusive", "key-ordered", "shared", "broadcast")
 _BACK_OFFS: Final = ("exponential", "fixed", "list")
 _EXHAUSTED: Final = ("block", "park-key", "dead-letter")
 
@@ -113,7 +113,7 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
     options = (
         click.option(
             "--mode",
-            type=click.Choice(_MODES),
+            type=click.Choice(MODES),
             help="How consumers share a partition: one gets all (exclusive), all share it in order within each key "
             "(key-ordered) or in no order (shared), or each gets all (broadcast).",
         ),

@@ -1,4 +1,4 @@
-"""`seriatim consume`: prints a topic in order, as a consumer of a group. It acknowledges exactly what it has printed.
+"""`seriatim consume`: prints a topic, as a consumer of a group. It acknowledges exactly what it has printed.
 
 Notes (the consumer is a standby, takes over, crosses into a segment) go to stderr. So stdout has only messages.
 """
@@ -12,14 +12,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
+from click.core import ParameterSource
 from seriatim_api.errors import DeadlineExceededError, SeriatimError, UnknownGroupError
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
 from seriatim.cli._end import TopicEnd
+from seriatim.cli._group_settings import MODES
 from seriatim.cli._notes import Note, Notes, print_note
 from seriatim.cli._places import HELP, PlaceType, Written
 from seriatim.cli._printing import Format, render
@@ -29,7 +31,8 @@ from seriatim.cli._settings import Settings
 from seriatim.history import HistoryWriter
 
 if TYPE_CHECKING:
-    from seriatim import Admin, Consumer, Message
+    from seriatim import Admin, Consumer, KeyedConsumer, KeyedMessage, Message
+    from seriatim._client import Mode
     from seriatim._settings import Target
 
 IDLE_S: Final = 1.0
@@ -52,10 +55,12 @@ class ConsumeOptions:
 
     topic: str
     group: str
-    start: Target
+    start: Target | None
     count: int | None
     follow: bool
     output: Format
+    mode: Mode = "exclusive"
+    name: str | None = None
 
 
 @click.command()
@@ -69,7 +74,20 @@ class ConsumeOptions:
     type=PlaceType(),
     default="earliest",
     show_default=True,
-    help=f"Where to begin: {HELP}. With a group: used only if it has never consumed; no offset.",
+    help=f"Where to begin: {HELP}. With a group: used only if it has never consumed; no offset. With --mode broadcast "
+    "the default is latest.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    help="With a group: how its consumers share a partition. exclusive: one reads, the others are standbys; "
+    "key-ordered: in order within each key; shared: in no order; broadcast: each gets all messages, from the end on. "
+    "[default: exclusive]",
+)
+@click.option(
+    "--name",
+    help="With a group: the name of this consumer. With --mode broadcast its position is kept under this name until it "
+    "was away for a week. [default: a new name]",
 )
 @click.option("--until", type=PlaceType(), help="Without a group: end before this place. [default: the end]")
 @click.option("--last", type=click.IntRange(1), help="Without a group: only this many last messages of each partition.")
@@ -107,6 +125,8 @@ def consume(
     topic: str,
     group: str | None,
     start: Written,
+    mode: str | None,
+    name: str | None,
     until: Written | None,
     last: int | None,
     partitions: tuple[int, ...],
@@ -115,10 +135,11 @@ def consume(
     output: Format | None,
     history_path: Path | None,
 ) -> None:
-    """Print the messages of TOPIC in order.
+    """Print the messages of TOPIC, in order unless the mode says otherwise.
 
-    With --group, the command is a consumer of this group, and acknowledges the messages that it has printed. On each
-    partition one consumer of a group is active. The others are standbys, and one of them takes over when it ends.
+    With --group, the command is a consumer of this group, and acknowledges the messages that it has printed. In mode
+    exclusive, one consumer of a group is active on each partition. The others are standbys, and one of them takes over
+    when it ends. The other modes share a partition among consumers, or give each of them all messages.
 
     Without --group, the command reads from one place to another, one partition after the other. It acknowledges
     nothing, and makes or moves no group. Times are append times: when the broker took a message.
@@ -127,11 +148,25 @@ def consume(
     if group is None:
         if history_path is not None:
             raise click.UsageError("--history goes with --group: a history judges what a group consumes")
+        if mode is not None or name is not None:
+            raise click.UsageError("--mode and --name go with --group: without a group there are no consumers")
         asked = RangeOptions(topic, partitions, start, until, last, count, bool(follow), chosen)
         count_printed = run(print_range(settings, asked))
     else:
-        begin = _group_start(start, until, last, partitions)
-        options = ConsumeOptions(topic, group, begin, count, follow is not False, chosen)
+        begin: Target | None = _group_start(start, until, last, partitions)
+        if mode not in (None, "exclusive") and history_path is not None:
+            raise click.UsageError("--history goes with --mode exclusive: it judges the order of whole partitions")
+        is_given = click.get_current_context().get_parameter_source("start") is not ParameterSource.DEFAULT
+        options = ConsumeOptions(
+            topic,
+            group,
+            begin if is_given or mode != "broadcast" else None,
+            count,
+            follow is not False,
+            chosen,
+            cast("Mode", (mode or "exclusive").replace("-", "_")),
+            name,
+        )
         with ExitStack() as stack:
             history = None
             if history_path is not None:
@@ -165,6 +200,8 @@ async def _consume(settings: Settings, options: ConsumeOptions, history: History
         client.consumer(
             options.topic,
             options.group,
+            mode=cast("Any", options.mode),
+            name=options.name,
             start=options.start,
             on_gap=notes.gap,
             on_assignment=notes.assignment,
@@ -173,13 +210,33 @@ async def _consume(settings: Settings, options: ConsumeOptions, history: History
         interruptible() as stop,
     ):
         admin = None if options.follow else client.admin()
-        consumption = Consumption(options, consumer, history, sys.stdout.buffer.write, sys.stdout.buffer.flush, admin)
+        received = Received(consumer) if options.mode in ("key_ordered", "shared") else consumer
+        consumption = Consumption(options, received, history, sys.stdout.buffer.write, sys.stdout.buffer.flush, admin)
         try:
             if await first_of(stop, consumption.run()) is None:
                 consumption.interrupted()
         finally:
             notes.close()
         return consumption.count
+
+
+class Received:
+    """A consumer that asks for messages, with the calls of one that is given them in the order of the partition."""
+
+    def __init__(self, consumer: KeyedConsumer) -> None:
+        self._consumer = consumer
+        self._items: dict[tuple[int, int], KeyedMessage] = {}
+        self.name = consumer.name
+
+    async def fetch(self, max_messages: int, timeout_s: float) -> list[Message]:
+        """Ask for messages."""
+        items = await self._consumer.receive(max_messages, timeout_s)
+        self._items = {(item.message.partition, item.message.offset): item for item in items}
+        return [item.message for item in items]
+
+    async def ack(self, message: Message) -> bool:
+        """Acknowledge one message of the last `fetch`."""
+        return self._items[message.partition, message.offset].ack()
 
 
 class Consumption:
@@ -197,7 +254,7 @@ class Consumption:
     def __init__(
         self,
         options: ConsumeOptions,
-        consumer: Consumer,
+        consumer: Consumer | Received,
         history: HistoryWriter | None,
         write: Callable[[bytes], Any],
         flush: Callable[[], Any],
@@ -225,7 +282,7 @@ class Consumption:
             watching = asyncio.create_task(self._watch_end(self._admin), name="end-of-topic")
         try:
             while True:
-                batch = await self._consumer.fetch(FETCH_MESSAGE_COUNT, LOOK_S)
+                batch = await self._consumer.fetch(self._wanted(), LOOK_S)
                 if batch:
                     await self._take(batch)
                     self._last_at = time.monotonic()
@@ -241,6 +298,12 @@ class Consumption:
                 watching.cancel()
                 await asyncio.wait((watching,))
 
+    def _wanted(self) -> int:
+        """How many messages to fetch at once."""
+        if self._options.count is None or not isinstance(self._consumer, Received):
+            return FETCH_MESSAGE_COUNT
+        return min(self._options.count - self.count, FETCH_MESSAGE_COUNT)
+
     async def _watch_end(self, admin: Admin) -> None:
         """Wait until the group has reached the end that each partition had at the start of the command.
 
@@ -248,6 +311,8 @@ class Consumption:
             DeadlineExceededError: The group made no progress for `STALLED_S` seconds.
         """
         topic, group = self._options.topic, self._options.group
+        if self._options.mode == "broadcast":
+            group = f"{group}/{self._consumer.name}"
         seen: tuple[int, tuple[int, ...]] = (-1, ())
         seen_at, failure = time.monotonic(), ""
         while True:
@@ -289,7 +354,8 @@ class Consumption:
         self._flush()
         self._record(batch)
         self.count += len(batch)
-        last = {message.partition: message for message in batch}
+        single = isinstance(self._consumer, Received)
+        last = {(message.partition, message.offset if single else 0): message for message in batch}
         for message in last.values():
             if self._history is not None:
                 self._history.flush()  # if the process is killed, the history has each acknowledged delivery

@@ -14,7 +14,7 @@ import click
 from seriatim_api.errors import PositionUnknownError, StaleGroupEpochError, make_error
 from seriatim_api.ids import format_offset
 
-from seriatim.cli import group_keys
+from seriatim.cli import _broadcast, group_keys
 from seriatim.cli._connect import call_admin
 from seriatim.cli._group_settings import (
     SettingsOptions,
@@ -54,8 +54,18 @@ def describe(settings: Settings, topic: str, name: str) -> None:
 
     A `+` after a number means that the true number may be higher. A `?` means that no broker knows the number; the
     reason is in brackets. Below the table are the group's mode, its retry policy, and what waits.
+
+    Of a broadcast group, the table has a line for each consumer. GROUP/CONSUMER is the position of one of them.
     """
-    rows = call_admin(settings, lambda admin: admin.describe_group(topic, name)).partitions
+    found = call_admin(settings, lambda admin: _broadcast.find(admin, topic, name))
+    if found.group is None:
+        if settings.as_json:
+            settings.emit({one.group: list(map(_fields, one.partitions)) for one in found.consumers})
+        else:
+            settings.console.print(_broadcast.render(found))
+            click.echo(_broadcast.last_line(found))
+        return
+    rows = found.group.partitions
     if settings.as_json:
         settings.emit(list(map(_fields, rows)))
     else:
@@ -102,12 +112,16 @@ def _next_is_at_least(row: GroupPartition) -> bool:
 @click.argument("topic")
 @click.pass_obj
 def list_(settings: Settings, topic: str) -> None:
-    """List the consumer groups that have a cursor on TOPIC."""
+    """List the consumer groups that have a cursor on TOPIC.
+
+    Of a broadcast group there is one line, `GROUP/`, with the number of its consumers. With --output json, each of them
+    is named.
+    """
     found = call_admin(settings, lambda admin: admin.list_groups(topic))
     if settings.as_json:
         settings.emit(found)
     elif found:
-        click.echo("\n".join(found))
+        click.echo("\n".join(_broadcast.lines_of(found)))
     else:
         click.echo(f"no consumer group has a position on {topic}", err=True)
 
@@ -206,14 +220,18 @@ def configure(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def delete(settings: Settings, topic: str, name: str, yes: bool) -> None:
-    """Delete GROUP on TOPIC. A consumer that joins it later begins anew. Stop its consumers first."""
+    """Delete GROUP on TOPIC. A consumer that joins it later begins anew. Stop its consumers first.
+
+    Of a broadcast group, the positions of all its consumers are deleted.
+    """
     if not yes:
         click.confirm(f"Forget what {name} has acknowledged on {topic}?", abort=True)
-    call_admin(settings, lambda admin: admin.delete_group(topic, name))
+    count = call_admin(settings, lambda admin: _broadcast.delete(admin, topic, name))
     if settings.as_json:
-        settings.emit({"topic": topic, "deleted": name})
+        settings.emit({"topic": topic, "deleted": name} | ({"consumers": count} if count else {}))
     else:
-        click.echo(f"deleted {name} on {topic}")
+        positions = f": the positions of {count:,} consumers" if count else ""
+        click.echo(f"deleted {name} on {topic}{positions}")
 
 
 _PARTITIONS = click.option(
