@@ -144,8 +144,12 @@ def replayed_headers(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, by
         "reason": origin.reason,
         "time_ms": origin.time_ms,
     }
-    history = [*history_of(dict(headers)), entry][-HISTORY_MAX:]
-    return [*kept, (_HISTORY, json.dumps(history, ensure_ascii=False).encode())]
+    return [*kept, *history_header([*history_of(dict(headers)), entry][-HISTORY_MAX:])]
+
+
+def history_header(history: Sequence[Mapping[str, object]]) -> list[tuple[str, bytes]]:
+    """The header with that history; none if it is empty."""
+    return [(_HISTORY, json.dumps(list(history), ensure_ascii=False).encode())] if history else []
 
 
 def history_of(headers: Mapping[str, bytes]) -> list[dict[str, object]]:

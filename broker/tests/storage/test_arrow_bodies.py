@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD, make_header, parse_header
 from seriatim_api.bodies import SCHEMA
+from seriatim_api.dead_letters import DeadLetterOrigin, origin_of
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.interfaces.bodies import UnreadableBodyError
@@ -96,3 +97,28 @@ print("pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_dead_letter_has_all_that_its_message_has_and_where_it_comes_from() -> None:
+    bodies = ArrowBodies()
+    opened = bodies.open(batch_of(body_of([b"a", None], 5, "lz4"), 2, FLAG_KEYED | FLAG_LZ4))
+    origin = DeadLetterOrigin("orders", 3, 1 << 40 | 7, "billing", 5, "no such account \N{EURO SIGN}", 99)
+    for row, key in enumerate((b"a", None)):
+        letter = bodies.dead_letter(opened, row, origin)
+        assert (letter.timestamp_ms, letter.is_keyed) == (5 + row, key is not None)
+        (found,) = pa.ipc.read_record_batch(pa.py_buffer(letter.body), SCHEMA).to_pylist()
+        headers = dict(found["headers"])
+        assert (found["key"], found["value"], found["timestamp"], found["tag"]) == (
+            key,
+            b"v%d" % (5 + row),
+            5 + row,
+            "t",
+        )
+        assert headers["n"] == b"h"
+        assert origin_of(headers) == origin
+
+
+def test_a_body_with_one_message() -> None:
+    body = ArrowBodies().single(None, b"v", -1, [])
+    (found,) = pa.ipc.read_record_batch(pa.py_buffer(body), SCHEMA).to_pylist()
+    assert (found["key"], found["value"], found["timestamp"], found["headers"]) == (None, b"v", -1, None)

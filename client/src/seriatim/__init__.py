@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from seriatim._client import Client, Opening
     from seriatim._consumer import Consumer
     from seriatim._consuming.inbox import FetchedTable
+    from seriatim._dead_letters import DeadLetter, ReplayedDeadLetter
     from seriatim._errors import SendError, SendFailedError, SendUnknownError
     from seriatim._group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
     from seriatim._keyed_consumer import GiveUp, KeyedBatch, KeyedConsumer, KeyedMessage, Retry
@@ -94,6 +95,7 @@ __all__ = [
     "Consumer",
     "ConsumerSettings",
     "Damage",
+    "DeadLetter",
     "Deliveries",
     "Delivery",
     "FetchedTable",
@@ -129,6 +131,7 @@ __all__ = [
     "RangeReader",
     "RangeTable",
     "Receipt",
+    "ReplayedDeadLetter",
     "RestartCheck",
     "RetainedRange",
     "Retry",
@@ -171,6 +174,8 @@ _HOMES: Final = {
     "BrokerGroup": "seriatim._broker_groups",
     "BrokerGroupMember": "seriatim._broker_groups",
     "RestartCheck": "seriatim._broker_groups",
+    "DeadLetter": "seriatim._dead_letters",
+    "ReplayedDeadLetter": "seriatim._dead_letters",
     "GroupKey": "seriatim._group_settings",
     "GroupSettings": "seriatim._group_settings",
     "KeyResult": "seriatim._group_settings",

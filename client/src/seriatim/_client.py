@@ -532,7 +532,7 @@ class Client:
 
     def admin(self) -> Admin:
         """The administration of the cluster. It shares this client's connections and ends with the client."""
-        return Admin(self._caller)
+        return Admin(self._caller, self.read_range)
 
     async def _begin_group(
         self, topic: str, group: str, start: Target, mode: Mode, partitions: Sequence[int] | None

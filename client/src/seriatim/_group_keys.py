@@ -92,6 +92,14 @@ class GroupKeys(GroupOperations):
         """
         return await self._operate_keys(topic, group, broker_pb2.KEY_OPERATION_SKIP, keys)
 
+    async def dead_letter_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        """Send the first message of each key to the group's dead-letter topic; the key goes on behind it.
+
+        See `release_keys` for arguments, results and errors. The result says that the message is on its way: it cannot
+        be released or skipped any more. A group without a dead-letter topic gives an error for each key.
+        """
+        return await self._operate_keys(topic, group, broker_pb2.KEY_OPERATION_DEAD_LETTER, keys)
+
     async def _partitions_of(self, topic: str, group: str) -> list[int]:
         described = await self.describe_group(topic, group)
         return [row.partition for row in described.partitions if row.has_cursor]

@@ -30,6 +30,7 @@ from seriatim._batch import BytesLike, Headers
 from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
 from seriatim._consuming import handlers
 from seriatim._consuming.inbox import FetchedTable
+from seriatim._dead_letters import DeadLetter, ReplayedDeadLetter
 from seriatim._group_settings import GroupKey, GroupMode, GroupSettings, KeyResult, KeyState, RetryPolicy
 from seriatim._partitioner import Partitioner
 from seriatim._producing import deliveries as asynchronous_deliveries
@@ -675,6 +676,36 @@ class Admin(_Held[_admin.Admin]):
     def skip_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
         """Pass over the first message of each key."""
         return self._thread.run(self._inner.skip_keys(topic, group, keys))
+
+    def dead_letter_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        """Send the first message of each key to the group's dead-letter topic."""
+        return self._thread.run(self._inner.dead_letter_keys(topic, group, keys))
+
+    def dead_letters(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        partition: int | None = None,
+        key: bytes | None = None,
+        after: int | None = None,
+    ) -> Iterator[DeadLetter]:
+        """The dead letters of a dead-letter topic that were neither replayed nor dropped."""
+        found = self._inner.dead_letters(topic, group, partition=partition, key=key, after=after)
+
+        async def next_one() -> DeadLetter | None:
+            return await anext(found, None)
+
+        while (letter := self._thread.run(next_one())) is not None:
+            yield letter
+
+    def replay_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> list[ReplayedDeadLetter]:
+        """Copy dead letters to the ends of the partitions from which they came, for their consumer groups only."""
+        return self._thread.run(self._inner.replay_dead_letters(topic, letters))
+
+    def drop_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> None:
+        """Say that dead letters are done with."""
+        self._thread.run(self._inner.drop_dead_letters(topic, letters))
 
     def delete_group(self, topic: str, group: str) -> None:
         """Delete the cursors of a consumer group."""

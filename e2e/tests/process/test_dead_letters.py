@@ -54,7 +54,7 @@ async def _letters(client: Client) -> list[Message]:
 
 async def _until_letters(client: Client, count: int) -> list[Message]:
     async with asyncio.timeout(DEADLINE_S):
-        while len(found := await _letters(client)) < count:
+        while len(found := await _letters(client)) < count:  # noqa: ASYNC110 - nothing tells of a dead letter
             await asyncio.sleep(0.1)
     return found
 
@@ -99,4 +99,55 @@ async def test_poison_is_dead_lettered_once_while_masters_are_killed(cluster: Lo
             assert firsts == sorted(firsts), f"{key!r} was not worked on in its order"
         for consumer in consumers:
             await consumer.close()
+        await asyncio.gather(*running)
+
+
+async def test_replay_puts_messages_at_the_tail_of_their_key_once_and_for_their_group_only(
+    cluster: LocalCluster,
+) -> None:
+    app, other = Application(), Application()
+    other.is_mended = True
+    topic, dead = "replayed", "replayed.billing.dead"
+    policy = RetryPolicy(attempts_max=1, back_off="fixed", delays_ms=(50,), exhausted="dead_letter")
+    async with Client.connect(cluster.bootstrap) as client:
+        admin = client.admin()
+        await admin.create_topic(topic, 1)
+        await admin.create_group(topic, "billing", settings=GroupSettings(mode="key_ordered", retry=policy))
+        await admin.create_group(topic, "audit", settings=GroupSettings(mode="key_ordered"))
+        async with client.producer(topic) as producer:
+            for number in range(200):
+                await producer.send(b"%d" % number, key=b"k%d" % (number % 2), headers={"n": b"%d" % number})
+        consumer = await client.consumer(topic, "billing", mode="key_ordered")
+        auditor = await client.consumer(topic, "audit", mode="key_ordered")
+        exclusive = await client.consumer(topic, "reports")
+        running = [asyncio.create_task(consumer.run(app.handle, 4)), asyncio.create_task(auditor.run(other.handle, 4))]
+        poison = [0, 50, 100, 150]
+        await app.until(200 - len(poison))
+        async with asyncio.timeout(DEADLINE_S):
+            while len(letters := [letter async for letter in admin.dead_letters(dead)]) < len(poison):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert [int(letter.value) for letter in letters] == poison
+        assert [letter.headers for letter in letters] == [{"n": b"%d" % number} for number in poison]
+        assert all(letter.attempts == 1 and letter.group == "billing" for letter in letters)
+        app.is_mended = True
+        await admin.drop_dead_letters(dead, letters[3:])
+        replayed = await admin.replay_dead_letters(dead, letters[2:3])
+        assert [copy.offset for copy in replayed] == [letter.offset for letter in letters[:3]], "earlier ones too"
+        assert await admin.replay_dead_letters(dead, letters[:3]) == []
+        assert [letter async for letter in admin.dead_letters(dead)] == []
+        await app.until(199)
+        assert app.finished[b"k0"][-3:] == poison[:3], "at the tail of their key, in their order"
+        async with client.producer(topic) as producer:
+            await producer.send(b"1000", key=b"k1")
+        seen = []
+        async for message in exclusive:
+            seen.append(int(message.value))
+            await exclusive.ack(message)
+            if seen[-1] == 1000:
+                break
+        assert seen == [*range(200), 1000], "an exclusive group skips the copies"
+        await other.until(201)
+        assert sum(map(len, other.finished.values())) == 201, "another group does not get the copies"
+        for each in (consumer, auditor, exclusive):
+            await each.close()
         await asyncio.gather(*running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
@@ -33,7 +34,9 @@ class ArrowBodies:
         import pyarrow.compute
         from seriatim_api import bodies
 
-        pyarrow.compute.take(bodies.SCHEMA.empty_table(), _numbers([]))  # loads what Arrow loads at the first call
+        pyarrow.compute.take(
+            pyarrow.Table.from_batches([], bodies.SCHEMA), _numbers([])
+        )  # loads what Arrow loads at the first call
         self._is_prepared = True
 
     def keys(self, batch: Batch) -> tuple[bytes | None, ...] | None:
@@ -52,15 +55,24 @@ class ArrowBodies:
 
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message."""
-        return _one_row(key, value, timestamp_ms, list(headers), None)
+        import pyarrow as pa
+
+        columns = [
+            pa.nulls(1, pa.binary()) if key is None else _strings([key], pa.binary()),
+            _strings([value], pa.binary()),
+            pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(timestamp_ms.to_bytes(8, "little", signed=True))]),
+            _headers(headers),
+            pa.nulls(1, pa.utf8()),
+        ]
+        return _serialized(columns)
 
     def dead_letter(self, body: OpenedBody, row: int, origin: DeadLetterOrigin) -> DeadLetterRow:
         """The copy of one message for the dead-letter topic: all that it has, and the headers of `origin`."""
-        (found,) = body.rows.slice(row, 1).to_pylist()
-        headers = dead_letter_headers(found["headers"] or (), origin)
-        timestamp_ms = found["timestamp"]
-        body_bytes = _one_row(found["key"], found["value"], timestamp_ms, headers, found["tag"])
-        return DeadLetterRow(body_bytes, timestamp_ms or origin.time_ms, found["key"] is not None)
+        columns = list(body.rows.slice(row, 1).columns)
+        timestamp_ms = columns[2][0].as_py()
+        columns[3] = _headers(dead_letter_headers(columns[3][0].as_py() or (), origin))
+        is_keyed = columns[0].null_count == 0
+        return DeadLetterRow(_serialized(columns), timestamp_ms or origin.time_ms, is_keyed)
 
     def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
         """A body with these rows, in this order."""
@@ -111,14 +123,36 @@ class ArrowBodies:
         return column
 
 
-def _one_row(
-    key: bytes | None, value: bytes | None, timestamp_ms: int | None, headers: list[tuple[str, bytes]], tag: str | None
-) -> bytes:
+# Arrays are made from buffers. `pa.array` would import pandas.
+
+
+def _serialized(columns: Sequence[Any]) -> bytes:
     import pyarrow as pa
     from seriatim_api.bodies import SCHEMA
 
-    row = {"key": key, "value": value, "timestamp": timestamp_ms, "headers": headers or None, "tag": tag}
-    return bytes(pa.RecordBatch.from_pylist([row], SCHEMA).serialize().to_pybytes())
+    return bytes(pa.RecordBatch.from_arrays(columns, schema=SCHEMA).serialize().to_pybytes())
+
+
+def _strings(items: Sequence[bytes], kind: Any) -> Any:
+    import pyarrow as pa
+
+    ends = array("i", accumulate(map(len, items), initial=0))
+    return pa.Array.from_buffers(kind, len(items), [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(items))])
+
+
+def _headers(headers: Sequence[tuple[str, bytes]]) -> Any:
+    """The column of headers of one message."""
+    import pyarrow as pa
+    from seriatim_api.bodies import HEADERS_TYPE
+
+    if not headers:
+        return pa.nulls(1, HEADERS_TYPE)
+    names = _strings([name.encode() for name, _ in headers], pa.utf8())
+    values = _strings([value for _, value in headers], pa.binary())
+    pair = pa.struct([HEADERS_TYPE.key_field, HEADERS_TYPE.item_field])
+    pairs = pa.Array.from_buffers(pair, len(headers), [None], children=[names, values])
+    ends = pa.py_buffer(array("i", (0, len(headers))).tobytes())
+    return pa.Array.from_buffers(HEADERS_TYPE, 1, [None, ends], children=[pairs])
 
 
 def _take(rows: Any, wanted: Sequence[int]) -> Any:

@@ -21,7 +21,13 @@ from seriatim_api.errors import (
 )
 from seriatim_api.hedging import first_answer
 from seriatim_api.status import METADATA_KEY, from_status
-from seriatim_api.v1 import broker_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc, ranges_pb2_grpc
+from seriatim_api.v1 import (
+    broker_pb2_grpc,
+    dead_letters_pb2_grpc,
+    operations_pb2_grpc,
+    publications_pb2_grpc,
+    ranges_pb2_grpc,
+)
 
 from seriatim._transport.channels import Channels
 
@@ -168,6 +174,11 @@ class Caller:
     async def ranges(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the ranges service; see `_call`."""
         call = _Call(ranges_pb2_grpc.RangesStub, method, request, timeout_s, is_slow=True, is_new=True)
+        return await self._call(call, None, None)
+
+    async def dead_letters(self, method: str, request: Any, timeout_s: float) -> Any:
+        """A call of the dead letters service. It may be sent again, because it does the same only once."""
+        call = _Call(dead_letters_pb2_grpc.DeadLettersStub, method, request, timeout_s, is_slow=True, is_new=True)
         return await self._call(call, None, None)
 
     async def publications(self, method: str, request: Any, timeout_s: float) -> Any:

@@ -1,0 +1,73 @@
+"""The headers of dead letters, replayed copies and resolutions."""
+
+from __future__ import annotations
+
+from seriatim_api.batch import make_header, parse_header
+from seriatim_api.dead_letters import (
+    FOR_NO_GROUP,
+    FORWARDER_MARK,
+    HISTORY_MAX,
+    DeadLetterOrigin,
+    dead_letter_headers,
+    dead_letter_producer,
+    group_hash,
+    history_of,
+    origin_of,
+    replay_producer,
+    replayed_headers,
+    resolution_headers,
+    resolution_value,
+    resolved_by,
+)
+
+ORIGIN = DeadLetterOrigin("orders", 3, (2 << 40) + 7, "billing", 5, "no such account", 99)
+
+
+def test_headers_say_where_a_dead_letter_comes_from() -> None:
+    headers = dead_letter_headers([("n", b"h")], ORIGIN)
+    assert headers[0] == ("n", b"h")
+    assert origin_of(dict(headers)) == ORIGIN
+    assert dict(headers)["seriatim-offset"] == b"2:7"
+    assert origin_of({"n": b"h"}) is None
+    assert origin_of({**dict(headers), "seriatim-offset": b"x"}) is None
+
+
+def test_a_replayed_copy_is_as_the_message_was_and_remembers_its_dead_letters() -> None:
+    headers = dead_letter_headers([("n", b"h")], ORIGIN)
+    for _ in range(HISTORY_MAX + 2):
+        copy = replayed_headers(headers)
+        assert [name for name, _ in copy] == ["n", "seriatim-history"]
+        headers = dead_letter_headers(copy, ORIGIN)
+    history = history_of(dict(headers))
+    assert len(history) == HISTORY_MAX
+    assert history[-1] == {
+        "offset": "2:7", "group": "billing", "attempts": 5, "reason": "no such account", "time_ms": 99,
+    }  # fmt: skip
+    assert history_of({"seriatim-history": b"not json"}) == []
+
+
+def test_a_resolution_names_offsets() -> None:
+    headers = dict(resolution_headers("dropped"))
+    assert resolved_by(headers, resolution_value([1, 1 << 60])) == (1, 1 << 60)
+    assert resolved_by({}, resolution_value([1])) is None
+    assert resolved_by(headers, b"123") is None
+
+
+def test_producer_ids_are_those_of_forwarders_and_differ() -> None:
+    ids = {
+        dead_letter_producer(1, "g", 1), dead_letter_producer(1, "g", 2), dead_letter_producer(2, "g", 1),
+        dead_letter_producer(1, "h", 1), replay_producer(1, 1), replay_producer(1, 2),
+    }  # fmt: skip
+    assert len(ids) == 6
+    assert all(len(id_) == 16 and id_.endswith(FORWARDER_MARK) for id_ in ids)
+
+
+def test_a_header_names_the_only_group_that_a_batch_is_for() -> None:
+    fields = dict.fromkeys(("producer_epoch", "base_sequence", "first_timestamp_ms", "last_timestamp_ms"), 0)
+    raw = make_header(
+        partition=1, message_count=1, producer=bytes(16), body_length=0, body_crc=0, for_group=group_hash("g"),
+        origin=(9, 1 << 50), **fields,
+    )  # fmt: skip
+    header = parse_header(raw)
+    assert (header.for_group, header.origin) == (group_hash("g"), (9, 1 << 50))
+    assert group_hash("g") not in (0, group_hash("h"), FOR_NO_GROUP)

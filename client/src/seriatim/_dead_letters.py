@@ -1,0 +1,327 @@
+"""Dead letters: list them, replay them to the consumer groups that failed on them, and drop them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from seriatim_api.dead_letters import (
+    ADDED_HEADERS,
+    history_of,
+    origin_of,
+    replayed_headers,
+    resolved_by,
+)
+from seriatim_api.errors import PreconditionError
+from seriatim_api.ids import format_offset
+from seriatim_api.status import error_from_proto
+from seriatim_api.v1 import dead_letters_pb2
+
+from seriatim._group_operations import GroupOperations
+
+if TYPE_CHECKING:
+    from seriatim._client import Opening
+    from seriatim._ranges.reading import RangeReader
+    from seriatim._records import Message
+    from seriatim._transport.unary import Caller
+
+RESOLVED_MAX: Final = 1_000_000
+"""At most so many dead letters of a partition that are done with are remembered while it is listed: about 60 MB."""
+
+REPLAY_COUNT_MAX: Final = 256
+REPLAY_BYTES: Final = 4 << 20
+"""A call replays at most so many dead letters, and so many bytes if it has more than one."""
+
+DROP_COUNT_MAX: Final = 10_000
+
+REPLAY_DEADLINE_S: Final = 30.0
+"""Seconds for one such call."""
+
+KEY_COUNT_MAX: Final = 100_000
+"""A call of `replay_dead_letters` or `drop_dead_letters` takes at most so many dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message on which a consumer group failed, as it is in the dead-letter topic.
+
+    Attributes:
+        topic: The dead-letter topic.
+        partition: The number of its partition.
+        offset: Its offset in the dead-letter topic.
+        key: The key of the message; None if it has none.
+        value: Its value.
+        timestamp_ms: The timestamp of the message.
+        headers: Its headers, without those that a dead letter has in addition.
+        tag: Its tag; None if it has none.
+        origin_topic: The topic of the message.
+        origin_partition: The number of its partition there.
+        origin_offset: Its offset there.
+        group: The consumer group that failed on it.
+        attempts: How many attempts failed.
+        reason: The last error.
+        failed_at_ms: When the last attempt failed, in ms since 1970, by the broker's clock.
+        maybe_repeated: The topic may have the same dead letter a second time.
+        history: Earlier dead letters of the same message, which were replayed, oldest first.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    timestamp_ms: int
+    headers: Mapping[str, bytes]
+    tag: str | None
+    origin_topic: str
+    origin_partition: int
+    origin_offset: int
+    group: str
+    attempts: int
+    reason: str
+    failed_at_ms: int
+    maybe_repeated: bool
+    history: tuple[Mapping[str, object], ...]
+
+    @property
+    def key_line(self) -> tuple[str, str, int, bytes | None]:
+        """What keeps its order when it is replayed: consumer group, topic, partition and key."""
+        return self.group, self.origin_topic, self.origin_partition, self.key
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedDeadLetter:
+    """A dead letter that was replayed.
+
+    Attributes:
+        partition: The number of its partition in the dead-letter topic.
+        offset: Its offset there.
+        copy_topic: The topic with the copy.
+        copy_partition: The number of its partition there.
+        copy_offset: The offset of the copy; 0: an earlier call had made it, at a place that is not known any more.
+    """
+
+    partition: int
+    offset: int
+    copy_topic: str
+    copy_partition: int
+    copy_offset: int
+
+
+class DeadLetterAdmin(GroupOperations):
+    """The part of `Admin` for dead letters."""
+
+    def __init__(self, caller: Caller, read_range: Callable[..., Opening[RangeReader]] | None = None) -> None:
+        super().__init__(caller)
+        self._open_range = read_range
+
+    def _read_range(self, topic: str, partition: int) -> Opening[RangeReader]:
+        assert self._open_range is not None, "made by `Client.admin`"
+        return self._open_range(topic, partition, raw=True, on_loss=_pass)
+
+    async def dead_letters(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        partition: int | None = None,
+        key: bytes | None = None,
+        after: int | None = None,
+    ) -> AsyncIterator[DeadLetter]:
+        """The dead letters of a dead-letter topic that were neither replayed nor dropped, by partition and offset.
+
+        Each partition is read twice from its beginning to its end as it is when the call begins: first for what is done
+        with. So the time depends on how much the topic keeps. Memory does not, apart from about 60 bytes for each dead
+        letter that is done with.
+
+        Args:
+            topic: The dead-letter topic.
+            group: Only those of this consumer group; None: all.
+            partition: Only those of this partition; None: all.
+            key: Only those of this key; None: all.
+            after: Only those behind this offset. With `partition`.
+
+        Raises:
+            UnknownTopicError: The cluster has no such topic.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            PreconditionError: More than 1,000,000 dead letters of a partition are done with and still kept.
+            UnavailableError: No broker answered in time.
+        """
+        numbers = [partition] if partition is not None else range(await self._dead_letter_partitions(topic))
+        for number in numbers:
+            async for letter in self._letters_of(topic, number):
+                is_wanted = group in (None, letter.group) and key in (None, letter.key)
+                if is_wanted and (after is None or letter.offset > after):
+                    yield letter
+
+    async def _dead_letter_partitions(self, topic: str) -> int:
+        described = await self.describe_topic(topic)  # type: ignore[attr-defined]  # of `Admin`
+        return len(described.chains)
+
+    async def _letters_of(self, topic: str, partition: int) -> AsyncIterator[DeadLetter]:
+        resolved: set[int] = set()
+        async with self._read_range(topic, partition) as reader:
+            async for message in reader:
+                resolved.update(resolved_by(message.headers, message.value) or ())
+                if len(resolved) > RESOLVED_MAX:
+                    raise PreconditionError(
+                        f"partition {partition} of {topic} keeps more than {RESOLVED_MAX:,} dead letters that are done "
+                        "with: let the topic keep messages for a shorter time"
+                    )
+        seen: set[tuple[object, ...]] = set()
+        async with self._read_range(topic, partition) as reader:
+            async for message in reader:
+                letter = _letter_of(topic, message)
+                if letter is None:
+                    continue
+                # Behind an unsettled segment the same dead letter can be there twice. The first one counts.
+                place = (letter.origin_topic, letter.origin_partition, letter.origin_offset)
+                same = (letter.group, *place, letter.failed_at_ms, letter.attempts)
+                if letter.offset in resolved:
+                    seen.add(same)
+                elif same not in seen:
+                    if len(seen) < RESOLVED_MAX:
+                        seen.add(same)
+                    yield letter
+
+    async def replay_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> list[ReplayedDeadLetter]:
+        """Copy dead letters to the ends of the partitions from which they came, for their consumer groups only.
+
+        Earlier dead letters of the same consumer group, partition and key are replayed before a chosen one, so that the
+        key keeps its order. A copy is behind all messages of its key that are in the partition by then. Other consumer
+        groups, and programs that read ranges, pass over it. A dead letter is replayed once, also if the call is
+        repeated within an hour.
+
+        Args:
+            topic: The dead-letter topic.
+            letters: Dead letters as `dead_letters` told them; at most 100,000.
+
+        Returns:
+            What was replayed, by partition and offset.
+
+        Raises:
+            UnknownTopicError: The dead-letter topic, or a topic from which a dead letter came, is not there.
+            PreconditionError: A broker of an older version is in the cluster, or there are too many dead letters.
+            UnavailableError: No broker answered in time.
+
+        If the call fails or is cancelled, some of the dead letters may have been replayed. These are not listed any
+        more, or the same call finishes them.
+        """
+        _check_count(letters)
+        replayed: list[ReplayedDeadLetter] = []
+        for partition in sorted({letter.partition for letter in letters}):
+            chosen = [letter for letter in letters if letter.partition == partition]
+            offsets = {letter.offset for letter in chosen}
+            until: dict[tuple[object, ...], int] = {}
+            for letter in chosen:
+                if letter.key is not None:
+                    until[letter.key_line] = max(letter.offset, until.get(letter.key_line, 0))
+            page: list[DeadLetter] = []
+            size_bytes = 0
+            async for letter in self._letters_of(topic, partition):
+                if letter.offset not in offsets and letter.offset > until.get(letter.key_line, -1):
+                    continue
+                if page and (len(page) == REPLAY_COUNT_MAX or size_bytes + len(letter.value) > REPLAY_BYTES):
+                    replayed += await self._replay(topic, partition, page)
+                    page, size_bytes = [], 0
+                page.append(letter)
+                size_bytes += len(letter.value)
+            if page:
+                replayed += await self._replay(topic, partition, page)
+        return replayed
+
+    async def _replay(self, topic: str, partition: int, page: Sequence[DeadLetter]) -> list[ReplayedDeadLetter]:
+        request = dead_letters_pb2.ReplayDeadLettersRequest(
+            topic=topic, partition=partition, letters=[_replayed(letter) for letter in page]
+        )
+        answer: dead_letters_pb2.ReplayDeadLettersResponse = await self._caller.dead_letters(
+            "ReplayDeadLetters", request, REPLAY_DEADLINE_S
+        )
+        if answer.HasField("error"):
+            raise error_from_proto(answer.error)
+        return [
+            ReplayedDeadLetter(partition, letter.offset, letter.origin_topic, letter.origin_partition, offset)
+            for letter, offset in zip(page, answer.offsets, strict=True)
+        ]
+
+    async def drop_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> None:
+        """Say that dead letters are done with: they are not listed any more, and cannot be replayed.
+
+        They stay in the topic until retention drops them.
+
+        Args:
+            topic: The dead-letter topic.
+            letters: Dead letters as `dead_letters` told them; at most 100,000.
+
+        Raises:
+            UnknownTopicError: The cluster has no such topic.
+            PreconditionError: A broker of an older version is in the cluster, or there are too many dead letters.
+            UnavailableError: No broker answered in time. Some may have been dropped: repeat the call.
+
+        If the call is cancelled, some of them may have been dropped.
+        """
+        _check_count(letters)
+        for partition in sorted({letter.partition for letter in letters}):
+            offsets = sorted(letter.offset for letter in letters if letter.partition == partition)
+            for begin in range(0, len(offsets), DROP_COUNT_MAX):
+                request = dead_letters_pb2.DropDeadLettersRequest(
+                    topic=topic, partition=partition, offsets=offsets[begin : begin + DROP_COUNT_MAX]
+                )
+                await self._caller.dead_letters("DropDeadLetters", request, REPLAY_DEADLINE_S)
+
+
+def _check_count(letters: Sequence[DeadLetter]) -> None:
+    if len(letters) > KEY_COUNT_MAX:
+        raise PreconditionError(f"a call takes at most {KEY_COUNT_MAX:,} dead letters, not {len(letters):,}")
+
+
+def _pass(_lost: object) -> None:
+    """What retention dropped or was declared lost is no dead letter any more."""
+
+
+def _letter_of(topic: str, message: Message) -> DeadLetter | None:
+    origin = origin_of(message.headers)
+    if origin is None:
+        return None
+    headers = {name: value for name, value in message.headers.items() if name not in ADDED_HEADERS}
+    return DeadLetter(
+        topic, message.partition, message.offset, message.key, message.value, message.timestamp_ms, headers,
+        message.tag, origin.topic, origin.partition, origin.offset, origin.group, origin.attempts, origin.reason,
+        origin.time_ms, origin.maybe_repeated, tuple(history_of(message.headers)),
+    )  # fmt: skip
+
+
+def _replayed(letter: DeadLetter) -> dead_letters_pb2.ReplayedLetter:
+    """The copy of a dead letter for its consumer group: with a history that has this dead letter too."""
+    from seriatim._batch import encode
+
+    headers = dict(replayed_headers([*letter.headers.items(), *added_headers(letter)]))
+    keys = None if letter.key is None else [letter.key]
+    tags = None if letter.tag is None else [letter.tag]
+    body = encode([letter.value], keys, [letter.timestamp_ms], [headers], tags)
+    return dead_letters_pb2.ReplayedLetter(
+        offset=letter.offset,
+        origin_topic=letter.origin_topic,
+        origin_partition=letter.origin_partition,
+        group=letter.group,
+        body=body.data,
+        timestamp_ms=letter.timestamp_ms,
+        keyed=letter.key is not None,
+    )
+
+
+def added_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
+    """The headers that the dead letter has in addition to those of its message."""
+    from seriatim_api.dead_letters import DeadLetterOrigin, history_header
+
+    origin = DeadLetterOrigin(
+        letter.origin_topic, letter.origin_partition, letter.origin_offset, letter.group, letter.attempts,
+        letter.reason, letter.failed_at_ms, letter.maybe_repeated,
+    )  # fmt: skip
+    return [*origin.headers(), *history_header(letter.history)]
+
+
+def shown_place(letter: DeadLetter) -> str:
+    """Where its message is: topic, partition and offset."""
+    return f"{letter.origin_topic}/{letter.origin_partition} {format_offset(letter.origin_offset)}"
