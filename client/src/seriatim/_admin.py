@@ -272,8 +272,9 @@ class Admin(DeadLetterAdmin, GroupKeys, WriterAdmin):
         """Change the settings of a consumer group. What is None stays as it is.
 
         Another retry policy counts at once. Keys that wait keep the time of their next attempt, and attempts count on.
-        Another mode begins only while the group has no consumers, in a new group epoch, at the first message that is
-        not acknowledged. So messages behind it that were acknowledged one by one come again.
+        Another mode, and the beginning or end of at-most-once delivery, need that the group has no consumers. A new
+        group epoch begins at the first message that is not acknowledged. So messages behind it that were acknowledged
+        one by one come again.
 
         If the call is cancelled, the settings may have been changed on any of the partitions.
 

@@ -340,7 +340,7 @@ class Topics:
         groups = await groups_with_settings(self._coordinator, self._keys, known)
         names = {row.retry.dead_letter_topic for row in groups.values() if row.retry.exhausted is Exhausted.DEAD_LETTER}
         for name in sorted(names - {"", record.name}):
-            try:  # nobody waits for it: a dead letter waits until its partition is there
+            try:  # this does not wait for it: a dead letter waits until its partition is there
                 grown = await self._write_update(name, "", len(known) + len(added), lambda _: None, unguarded)
                 if grown.growing_partition_ids and grown.incarnation not in self._finishing:
                     self._begin_finishing(grown)

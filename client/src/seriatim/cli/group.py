@@ -192,8 +192,8 @@ def configure(
 ) -> None:
     """Change how GROUP is served on TOPIC. What no option names stays as it is.
 
-    Another retry policy counts at once. Another --mode needs that no consumer is in the group. Then the group goes on
-    at the first message that is not acknowledged, and messages behind it may come again.
+    Another retry policy counts at once. Another --mode, and --at-most-once, need that no consumer is in the group. Then
+    the group goes on at the first message that is not acknowledged, and messages behind it may come again.
     """
     wanted = SettingsOptions(**options)
     if not wanted.is_given:
