@@ -18,13 +18,13 @@ from ..fake_broker import FakeCluster, running
 
 PUBLIC = (
     "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Chunk Client Cluster "
-    "Consumer ConsumerSettings Damage Deliveries Delivery HeadMove FetchedTable FlushResult Gap GiveUp "
+    "Consumer ConsumerSettings Damage DeadLetter Deliveries Delivery HeadMove FetchedTable FlushResult Gap GiveUp "
     "GroupChange GroupDescription GroupKey GroupPartition GroupSettings KeyResult KeyedBatch KeyedConsumer "
     "KeyedMessage "
     "LostRange Message MovePlan Opening "
     "OperatedPartition Part PartitionOffset Partitioner PlannedMove Producer ProducerSettings Published "
     "PublishedPart QuarantinedMessage RangePiece RangePlan RangeReader RangeTable Receipt RetainedRange "
-    "RestartCheck Retry RetryPolicy Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
+    "ReplayedDeadLetter RestartCheck Retry RetryPolicy Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
     "TopicDescription TopicSettings Writer WriterDescription partition_of_key"
 )
 
