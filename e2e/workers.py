@@ -88,6 +88,16 @@ class Worker:
             raise WorkerError(f"{self.name} ended (status {self._process.returncode}); {self._tail()}")
         return self.latest[kind]
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send the child a signal. If the child has ended, nothing happens."""
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def wait_ended(self) -> None:
+        """Wait until the child has ended, and all its lines are read."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._ended)
+
     async def end(self) -> None:
         """Close the child's stdin. If the child does not end, send SIGTERM, then SIGKILL, each after `END_GRACE_S`."""
         assert self._process.stdin is not None

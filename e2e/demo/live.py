@@ -68,8 +68,7 @@ class Scene:
     @property
     def rate(self) -> float:
         """Messages acknowledged in a second, over the last 3 s."""
-        recent = self.rates[-max(1, round(3 / self.rate_step_s)) :]
-        return sum(recent) / (len(recent) * self.rate_step_s) if recent else 0.0
+        return recent_rate(self.rates, self.rate_step_s)
 
 
 def draw(scene: Scene, width: int) -> RenderableType:
@@ -78,9 +77,14 @@ def draw(scene: Scene, width: int) -> RenderableType:
     inner = width - 4
     return Group(
         _headline(scene, width),
-        Panel(_rate(scene, inner), title="acknowledged a second", title_align="left", border_style="dim"),
+        Panel(
+            rate_rows(scene.rates, scene.rate_step_s, inner),
+            title="acknowledged a second",
+            title_align="left",
+            border_style="dim",
+        ),
         Panel(_chains(scene, inner), title="chains", title_align="left", border_style="dim"),
-        Panel(_faults(scene), title=_fault_title(scene), title_align="left", border_style="dim"),
+        Panel(fault_rows(scene.faults), title=_fault_title(scene), title_align="left", border_style="dim"),
         Text(f" {scene.doing}", style="italic", no_wrap=True, overflow="ellipsis"),
     )
 
@@ -118,11 +122,18 @@ def _headline(scene: Scene, width: int) -> Text:
     return text
 
 
-def _rate(scene: Scene, width: int) -> RenderableType:
-    count = min(width - 12, round(RATE_WINDOW_S / scene.rate_step_s))
-    shown = [rate / scene.rate_step_s for rate in scene.rates[-count:]]
+def recent_rate(counts: Sequence[int], step_s: float) -> float:
+    """Messages in a second, over the last 3 s. `counts` are those of steps of `step_s`."""
+    recent = counts[-max(1, round(3 / step_s)) :]
+    return sum(recent) / (len(recent) * step_s) if recent else 0.0
+
+
+def rate_rows(counts: Sequence[int], step_s: float, width: int) -> RenderableType:
+    """Draw messages in a second over the last minute. `counts` are those of steps of `step_s`."""
+    count = min(width - 12, round(RATE_WINDOW_S / step_s))
+    shown = [rate / step_s for rate in counts[-count:]]
     lines = sparkline(shown, _ROWS_OF_SPARK)
-    labels = [f"{max(shown, default=0.0):>9,.0f} ", " " * 10, f"{scene.rate:>9,.0f} "]
+    labels = [f"{max(shown, default=0.0):>9,.0f} ", " " * 10, f"{recent_rate(counts, step_s):>9,.0f} "]
     text = Text(no_wrap=True, overflow="crop")
     for number, (label, line) in enumerate(zip(labels, lines, strict=True)):
         text.append("\n" * bool(number) + label, style="bold" if number == _ROWS_OF_SPARK - 1 else "dim")
@@ -208,17 +219,18 @@ def _fault_title(scene: Scene) -> str:
     return f"faults: {scene.hit_count} of {scene.hits_min} hit"
 
 
-def _faults(scene: Scene) -> RenderableType:
+def fault_rows(faults: Sequence[DemoFault], shown_max: int = FAULTS_SHOWN_MAX) -> RenderableType:
+    """The newest faults, the present one last, with room for `shown_max`."""
     table = Table(box=None, pad_edge=False, expand=False)
     for name in ("at", "fault", "victim", "it was"):
         table.add_column(name, style="", header_style="dim", no_wrap=True)
     table.add_column("gap", justify="right", header_style="dim", no_wrap=True)
-    shown = scene.faults[-FAULTS_SHOWN_MAX:]
+    shown = faults[-shown_max:]
     for fault in shown:
         ongoing = fault.healed_at_s is None
         gap = "…" if ongoing else "none" if fault.gap_ms is None else f"{fault.gap_ms:,.0f} ms"
         style = "bold" if ongoing else "" if fault.hit else "dim"
         table.add_row(f"{fault.at_s:.1f} s", fault.label, fault.victim, fault.role, gap, style=style)
-    for _ in range(FAULTS_SHOWN_MAX - len(shown)):
+    for _ in range(shown_max - len(shown)):
         table.add_row("", "", "", "", "")
     return table

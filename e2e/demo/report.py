@@ -19,14 +19,16 @@ from rich.console import Console
 from rich.table import Table
 from seriatim.history import Report, render
 
-Role = Literal["head", "server", "none"]
-"""The role of the victim at the moment of the fault: master of an open segment (head), server of consumers, or neither.
+Role = Literal["head", "server", "consumer", "none"]
+"""The role of the victim at the moment of the fault: master of an open segment (head), server of consumers, a process
+with consumers, or none of these.
 """
 
 DIFFERENCES_SHOWN_MAX: Final = 10
-_BROKEN_PROMISES: Final = (
+BROKEN_PROMISES: Final = (
     "lost", "reordered", "repeated", "failed_delivered", "misplaced", "contradicted", "unsent", "stuck",
 )  # fmt: skip
+"""The counts of the checker's report that must be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ def gaps_by_kind(faults: Iterable[DemoFault]) -> dict[str, Percentiles]:
 def problems(outcome: Outcome) -> list[str]:
     """Say why the run did not show what it had to show; empty if it did."""
     counts = outcome.check.counts
-    found = [f"{counts[kind]:,} {kind}" for kind in _BROKEN_PROMISES if counts[kind]]
+    found = [f"{counts[kind]:,} {kind}" for kind in BROKEN_PROMISES if counts[kind]]
     if counts["sent"] != outcome.event_count:
         found.append(f"{counts['sent']:,} of {outcome.event_count:,} events were sent")
     if not outcome.check.groups:
@@ -257,7 +259,7 @@ def print_report(console: Console, outcome: Outcome) -> None:
     console.rule("[bold]What happened")
     console.print(_figures(outcome))
     if outcome.faults:
-        console.print(_fault_table(outcome.faults))
+        console.print(fault_table(outcome.faults))
     if not outcome.check.ok:
         console.print(render(outcome.check), markup=False, highlight=False)
     for difference in outcome.differences[:DIFFERENCES_SHOWN_MAX]:
@@ -283,10 +285,10 @@ def _figures(outcome: Outcome) -> Table:
         ("unknown", f"{counts['unknown']:,}", f"{outcome.check.unknown_share:.4%} of all"),
         ("first deliveries", f"{counts['delivered']:,}", f"drained after {outcome.drained_s:.1f} s"),
         ("flagged repeats", f"{counts['redelivered']:,}", "delivered again, and said so"),
-        ("lost", _verdict(counts["lost"]), ""),
-        ("repeated", _verdict(counts["repeated"]), "unflagged"),
-        ("reordered", _verdict(counts["reordered"]), "by producer, offset, group or real time"),
-        ("stuck", _verdict(counts["stuck"]), ""),
+        ("lost", verdict(counts["lost"]), ""),
+        ("repeated", verdict(counts["repeated"]), "unflagged"),
+        ("reordered", verdict(counts["reordered"]), "by producer, offset, group or real time"),
+        ("stuck", verdict(counts["stuck"]), ""),
         ("histories", "[green]equal[/]" if outcome.histories_equal else "[bold red]differ[/]", "byte for byte"),
         ("segments", f"{len(outcome.segments):,}", f"of {_partition_count(outcome)} partitions"),
         ("faults that hit", f"{len(outcome.hits):,}", f"of {len(outcome.faults):,}; at least {outcome.hits_min}"),
@@ -300,11 +302,13 @@ def _partition_count(outcome: Outcome) -> int:
     return len({segment.partition for segment in outcome.segments})
 
 
-def _verdict(count: int) -> str:
+def verdict(count: int) -> str:
+    """A count that must be 0, in green or red."""
     return f"[bold red]{count:,}[/]" if count else "[green]0[/]"
 
 
-def _fault_table(faults: Sequence[DemoFault]) -> Table:
+def fault_table(faults: Sequence[DemoFault]) -> Table:
+    """The gaps of all faults, by kind, for the report."""
     table = Table(box=box.SIMPLE_HEAD, title="Gap in acceptance, by fault", title_justify="left", pad_edge=False)
     table.add_column("fault")
     for name in ("injected", "hit", "p50", "p90", "p99", "longest"):

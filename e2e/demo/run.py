@@ -114,7 +114,7 @@ class Demo:
                 drained = await self._run(data, history)
             return await self._judge(drained)
         finally:
-            _keep_logs(data, self._out / "logs")
+            keep_logs(data, self._out / "logs")
 
     # ---- the run ---------------------------------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ async def _guard(worker: Worker) -> None:
     await worker.wait_for("done", None)
 
 
-def _keep_logs(data: Path, logs: Path) -> None:
+def keep_logs(data: Path, logs: Path) -> None:
     """Keep the brokers' logs, and remove their data (hundreds of megabytes)."""
     shutil.rmtree(logs, ignore_errors=True)
     if (data / "logs").exists():

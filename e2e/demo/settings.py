@@ -49,18 +49,31 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: SEED is no number.
     """
-    quick = environment.get("QUICK", "") not in ("", "0", "no", "false")
-    text = environment.get("SEED", "")
-    try:
-        seed = int(text) if text else random.SystemRandom().randint(1, SEED_MAX)
-    except ValueError:
-        raise SettingsError(f"SEED is a whole number, not {text!r}") from None
+    quick = read_quick(environment)
     return Settings(
         quick=quick,
-        seed=seed,
+        seed=read_seed(environment),
         out=Path(environment.get("OUT") or "demo-out"),
         event_limit=200_000 if quick else None,
         hits_min=6 if quick else 20,
         rate=5_000.0 if quick else 8_000.0,
         fault_s=4.0 if quick else 5.0,
     )
+
+
+def read_quick(environment: Mapping[str, str]) -> bool:
+    """Whether QUICK asks for a part of the run."""
+    return environment.get("QUICK", "") not in ("", "0", "no", "false")
+
+
+def read_seed(environment: Mapping[str, str]) -> int:
+    """Read SEED, or draw a seed.
+
+    Raises:
+        SettingsError: SEED is no number.
+    """
+    text = environment.get("SEED", "")
+    try:
+        return int(text) if text else random.SystemRandom().randint(1, SEED_MAX)
+    except ValueError:
+        raise SettingsError(f"SEED is a whole number, not {text!r}") from None

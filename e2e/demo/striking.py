@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 from seriatim_local import LocalCluster
 
-from e2e.demo.faults import KINDS, PlannedFault, Victim, choose, cut_ends, plan
+from e2e.demo.faults import KINDS, Kind, PlannedFault, Victim, choose, cut_ends, plan
 from e2e.demo.gaps import AckTimes
 from e2e.demo.report import DemoFault
 from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot, still_struck
@@ -42,6 +42,8 @@ class Striker:
         seed: The seed of the plan.
         hits_min: How many faults must hit.
         begin: When the demo began to send, on the monotonic clock, in seconds.
+        faults: The faults in their order; None: those of the seed.
+        kinds: A fault of each of these kinds must hit.
         on_change: Called after each change of `records`.
     """
 
@@ -55,11 +57,14 @@ class Striker:
         hits_min: int,
         begin: float,
         on_change: Callable[[str], None] = lambda _doing: None,
+        faults: Iterator[PlannedFault] | None = None,
+        kinds: Sequence[Kind] = KINDS,
     ) -> None:
         self._cluster = cluster
         self._observer = observer
         self._acks = acks
-        self._plan = plan(seed)
+        self._plan = plan(seed) if faults is None else faults
+        self._kinds = tuple(kinds)
         self._hits_min = hits_min
         self._begin = begin
         self._on_change = on_change
@@ -83,7 +88,7 @@ class Striker:
     def kinds_missing(self) -> tuple[str, ...]:
         """The kinds of which no fault has hit yet."""
         seen = {record.label for record in self.records if record.hit}
-        return tuple(kind for kind in KINDS if kind not in seen)
+        return tuple(kind for kind in self._kinds if kind not in seen)
 
     async def run(self, after_each: Callable[[], None] = lambda: None) -> None:
         """Inject faults until enough have hit, or until `FAULT_COUNT_MAX_RATIO` times as many were injected."""
