@@ -3,7 +3,8 @@
 K1  a message is granted for the first time only if all earlier ones of its key that were granted are acknowledged
 K2  what was confirmed is not granted again in the same group epoch
 K3  tokens of a key grow; a message on which its consumer failed comes again
-K4  what another server granted comes again only with the flag, unless its attempt says so
+K4  what was granted comes again only with the flag, unless its attempt says so, or its consumer failed on a message
+    before it
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class KeyedView:
     acked: set[int] = field(default_factory=set)
     confirmed: set[int] = field(default_factory=set)
     owed: set[int] = field(default_factory=set)  # failed under the newest token, and not granted since
+    failed: set[int] = field(default_factory=set)  # tokens under which the application failed on a message
 
 
 class Keyed:
@@ -88,6 +90,8 @@ class Keyed:
                 is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
                 if known[0] != server_epoch and not is_flagged:
                     self._seen.fail("K4", f"{what}, and {message} was granted in server epoch {known[0]}")
+                elif known[1] not in view.failed and not is_flagged:
+                    self._seen.fail("K4", f"{what}, and {message} was granted as {known[1]:#x}")
             view.granted[message] = (server_epoch, run.token)
             view.owed.discard(message)
             key.open[offset] = None
@@ -104,6 +108,7 @@ class Keyed:
     def failed(self, group: str, partition: PartitionId, group_epoch: int, message: int, token: int) -> None:
         """The application failed on a message."""
         view = self.view(group, partition, group_epoch)
+        view.failed.add(token)
         if view.granted.get(message, (0, 0))[1] == token:
             view.owed.add(message)
             self._seen.states.add("a message failed")

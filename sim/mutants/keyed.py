@@ -150,6 +150,17 @@ def _frozen_takes() -> list[Patch]:
     return [(handling, "_waits", lambda *_: False)]
 
 
+def _given_without_flag() -> list[Patch]:
+    real = KeyedDispatcher.end_run
+
+    def end_run(self: KeyedDispatcher, run: Any) -> None:
+        """It is not known that the consumer was given the messages."""
+        real(self, run)
+        run.is_given = False
+
+    return [(KeyedDispatcher, "end_run", end_run)]
+
+
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
     return Mutation(rule, patches, K, profile)
 
@@ -172,5 +183,6 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "blind-goes-back": _mutation("a blind server goes back to the oldest message that was set aside", _blind_stays),
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
+    "given-again": _mutation("what a consumer was given and said nothing about comes again flagged", _given_without_flag),
 }
 """By name."""

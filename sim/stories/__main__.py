@@ -55,8 +55,8 @@ each of them, and [planted-bugs.md](planted-bugs.md) names the bugs beside the r
   (`WHOLE`).
 - Consumer groups in which order is by key have four rules. The first grant of a message comes only when all earlier
   ones of its key that were granted are acknowledged (`K1`). What was confirmed is not granted again in the group epoch
-  (`K2`). The tokens of a key grow, and a message on which its consumer failed comes again (`K3`). What another server
-  granted comes again with the flag only (`K4`).
+  (`K2`). The tokens of a key grow, and a message on which its consumer failed comes again (`K3`). What was
+  granted comes again with the flag only, unless its consumer failed on it or on a message before it (`K4`).
 - All others: `RT`, `TABLE`, `COPY`, `CERT`, `GAP`, `SERVER`, `DISK`, `TIME`, `LEAVE`, `TWO`, `KEPT`, `FULL`, `PLACE`,
   `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE`, `RETAIN`, `VOID`, `PAUSE`, `ONCE` and `CORE`, each
   with its meaning on that page.

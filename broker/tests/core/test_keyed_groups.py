@@ -145,6 +145,37 @@ def test_an_attempt_counts_only_if_the_consumer_had_begun() -> None:
     assert {tuple(indexes_of(run)): run.attempt for run in bench.runs()} == {(0,): 2, (1,): 1}
 
 
+def test_what_a_consumer_was_given_and_said_nothing_about_comes_again_with_the_flag() -> None:
+    bench = served("aabcc")
+    first, single, other = bench.runs()
+    bench.acks(first, upto=1)
+    bench.nack(other, delay_ms=0)
+    bench.join(2)
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.deliver(SECOND)
+    bench.deliver()
+    again = {tuple(indexes_of(run)): (run.maybe_repeated, run.attempt) for run in bench.runs()}
+    assert again[1,] == again[2,] == (True, 1), "it may have worked on them"
+    assert again[3, 4][1] == 2, "it failed on the first one, so it had not begun with the second one"
+    assert not (first.maybe_repeated or single.maybe_repeated or other.maybe_repeated)
+
+
+def test_what_comes_after_messages_that_came_again_has_no_flag() -> None:
+    bench = served("ab")
+    run, _ = bench.runs()
+    bench.join(2)
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.deliver(SECOND)
+    bench.deliver()
+    runs = bench.runs()
+    assert all(run.maybe_repeated for run in runs)
+    for number, run in enumerate(runs, 1):
+        bench.acks(run, number=number, subscription=2)
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    assert not keyed.has_keys, "nothing is kept of keys that are done"
+
+
 def test_after_the_last_attempt_the_key_is_parked_and_others_go_on() -> None:
     bench = served("aab", replace(QUICK, attempts_max=1))
     run, other = bench.runs()

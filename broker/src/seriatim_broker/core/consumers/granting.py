@@ -564,6 +564,7 @@ def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, b
     offsets, count = frame.offsets, len(frame.names)
     frame.is_given = True
     frame.offsets = ()
+    again = [run.token for run in frame.runs if run.offsets[0] < run.key.given_below]
     for run in frame.runs:
         run.is_given = True
     frame.runs = []
@@ -575,6 +576,8 @@ def _deliver(broker: BrokerState, consumer_group: ConsumerGroup, frame: Frame, b
     else:
         begins = accumulate(counts, initial=0)
         repeated = [offsets[begin] < repeated_below for begin in islice(begins, count)]
+    for token in again:
+        repeated[token - frame.first_token] = True
     frame.counts = frame.attempts = None
     if frame.consumer.demand is not None:
         frame.consumer.demand = max(frame.consumer.demand - len(offsets), 0)

@@ -326,10 +326,16 @@ def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     What a consumer only held does not count as an attempt. Without it:
       1. A consumer is given 1,000 keys in advance. One of them kills its process.
       2. Each of the 1,000 keys has lost an attempt. After five such deaths all of them are parked.
+
+    Rule `given-again` (I9): whether it had begun or not, what it was given comes again with the flag. Without it:
+      1. A consumer is given k:5 and k:6, and works on both. Its process is killed before it has told anything.
+      2. Another consumer is given both again, k:5 as the first attempt. It cannot know that they are repeats.
     """
     keyed = consumer_group.keyed
     assert keyed is not None
     keyed.end_run(run)
+    if run.is_given and run.left:
+        run.key.given_below = run.offsets[-1] + 1
     if run.is_started and run.left and not run.is_passed:
         _fail(broker, partition, consumer_group, run.key, reason)
     else:

@@ -69,6 +69,7 @@ class Key(State):
         sequence: The number that the forwarder gave the first message; 0: none.
         error: The last error.
         token: Of the run that is granted; 0: none is.
+        given_below: A consumer was given its messages below this offset, and ended without a word; 0: none was.
         ready_us: When it becomes ready, by the monotonic clock.
         is_queued: It is among the ready keys.
     """
@@ -78,6 +79,7 @@ class Key(State):
         "aside_first",
         "attempts",
         "error",
+        "given_below",
         "is_queued",
         "live",
         "name",
@@ -101,6 +103,7 @@ class Key(State):
         self.sequence = 0
         self.error = ""
         self.token = 0
+        self.given_below = 0
         self.ready_us = 0
         self.is_queued = False
 
@@ -667,7 +670,7 @@ class KeyedDispatcher(State):
         """
         if self.keys.get(key.name) is not key:
             return
-        is_heavy = key.token or key.aside or key.phase or key.turn or key.ready_us or key.is_queued
+        is_heavy = key.token or key.aside or key.phase or key.turn or key.ready_us or key.is_queued or key.given_below
         if len(key.live) == 1 and not is_heavy:
             del self.keys[key.name]
             self.singles[key.name] = key.live[0]
