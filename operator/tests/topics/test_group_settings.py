@@ -289,6 +289,22 @@ async def test_a_topic_object_decides_about_its_topic(world: World) -> None:
     assert condition(world) == ("True", "Placed")
 
 
+async def test_a_topic_says_whose_dead_letters_it_takes(world: World) -> None:
+    world.topic()
+    world.topic("letters")
+    await world.settle()
+    world.consumer_group(mode="KeyOrdered", retry=FORWARDING, deadLetterTopic="letters")
+    await world.settle()
+    assert world.the_topic("letters").status.dead_letters_of == ("events/billing",)
+    assert world.the_topic().status.dead_letters_of is None
+    writes = world.writes
+    await world.settle(120)
+    assert world.writes == writes
+    world.api.change("ConsumerGroup", "billing", retry=PARKING, deadLetterTopic=None)
+    await world.settle()
+    assert world.the_topic("letters").status.dead_letters_of is None
+
+
 async def test_deletion_keeps_the_dead_letters(world: World) -> None:
     await placed(world, mode="KeyOrdered", retry=FORWARDING, deletionPolicy="Delete")
     world.api.remove("ConsumerGroup", "billing")

@@ -65,9 +65,10 @@ class Claims(Generic[_Claim]):
     def __len__(self) -> int:
         return len(self._seen)
 
-    def scan(self, now_s: float) -> None:
-        """Find objects that were made, changed or deleted. Their claims are due at once."""
+    def scan(self, now_s: float) -> bool:
+        """Find objects that were made, changed or deleted. Their claims are due at once. Returns whether any was."""
         found: set[str] = set()
+        is_changed = False
         for manifest in self._of_namespace():
             if (manifest.get("spec") or {}).get("cluster") != self._cluster:
                 continue
@@ -76,6 +77,7 @@ class Claims(Generic[_Claim]):
             known = self._seen.get(uid)
             if known is not None and known.version == version:
                 continue
+            is_changed = True
             if known is not None:
                 self._drop(uid, known.claim, now_s)
             claim = self._claim_of(manifest)
@@ -83,7 +85,9 @@ class Claims(Generic[_Claim]):
             self._claimants[claim].add(uid)
             self.mark(claim, now_s)
         for uid in self._seen.keys() - found:
+            is_changed = True
             self._drop(uid, self._seen.pop(uid).claim, now_s)
+        return is_changed
 
     def _of_namespace(self) -> Iterator[Manifest]:
         """The departed objects, and those of the cache without the departed ones, which the cache may still have."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Set
 from dataclasses import replace
 from datetime import datetime
@@ -43,7 +44,7 @@ from ..plan.consumer_groups import (
 )
 from ..plan.dead_letters import TopicsAround
 from ..plan.topics import CreateTopic, Surroundings, TellObject, UpdateTopic
-from ..spec.consumer_group import ConsumerGroup, RewindStatus
+from ..spec.consumer_group import ConsumerGroup, RewindStatus, dead_letter_topic_of
 from ..status.consumer_groups import consumer_group_status
 from .group_settings import settings_from_message, settings_message
 from .object_pass import ClusterAccess, ObjectPass
@@ -116,6 +117,17 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
         """The consumer group that an object claims."""
         spec = manifest["spec"]
         return ConsumerGroupClaim(str(spec.get("topic")), str(spec.get("group") or manifest["metadata"]["name"]))
+
+    def dead_letter_sources(self) -> dict[str, tuple[str, ...]]:
+        """The topics that objects name for dead letters, each with its sources: `<topic>/<group>`."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for claim in self.claimed():
+            for manifest in self._claims.objects(claim):
+                spec = manifest["spec"]
+                if (spec.get("retry") or {}).get("whenExhausted") == "DeadLetter":
+                    name = spec.get("deadLetterTopic") or dead_letter_topic_of(*claim)
+                    found[str(name)].append(f"{claim.topic}/{claim.group}")
+        return {name: tuple(sorted(set(sources))) for name, sources in found.items()}
 
     def told(self, topics: set[str]) -> bool:
         """Make consumer groups due that waited for one of these topics. Returns whether there are any."""

@@ -101,9 +101,9 @@ class ObjectPass(ABC, Generic[_Claim, _Item]):
         """Make every claim due, because the surroundings have changed."""
         self._claims.mark_all(self._clock())
 
-    def scan(self) -> None:
-        """Find the objects that changed, and make their claims due."""
-        self._claims.scan(self._clock())
+    def scan(self) -> bool:
+        """Find the objects that changed, and make their claims due. Returns whether there are any."""
+        return self._claims.scan(self._clock())
 
     async def work(self, surroundings: Surroundings, *, is_long_silent: bool) -> float | None:
         """Work on the claims that are due.

@@ -6,7 +6,7 @@ The brokers send their topics over a stream that stays open (`topics.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -58,6 +58,7 @@ class TopicPass(ObjectPass[str, Topic]):
     def __init__(self, at: ClusterAccess, mirror: TopicMirror) -> None:
         super().__init__(at)
         self._mirror = mirror
+        self._letters: Mapping[str, tuple[str, ...]] = {}  # topics for dead letters, with their sources
         self._passing: dict[str, tuple[str, float]] = {}  # for each topic what it waits for, and since when
 
     @staticmethod
@@ -73,6 +74,17 @@ class TopicPass(ObjectPass[str, Topic]):
             self._claims.mark(name, now_s + pause_s)
             soonest_s = min(soonest_s, pause_s)
         return soonest_s
+
+    def take_dead_letters(self, sources: Mapping[str, tuple[str, ...]]) -> bool:
+        """Take which topics get dead letters of which consumer groups. Returns whether that is news.
+
+        Topics that got another source, or lost one, are due.
+        """
+        changed = [name for name in {*sources, *self._letters} if sources.get(name) != self._letters.get(name)]
+        self._letters = sources
+        for name in changed:
+            self._claims.mark(name, self._clock())
+        return bool(changed)
 
     async def _work_on(self, claim: str, surroundings: Surroundings, *, is_long_silent: bool) -> None:
         objects = {manifest["metadata"]["uid"]: manifest for manifest in self._claims.objects(claim)}
@@ -145,7 +157,7 @@ class TopicPass(ObjectPass[str, Topic]):
     async def _report(self, manifest: Manifest, topic: Topic, finding: Finding, *, is_long_silent: bool) -> None:
         if not self._is_due(topic, finding, is_long_silent=is_long_silent):
             return
-        status = topic_status(topic, finding, time.time())
+        status = topic_status(topic, finding, time.time(), self._letters.get(topic.topic_name, ()))
         if is_news(topic.status, status):
             await self._write_status(manifest, status)
 

@@ -188,7 +188,8 @@ class _ClusterTopics:
     def scan(self) -> None:
         """Find the objects that changed, and make their claims due."""
         self._topics.scan()
-        self._groups.scan()
+        if self._groups.scan() and self._topics.take_dead_letters(self._groups.dead_letter_sources()):
+            self._add(self._keys[0], 0.0)
 
     def surroundings_of(self, manifest: dict[str, Any] | None) -> Surroundings:
         """Whether the brokers can be asked and changed; `manifest` is the cluster's own, None if it does not exist."""

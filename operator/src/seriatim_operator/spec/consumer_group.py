@@ -111,6 +111,11 @@ class RetrySpec(Model):
         return parse_pause_ms(self.grant)
 
 
+def dead_letter_topic_of(topic: str, group: str) -> str:
+    """The topic that takes a consumer group's dead letters if its object names none."""
+    return f"{topic}.{group}.{DEAD_LETTER_SUFFIX}"
+
+
 class RewindSpec(Model):
     """A rewind or a skip of the consumer group on all partitions. The operator carries it out once."""
 
@@ -277,4 +282,4 @@ class ConsumerGroup(Resource):
         retry = self.spec.retry
         if retry is None or retry.when_exhausted != "DeadLetter":
             return ""
-        return self.spec.dead_letter_topic or f"{self.spec.topic}.{self.group_name}.{DEAD_LETTER_SUFFIX}"
+        return self.spec.dead_letter_topic or dead_letter_topic_of(self.spec.topic, self.group_name)

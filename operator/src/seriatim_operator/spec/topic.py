@@ -22,6 +22,9 @@ RETENTION_SIZE_MIN: Final = "1Mi"
 CHAINS_SHOWN_MAX: Final = 64
 """Partitions whose chains the status shows. For the others use `seriatim chain`."""
 
+SOURCES_SHOWN_MAX: Final = 16
+"""Consumer groups whose dead letters a topic takes, as far as the status names them."""
+
 Durability = Literal["Flushed", "Replicated"]
 TopicState = Literal["Healthy", "OneCopy", "Unsettled", "Lost", "Unknown"]
 
@@ -159,6 +162,15 @@ class TopicStatus(Status):
     retention_acts: bool | None = None
     """Whether brokers drop messages beyond the retention. False: a version of Seriatim without retention made the
     topic. Brokers drop nothing of it until a field of its retention is changed."""
+    dead_letters_of: (
+        Annotated[
+            tuple[Annotated[str, Field(max_length=2 * BROKER_NAME_LENGTH_MAX + 1)], ...],
+            Field(max_length=SOURCES_SHOWN_MAX),
+        ]
+        | None
+    ) = None
+    """The consumer groups whose ConsumerGroup objects send dead letters here, as `<topic>/<group>`, at most 16. Left
+    out if there are none."""
     groups: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=1000)] = ()
     """Broker groups that have open segments of the topic."""
     chains: Annotated[tuple[ChainStatus, ...], Field(max_length=CHAINS_SHOWN_MAX), ListKeys(("partition",))] = ()
@@ -181,6 +193,7 @@ class Topic(Resource):
         Column("Groups", ".status.groups", is_wide=True),
         Column("Sealed messages", ".status.sealedMessages", "integer", is_wide=True),
         Column("Retention", ".spec.retention", is_wide=True),
+        Column("Dead letters of", ".status.deadLettersOf", is_wide=True),
         Column("Acts", ".status.retentionActs", "boolean", is_wide=True),
         Column("Topic", ".status.topicName", is_wide=True),
         AGE,

@@ -14,7 +14,7 @@ from seriatim_api.ids import format_offset
 
 from ..plan.topics import ChainView, Finding, TopicView
 from ..spec.base import Condition
-from ..spec.topic import CHAINS_SHOWN_MAX, ChainStatus, Topic, TopicState, TopicStatus
+from ..spec.topic import CHAINS_SHOWN_MAX, SOURCES_SHOWN_MAX, ChainStatus, Topic, TopicState, TopicStatus
 from .conditions import Fact, settle
 
 GROUPS_SHOWN_MAX: Final = 1000
@@ -23,8 +23,15 @@ _UNKNOWN_REASONS: Final = frozenset({"BrokersSilent", "Paused"})
 """With these reasons the operator cannot know whether the topic accepts messages now."""
 
 
-def topic_status(topic: Topic, finding: Finding, now_s: float) -> TopicStatus:
-    """The status of the topic, from what the operator knows now."""
+def topic_status(topic: Topic, finding: Finding, now_s: float, dead_letters_of: tuple[str, ...] = ()) -> TopicStatus:
+    """The status of the topic, from what the operator knows now.
+
+    Args:
+        topic: The object.
+        finding: What the pass found.
+        now_s: Unix time in seconds.
+        dead_letters_of: The consumer groups whose dead letters the topic takes, as `<topic>/<group>`.
+    """
     before, view = topic.status, finding.view
     if finding.keeps_status:
         kept = [fact for fact in _as_facts(before) if fact.type != "Ready"]
@@ -47,6 +54,7 @@ def topic_status(topic: Topic, finding: Finding, now_s: float) -> TopicStatus:
         segments=sum(chain.segment_count for chain in chains),
         sealed_messages=sum(chain.sealed_messages for chain in chains),
         retention_acts=view.retention_acts,
+        dead_letters_of=dead_letters_of[:SOURCES_SHOWN_MAX] or None,
         groups=tuple(sorted({chain.group for chain in chains}))[:GROUPS_SHOWN_MAX],
         chains=tuple(_chain_status(chain) for chain in chains[:CHAINS_SHOWN_MAX]),
     )
