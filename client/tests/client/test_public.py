@@ -24,7 +24,8 @@ PUBLIC = (
     "LostRange Message MovePlan Opening "
     "OperatedPartition Part PartitionOffset Partitioner PlannedMove Producer ProducerSettings Published "
     "PublishedPart QuarantinedMessage RangePiece RangePlan RangeReader RangeTable Receipt RetainedRange "
-    "ReplayedDeadLetter RestartCheck Retry RetryPolicy Route ScrubProgress Segment SendError SendFailedError SendUnknownError Tls Topic "
+    "ReplayedDeadLetter RestartCheck Retry RetryPolicy Route ScrubProgress Segment SendError SendFailedError "
+    "SendUnknownError Tls Topic "
     "TopicDescription TopicSettings Writer WriterDescription partition_of_key"
 )
 

@@ -1,0 +1,65 @@
+"""Requests of consumers that no server can take: a typed error, and nothing reaches the core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from seriatim_api.errors import BadRequestError, UnsupportedModeError
+from seriatim_api.v1 import broker_pb2
+from seriatim_broker.core.values.events import ConsumerNack
+from seriatim_broker.core.values.keyed import ConsumerMode
+from seriatim_broker.rpc.consuming import DELAY_MS_MAX, ROWS_MAX, _ConsumeStream, consumer_mode
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.fed: list[Any] = []
+
+    def new_stream(self, _deliver: Any) -> int:
+        return 7
+
+    def feed(self, event: Any) -> None:
+        self.fed.append(event)
+
+
+class Services:
+    def __init__(self) -> None:
+        self.driver = Driver()
+
+
+def stream() -> tuple[Any, list[Any]]:
+    services: Any = Services()
+    return _ConsumeStream(services, None), services.driver.fed
+
+
+def test_a_delay_has_a_limit() -> None:
+    consuming, fed = stream()
+    consuming._nack(broker_pb2.Nack(subscription=1, token=5, offset=6, delay_ms=DELAY_MS_MAX, reason="x"))
+    assert fed == [ConsumerNack(7, 1, 5, 6, DELAY_MS_MAX, "x", False)]
+    for delay_ms in (DELAY_MS_MAX + 1, (1 << 64) - 1):  # the last one is -1 of a client that counts so
+        with pytest.raises(BadRequestError, match="40 days"):
+            consuming._nack(broker_pb2.Nack(subscription=1, token=5, offset=6, delay_ms=delay_ms))
+    assert len(fed) == 1
+
+
+def test_a_reason_is_cut_between_its_letters() -> None:
+    consuming, fed = stream()
+    consuming._nack(broker_pb2.Nack(subscription=1, reason="ü" * 150))
+    assert fed[0].reason == "ü" * 100
+
+
+def test_acknowledgements_name_an_offset_for_each_token() -> None:
+    consuming, fed = stream()
+    with pytest.raises(BadRequestError, match="an offset for each token"):
+        consuming._ack(broker_pb2.Ack(subscription=1, tokens=[1, 2], offsets=[1]))
+    with pytest.raises(BadRequestError, match="at most"):
+        consuming._ack(broker_pb2.Ack(subscription=1, tokens=[1] * (ROWS_MAX + 1), offsets=[1] * (ROWS_MAX + 1)))
+    assert fed == []
+
+
+def test_a_mode_is_one_that_is_known() -> None:
+    assert consumer_mode(0) is ConsumerMode.EXCLUSIVE
+    assert consumer_mode(ConsumerMode.SHARED) is ConsumerMode.SHARED
+    with pytest.raises(UnsupportedModeError):
+        consumer_mode(9)

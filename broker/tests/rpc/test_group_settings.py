@@ -1,0 +1,134 @@
+"""Settings of consumer groups in requests: what is not specified, what is illegal, and older brokers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from seriatim_api.errors import (
+    BadRequestError,
+    IllegalNameError,
+    PreconditionError,
+    UnknownTopicError,
+    UnsupportedModeError,
+)
+from seriatim_api.v1 import records_pb2
+from seriatim_broker.core.values.keyed import (
+    RETRY_DEFAULT,
+    SETTINGS_DEFAULT,
+    BackOff,
+    ConsumerMode,
+    Exhausted,
+    GroupSettings,
+    RetryPolicy,
+    WantedSettings,
+)
+from seriatim_broker.core.values.messages import FORM_KEY_ORDERED, FORMS
+from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.rpc.group_settings import check_dead_letter_topic, settings_from, wanted_from
+from seriatim_broker.runtime.forms import all_read
+from seriatim_broker.runtime.keys import Keys
+from seriatim_broker.runtime.records import settings_to_proto
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
+
+KEYED = records_pb2.CONSUMER_MODE_KEY_ORDERED
+
+
+def policy(**fields: Any) -> records_pb2.RetryPolicy:
+    return records_pb2.RetryPolicy(**fields)
+
+
+def settings(**fields: Any) -> GroupSettings:
+    return settings_from(records_pb2.GroupSettings(**fields), "t", "g")
+
+
+def test_what_is_not_specified_is_the_default() -> None:
+    assert settings() == SETTINGS_DEFAULT
+    assert settings(mode=KEYED) == GroupSettings(ConsumerMode.KEY_ORDERED, RETRY_DEFAULT)
+    found = settings(mode=KEYED, retry=policy(attempts_max=3, exhausted=records_pb2.EXHAUSTED_PARK_KEY)).retry
+    assert (found.attempts_max, found.back_off, found.exhausted) == (3, BackOff.EXPONENTIAL, Exhausted.PARK_KEY)
+    assert found.grant_ms == RETRY_DEFAULT.grant_ms
+
+
+def test_settings_go_there_and_back() -> None:
+    for some in (
+        SETTINGS_DEFAULT,
+        GroupSettings(ConsumerMode.SHARED, RetryPolicy(2, BackOff.FIXED, (5,), 0, Exhausted.PARK_KEY, "", 1_000), True),
+    ):
+        assert settings_from(settings_to_proto(some), "t", "g") == some
+
+
+def test_a_change_names_only_what_changes() -> None:
+    assert wanted_from(records_pb2.GroupSettings(), "t", "g") == WantedSettings()
+    wanted = wanted_from(records_pb2.GroupSettings(retry=policy(attempts_max=3)), "t", "g")
+    assert (wanted.mode, wanted.at_most_once) == (None, None)
+    assert wanted.retry is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"mode": 9}, UnsupportedModeError),
+        ({"mode": KEYED, "retry": policy(back_off=9)}, BadRequestError),
+        ({"mode": KEYED, "retry": policy(exhausted=9)}, BadRequestError),
+        ({"mode": KEYED, "retry": policy(attempts_max=1_001)}, BadRequestError),
+        ({"mode": KEYED, "retry": policy(delays_ms=[1])}, BadRequestError),
+        ({"mode": KEYED, "retry": policy(delays_ms=[1, 1 << 31])}, BadRequestError),
+        ({"mode": KEYED, "retry": policy(grant_ms=1)}, BadRequestError),
+        ({"mode": KEYED, "retry": policy(dead_letter_topic="d")}, BadRequestError),
+        ({"mode": KEYED, "retry": policy(exhausted=3, dead_letter_topic="a b")}, IllegalNameError),
+        ({"mode": KEYED, "retry": policy(exhausted=3, dead_letter_topic="t")}, BadRequestError),
+        ({"retry": policy(attempts_max=3)}, BadRequestError),
+        ({"mode": records_pb2.CONSUMER_MODE_BROADCAST, "retry": policy(attempts_max=3)}, BadRequestError),
+    ],
+)
+def test_what_no_broker_can_keep_is_refused(fields: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        settings(**fields)
+
+
+def test_dead_letters_have_a_topic() -> None:
+    assert settings(mode=KEYED, retry=policy(attempts_max=1, exhausted=3)).retry.dead_letter_topic == "t.g.dead"
+
+
+class Services:
+    """Knows one topic with two partitions."""
+
+    async def topic(self, name: str) -> records_pb2.TopicRecord:
+        if name != "d":
+            raise UnknownTopicError(name)
+        return records_pb2.TopicRecord(name="d", partition_ids=[1, 2])
+
+
+async def test_the_dead_letter_topic_is_there_and_has_as_many_partitions() -> None:
+    services: Any = Services()
+    dead = RetryPolicy(1, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="d")
+    await check_dead_letter_topic(services, None, 9)
+    await check_dead_letter_topic(services, RetryPolicy(), 9)
+    await check_dead_letter_topic(services, dead, 2)
+    with pytest.raises(PreconditionError, match="2 of 3 partitions"):
+        await check_dead_letter_topic(services, dead, 3)
+    with pytest.raises(UnknownTopicError):
+        await check_dead_letter_topic(
+            services, RetryPolicy(1, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="x"), 1
+        )
+
+
+async def test_settings_wait_until_every_broker_knows_them() -> None:
+    store, keys = MemoryStore(), Keys("c")
+    coordinator = MemoryCoordinator(store)
+    assert await all_read(coordinator, keys, FORM_KEY_ORDERED) is None, "no broker has registered"
+
+    async def register(broker: str, forms: int, forms_run: int = 1) -> None:
+        record = records_pb2.MemberRecord(run=1, forms=forms, forms_run=forms_run)
+        await coordinator.txn((), [Put(f"{keys.members}{broker}", record.SerializeToString())])
+
+    await register("a", FORMS)
+    compare = await all_read(coordinator, keys, FORM_KEY_ORDERED)
+    assert compare is not None
+    assert (await coordinator.txn([compare], [])).succeeded
+    await register("b", FORMS & ~FORM_KEY_ORDERED)
+    assert not (await coordinator.txn([compare], [])).succeeded, "a broker came meanwhile"
+    assert await all_read(coordinator, keys, FORM_KEY_ORDERED) is None
+    await register("b", FORMS, forms_run=0)
+    assert await all_read(coordinator, keys, FORM_KEY_ORDERED) is None, "an older version kept the field"
