@@ -118,7 +118,7 @@ class KeyedMessage:
             BadRequestError: The delay is negative, or longer than 40 days.
             PreconditionError: The consumer group is at most once: the message does not come again.
         """
-        check_delay(delay_s)
+        handlers.check_delay(delay_s)
         if self._run.is_at_most_once:
             raise PreconditionError(
                 f"group {self._consumer.group} is at most once: the message was acknowledged before it was given, and "
@@ -206,7 +206,7 @@ class KeyedBatch:
             BadRequestError: The message is not of this batch, or the delay is negative or longer than 40 days.
             PreconditionError: The consumer group is at most once: the message does not come again.
         """
-        check_delay(delay_s)
+        handlers.check_delay(delay_s)
         if self._held.frame.is_at_most_once:
             raise PreconditionError("the group is at most once: the message was acknowledged before it was given")
         if not self._held.has(message):
@@ -222,16 +222,6 @@ def check_hold(hold_s: float | None) -> None:
     """
     if hold_s is not None and not 0 < hold_s <= HOLD_S_MAX:
         raise BadRequestError(f"a message is kept for more than 0 s and at most {HOLD_S_MAX:g} s, not {hold_s} s")
-
-
-def check_delay(delay_s: float | None) -> None:
-    """Refuse a delay that is negative or too long.
-
-    Raises:
-        BadRequestError: It is.
-    """
-    if delay_s is not None and not 0 <= delay_s <= 40 * 86_400:
-        raise BadRequestError(f"a delay is between 0 and 40 days, not {delay_s} s")
 
 
 class KeyedConsumer:

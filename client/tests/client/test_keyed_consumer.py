@@ -528,3 +528,19 @@ async def test_a_broadcast_consumer_has_a_position_under_its_name() -> None:
                 client.consumer("t", "g", mode="broadcast", name="a/b")
             with pytest.raises(errors.IllegalNameError):
                 client.consumer("t", "g/c1")
+
+
+@pytest.mark.parametrize("delay_s", [-1, 41 * 86_400, float("nan")])
+async def test_a_delay_that_cannot_be_counts_as_a_failure_with_the_policys_delay(delay_s: float) -> None:
+    failures = [Retry(delay_s, "not yet")]
+
+    async def handle(_message: Message) -> None:
+        if failures:
+            raise failures.pop(0)
+
+    async with consuming("a") as (group, consumer), handling(consumer, handle, 2) as running:
+        await until(lambda: not group.values_left or running.done())
+        assert not running.done(), "the other keys go on"
+        (nack,) = group.nacks
+    assert nack.delay_ms == 0
+    assert "a delay is between 0 and 40 days" in nack.reason

@@ -25,12 +25,16 @@ T = TypeVar("T")
 
 REASON_BYTES_MAX: Final = 200
 
+DELAY_S_MAX: Final = 40 * 86_400
+"""The longest delay that a broker takes."""
+
 
 class Retry(Exception):  # noqa: N818 - not an error: the handler asks for another attempt
     """Raise it in a handler to choose when the message comes again.
 
     Args:
-        delay_s: Seconds until then; None: as the consumer group's policy says.
+        delay_s: Seconds until then, up to 40 days; None: as the consumer group's policy says. The policy counts too if
+            no broker could keep the delay.
         reason: What went wrong, for people.
     """
 
@@ -81,10 +85,24 @@ def failed_by(error: BaseException) -> Failed:
     if isinstance(error, FailedElsewhereError):
         return error.failed
     if isinstance(error, Retry):
+        try:
+            check_delay(error.delay_s)
+        except BadRequestError as exc:  # a handler's mistake ends no consumer: the policy has a delay
+            return Failed(None, cut(f"{exc}: {error.reason}"), False)
         return Failed(error.delay_s, cut(error.reason or "the handler asked for another attempt"), False)
     if isinstance(error, asyncio.CancelledError):
         return Failed(None, "the handler was cancelled", False)
     return Failed(None, cut(f"{type(error).__name__}: {error}"), isinstance(error, GiveUp))
+
+
+def check_delay(delay_s: float | None) -> None:
+    """Refuse a delay that is negative or too long.
+
+    Raises:
+        BadRequestError: It is.
+    """
+    if delay_s is not None and not 0 <= delay_s <= DELAY_S_MAX:
+        raise BadRequestError(f"a delay is between 0 and 40 days, not {delay_s} s")
 
 
 def cut(reason: str) -> str:
