@@ -25,6 +25,7 @@ from seriatim import (
     Chain,
     Cluster,
     Damage,
+    DeadLetter,
     GroupDescription,
     GroupKey,
     GroupPartition,
@@ -41,6 +42,7 @@ from seriatim import (
     RangePiece,
     RangePlan,
     Receipt,
+    ReplayedDeadLetter,
     RestartCheck,
     RetainedRange,
     RetryPolicy,
@@ -127,6 +129,7 @@ class MemoryCluster:
         operated: What was done to groups.
         settings: Of groups, by topic and group.
         waiting: Keys that wait, by topic and group.
+        letters: Dead letters of the topic `flights.keyed.dead`.
         unanswered: Partitions whose server does not answer when a group is moved.
         dropped: Of a partition: how many of its first messages retention dropped.
         blocked: Partitions with a segment that is not settled.
@@ -158,6 +161,7 @@ class MemoryCluster:
     operated: list[Any] = field(default_factory=list)
     settings: dict[tuple[str, str], GroupSettings] = field(default_factory=dict)
     waiting: dict[tuple[str, str], tuple[GroupKey, ...]] = field(default_factory=dict)
+    letters: list[DeadLetter] = field(default_factory=list)
     unanswered: tuple[int, ...] = ()
     dropped: dict[int, int] = field(default_factory=dict)
     blocked: set[int] = field(default_factory=set)
@@ -507,6 +511,38 @@ class MemoryAdmin:
 
     async def skip_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
         return self._operate_keys("skip", keys)
+
+    async def dead_letter_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        return self._operate_keys("dead-letter", keys)
+
+    async def dead_letters(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        partition: int | None = None,
+        key: bytes | None = None,
+        after: int | None = None,
+    ) -> AsyncIterator[DeadLetter]:
+        if not topic.endswith(".dead"):
+            raise UnknownTopicError(f"there is no topic {topic!r}")
+        for letter in list(self._cluster.letters):
+            fits = partition in (None, letter.partition) and key in (None, letter.key)
+            if fits and group in (None, letter.group) and (after is None or letter.offset > after):
+                yield letter
+
+    async def replay_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> list[ReplayedDeadLetter]:
+        done = self._cluster.letters
+        self._cluster.letters = [letter for letter in done if letter not in letters]
+        return [
+            ReplayedDeadLetter(
+                letter.partition, letter.offset, letter.origin_topic, letter.origin_partition, letter.offset + 90
+            )
+            for letter in letters
+        ]
+
+    async def drop_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> None:
+        self._cluster.letters = [letter for letter in self._cluster.letters if letter not in letters]
 
     def _operate_keys(self, operation: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
         results = []

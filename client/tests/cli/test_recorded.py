@@ -15,6 +15,7 @@ from seriatim import (
     BrokerGroupMember,
     BrokerLoad,
     Damage,
+    DeadLetter,
     GroupKey,
     GroupSettings,
     HeadMove,
@@ -60,6 +61,11 @@ def filled(cluster: MemoryCluster) -> MemoryCluster:
         GroupKey(0, b"kN\x1b[31m\xff", b"N\x1b[31m\xff", "parked", 5, 2, make_offset(2, 40), 1, 0, "two\nlines"),
         GroupKey(1, b"o" + make_offset(3, 1).to_bytes(8, "big"), b"", "delayed", 2, 0, make_offset(3, 1), 1, 5, "late"),
     )
+    cluster.letters = [
+        letter_of(0, 4, b"N14228", b"no such aircraft", index=5),
+        letter_of(0, 6, b"N14228", b"two\nlines", index=9, value=b"x" * 3_000, history=True),
+        letter_of(1, 0, None, b"", index=1),
+    ]
     retry = RetryPolicy(5, delays_ms=(1_000, 60_000), exhausted="park_key")
     cluster.settings["flights", "keyed"] = GroupSettings("key_ordered", retry)
     cluster.places["keyed", 0] = {
@@ -120,6 +126,17 @@ def test_each_command_prints_and_ends_as_recorded(
     if os.environ.get("SERIATIM_RECORD"):
         RECORDED.write_text(text)
     assert text == RECORDED.read_text()
+
+
+def letter_of(
+    partition: int, at: int, key: bytes | None, reason: bytes, *, index: int, value: bytes = b"v", history: bool = False
+) -> DeadLetter:
+    """A dead letter of the group `keyed`."""
+    earlier = ({"offset": "2:3", "group": "keyed", "attempts": 5, "reason": "late", "time_ms": 1},) if history else ()
+    return DeadLetter(
+        "flights.keyed.dead", partition, make_offset(2, at), key, value, 5, {"h": b"\x00"}, None, "flights", partition,
+        make_offset(3, index), "keyed", 5, reason.decode(), 1_700_000_000_000, history, earlier,
+    )  # fmt: skip
 
 
 def without_times(text: str) -> str:

@@ -37,6 +37,7 @@ _OWN_COMMANDS: Final = {
     "consume": ("consume", "Read a topic in order, as a consumer group."),
     "chain": ("chain", "Draw chains, declare a lost segment a gap, read quarantined messages."),
     "group": ("group", "List, describe, create, rewind, skip, pause and delete consumer groups."),
+    "dead-letter": ("dead_letter", "List, show, replay and drop messages on which a group failed for good."),
     "writer": ("writer", "List writers, show what each has published, delete one."),
     "balance": ("balance", "Spread the open segments over the brokers, by traffic."),
     "broker-group": ("broker_group", "List, cordon, drain, activate and remove broker groups."),

@@ -43,6 +43,7 @@ def group() -> None:
 
 group.add_command(group_keys.parked)
 group.add_command(group_keys.release)
+group.add_command(group_keys.dead_letter)
 
 
 @group.command()

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
     from seriatim import Admin, GroupKey, KeyResult
 
-KeyOperation = Literal["release", "skip"]
+KeyOperation = Literal["release", "skip", "dead-letter"]
 
-_DONE: Final = {"release": "released", "skip": "skipped the first message of"}
+_DONE: Final = {
+    "release": "released",
+    "skip": "skipped the first message of",
+    "dead-letter": "sent to the dead-letter topic the first message of",
+}
 
 PARTITION = click.option(
     "--partition", "-p", type=click.IntRange(0), help="Only keys of this partition. [default: all]"
@@ -79,6 +83,30 @@ def release(
     operate(settings, topic, name, "release", keys, all_parked, partition, yes=True)
 
 
+@click.command("dead-letter")
+@click.argument("topic")
+@click.argument("name", metavar="GROUP")
+@KEYS
+@ALL_PARKED
+@PARTITION
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def dead_letter(
+    settings: Settings,
+    topic: str,
+    name: str,
+    keys: tuple[str, ...],
+    all_parked: bool,
+    partition: int | None,
+    yes: bool,
+) -> None:
+    """Send the first message of keys of GROUP to the group's dead-letter topic. The keys go on behind it.
+
+    Give --key or --all-parked. `seriatim dead-letter` lists and replays what is there.
+    """
+    operate(settings, topic, name, "dead-letter", keys, all_parked, partition, yes=yes)
+
+
 def operate(
     settings: Settings,
     topic: str,
@@ -103,10 +131,11 @@ def operate(
         found = await _find(admin, topic, name, keys, partition)
         if found and not yes:
             count = f"{len(found):,} key{'s' * (len(found) != 1)}"
-            question = f"Pass over the first message of {count} of {name} on {topic}?"
+            what = "Pass over" if operation == "skip" else "Send to the dead-letter topic"
+            question = f"{what} the first message of {count} of {name} on {topic}?"
             await asyncio.to_thread(click.confirm, question, abort=True)
-        act = admin.release_keys if operation == "release" else admin.skip_keys
-        return await act(topic, name, found) if found else []
+        acts = {"release": admin.release_keys, "skip": admin.skip_keys, "dead-letter": admin.dead_letter_keys}
+        return await acts[operation](topic, name, found) if found else []
 
     results = call_admin(settings, work)
     failed = [result for result in results if result.error]

@@ -1,0 +1,359 @@
+"""`seriatim dead-letter ...`: list and show messages on which consumer groups failed, replay them, and drop them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+from seriatim_api.errors import PreconditionError
+from seriatim_api.ids import format_offset, parse_offset
+from seriatim_api.key_names import escaped
+
+from seriatim.cli._connect import call_admin
+from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from seriatim import Admin, DeadLetter
+
+LIMIT_DEFAULT: Final = 100
+CHOSEN_MAX: Final = 100_000
+VALUE_SHOWN: Final = 500
+"""So many bytes of a value are shown as text."""
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class _OffsetType(click.ParamType):
+    name = "offset"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_offset(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+OFFSET = _OffsetType()
+TOPIC = click.argument("topic", metavar="DEAD_LETTER_TOPIC")
+GROUP = click.option("--group", metavar="GROUP", help="Only dead letters of this consumer group. [default: all]")
+PARTITION = click.option("--partition", "-p", type=click.IntRange(0), help="Only of this partition. [default: all]")
+
+
+def _choice(command: _Command) -> _Command:
+    """The options that choose dead letters to replay or drop."""
+    for option in reversed(
+        (
+            click.option(
+                "--offset", "offsets", type=OFFSET, metavar="SEGMENT:INDEX", multiple=True,
+                help="A dead letter, as `dead-letter list` shows it. May be repeated. With --partition.",
+            ),
+            click.option("--key", metavar="KEY", help="All dead letters with this key."),
+            click.option("--all", "is_all", is_flag=True, help="All dead letters."),
+            GROUP,
+            PARTITION,
+            click.option("--yes", is_flag=True, help="Do not ask."),
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.group("dead-letter")
+def dead_letter() -> None:
+    """List, show, replay and drop dead letters: messages on which a consumer group failed for the last time.
+
+    DEAD_LETTER_TOPIC is the topic in the retry policy of the group, by default `TOPIC.GROUP.dead`.
+    """
+
+
+@dead_letter.command("list")
+@TOPIC
+@GROUP
+@PARTITION
+@click.option("--key", metavar="KEY", help="Only dead letters with this key. [default: all]")
+@click.option(
+    "--after", type=OFFSET, metavar="SEGMENT:INDEX", help="Only dead letters behind this one. With --partition."
+)
+@click.option("--limit", type=click.IntRange(1), default=LIMIT_DEFAULT, show_default=True, help="Show at most so many.")
+@click.pass_obj
+def list_(
+    settings: Settings,
+    topic: str,
+    group: str | None,
+    partition: int | None,
+    key: str | None,
+    after: int | None,
+    limit: int,
+) -> None:
+    """List the dead letters that were neither replayed nor dropped, the oldest of each partition first."""
+    if after is not None and partition is None:
+        raise click.UsageError("an offset is of one partition: say which with --partition")
+
+    async def work(admin: Admin) -> list[DeadLetter]:
+        letters = admin.dead_letters(
+            topic, group, partition=partition, key=key.encode() if key is not None else None, after=after
+        )
+        return await _first(letters, limit + 1)
+
+    found = call_admin(settings, work)
+    if settings.as_json:
+        settings.emit([_fields(letter) for letter in found[:limit]])
+    elif found:
+        settings.console.print(render(found[:limit]))
+    else:
+        click.echo(f"{topic} has no dead letters", err=True)
+    if len(found) > limit:
+        last = found[limit - 1]
+        click.echo(
+            f"there are more: raise --limit, or go on with --partition {last.partition} --after {format_offset(last.offset)}",
+            err=True,
+        )
+
+
+@dead_letter.command()
+@TOPIC
+@click.option("--partition", "-p", type=click.IntRange(0), required=True, help="The partition.")
+@click.option("--offset", type=OFFSET, metavar="SEGMENT:INDEX", required=True, help="The dead letter.")
+@click.pass_obj
+def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
+    """Show one dead letter: where its message was, what failed, its headers, and the beginning of its value."""
+
+    async def work(admin: Admin) -> DeadLetter:
+        async for letter in admin.dead_letters(topic, partition=partition, after=offset - 1):
+            if letter.offset == offset:
+                return letter
+            break
+        raise PreconditionError(
+            f"{format_offset(offset)} of partition {partition} of {topic} is no dead letter, or was replayed or dropped"
+        )
+
+    letter = call_admin(settings, work)
+    if settings.as_json:
+        settings.emit({**_fields(letter), **_content(letter)})
+        return
+    lines = [
+        ("message", f"{letter.origin_topic} partition {letter.origin_partition} at {_place(letter.origin_offset)}"),
+        ("group", letter.group),
+        ("key", _key(letter)),
+        ("attempts", f"{letter.attempts:,}, the last one at {_when(letter.failed_at_ms)}"),
+        ("error", escaped(letter.reason.encode()) or "-"),
+    ]
+    if letter.maybe_repeated:
+        lines.append(("note", "the topic may have it a second time"))
+    lines += [
+        ("before", f"{entry.get('attempts')} attempts at {entry.get('offset')}: {entry.get('reason')}")
+        for entry in letter.history
+    ]
+    lines += [("header", f"{name}: {escaped(value)}") for name, value in letter.headers.items()]
+    value = escaped(letter.value[:VALUE_SHOWN])
+    more = f" … ({len(letter.value):,} bytes)" if len(letter.value) > VALUE_SHOWN else ""
+    for name, text in [*lines, ("value", value + more)]:
+        click.echo(f"{name:8}  {text}")
+
+
+@dead_letter.command()
+@TOPIC
+@_choice
+@click.pass_obj
+def replay(
+    settings: Settings,
+    topic: str,
+    offsets: tuple[int, ...],
+    key: str | None,
+    is_all: bool,
+    group: str | None,
+    partition: int | None,
+    yes: bool,
+) -> None:
+    """Give dead letters to their consumer groups again, each at the end of its partition, behind all of its key.
+
+    Choose with --offset, --key or --all. Earlier dead letters of the same key are replayed too, before the chosen ones.
+    Other consumer groups do not get the copies.
+    """
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
+        await _confirm(f"Replay {_count(chosen)} of {topic} to their groups?", chosen, yes)
+        copies = await admin.replay_dead_letters(topic, chosen) if chosen else []
+        return [
+            {
+                "partition": copy.partition,
+                "offset": copy.offset,
+                "copy_topic": copy.copy_topic,
+                "copy_partition": copy.copy_partition,
+                "copy_offset": copy.copy_offset or None,
+            }
+            for copy in copies
+        ]
+
+    replayed = call_admin(settings, work)
+    if settings.as_json:
+        settings.emit(replayed)
+    else:
+        click.echo(f"replayed {_count(replayed)} of {topic}")
+
+
+@dead_letter.command()
+@TOPIC
+@_choice
+@click.pass_obj
+def drop(
+    settings: Settings,
+    topic: str,
+    offsets: tuple[int, ...],
+    key: str | None,
+    is_all: bool,
+    group: str | None,
+    partition: int | None,
+    yes: bool,
+) -> None:
+    """Say that dead letters are done with: they are not listed any more, and cannot be replayed.
+
+    Choose with --offset, --key or --all. They stay in the topic until its retention drops them.
+    """
+
+    async def work(admin: Admin) -> int:
+        chosen = await _chosen(admin, topic, offsets, key, is_all, group, partition)
+        await _confirm(f"Drop {_count(chosen)} of {topic}? They cannot be replayed then", chosen, yes)
+        if chosen:
+            await admin.drop_dead_letters(topic, chosen)
+        return len(chosen)
+
+    count = call_admin(settings, work)
+    if settings.as_json:
+        settings.emit({"topic": topic, "dropped": count})
+    else:
+        click.echo(f"dropped {_count(range(count))} of {topic}")
+
+
+# ---- choosing -------------------------------------------------------------------------------------------
+
+
+async def _first(letters: AsyncIterator[DeadLetter], count: int) -> list[DeadLetter]:
+    found: list[DeadLetter] = []
+    async for letter in letters:
+        found.append(letter)
+        if len(found) == count:
+            break
+    return found
+
+
+async def _chosen(
+    admin: Admin,
+    topic: str,
+    offsets: Sequence[int],
+    key: str | None,
+    is_all: bool,
+    group: str | None,
+    partition: int | None,
+) -> list[DeadLetter]:
+    """The dead letters that the options choose.
+
+    Raises:
+        PreconditionError: There is no dead letter at one of the offsets, or there are too many.
+    """
+    if (bool(offsets), key is not None, is_all).count(True) != 1:
+        raise click.UsageError("give one of --offset, --key and --all")
+    if offsets and partition is None:
+        raise click.UsageError("an offset is of one partition: say which with --partition")
+    wanted = set(offsets)
+    found: list[DeadLetter] = []
+    async for letter in admin.dead_letters(
+        topic, group, partition=partition, key=key.encode() if key is not None else None
+    ):
+        if wanted and letter.offset not in wanted:
+            continue
+        if len(found) == CHOSEN_MAX:
+            raise PreconditionError(f"more than {CHOSEN_MAX:,} dead letters: choose fewer, for example by --partition")
+        found.append(letter)
+    missing = sorted(wanted - {letter.offset for letter in found})
+    if missing:
+        raise PreconditionError(
+            f"nothing was changed: {format_offset(missing[0])} of partition {partition} of {topic} is no dead letter, "
+            "or was replayed or dropped"
+        )
+    return found
+
+
+async def _confirm(question: str, chosen: Sequence[DeadLetter], yes: bool) -> None:
+    if chosen and not yes:
+        await asyncio.to_thread(click.confirm, question, abort=True)
+
+
+# ---- printing -------------------------------------------------------------------------------------------
+
+
+def _count(things: Sequence[object]) -> str:
+    return f"{len(things):,} dead letter{'s' * (len(things) != 1)}"
+
+
+def _key(letter: DeadLetter) -> str:
+    return escaped(letter.key) if letter.key is not None else "-"
+
+
+def _place(offset: int) -> str:
+    return format_offset(offset)
+
+
+def _when(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _fields(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "key": _key(letter) if letter.key is not None else None,
+        "group": letter.group,
+        "origin_topic": letter.origin_topic,
+        "origin_partition": letter.origin_partition,
+        "origin_offset": letter.origin_offset,
+        "attempts": letter.attempts,
+        "reason": letter.reason,
+        "failed_at_ms": letter.failed_at_ms,
+        "maybe_repeated": letter.maybe_repeated,
+        "size_bytes": len(letter.value),
+    }
+
+
+def _content(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "timestamp_ms": letter.timestamp_ms,
+        "tag": letter.tag,
+        "headers": {name: escaped(value) for name, value in letter.headers.items()},
+        "history": [dict(entry) for entry in letter.history],
+        "value": escaped(letter.value),
+    }
+
+
+def render(letters: Sequence[DeadLetter]) -> Table:
+    """A table of dead letters."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("partition", justify="right")
+    table.add_column("offset", justify="right")
+    table.add_column("key", overflow="fold")
+    table.add_column("group")
+    table.add_column("message", justify="right")
+    table.add_column("attempts", justify="right")
+    table.add_column("failed at")
+    table.add_column("error", overflow="fold")
+    for letter in letters:
+        table.add_row(
+            str(letter.partition),
+            format_offset(letter.offset),
+            Text(_key(letter)),
+            letter.group,
+            format_offset(letter.origin_offset),
+            f"{letter.attempts:,}",
+            _when(letter.failed_at_ms),
+            Text(escaped(letter.reason.encode()) or "-"),
+        )
+    return table
