@@ -28,7 +28,13 @@ VALUE_SHOWN: Final = 500
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class _OffsetType(click.ParamType):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[int]
+else:
+    _ParamType = click.ParamType  # in click 8.1 it takes no argument
+
+
+class _OffsetType(_ParamType):
     name = "offset"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
