@@ -115,10 +115,8 @@ def list_(
         click.echo(f"{topic} has no dead letters", err=True)
     if len(found) > limit:
         last = found[limit - 1]
-        click.echo(
-            f"there are more: raise --limit, or go on with --partition {last.partition} --after {format_offset(last.offset)}",
-            err=True,
-        )
+        place = f"--partition {last.partition} --after {format_offset(last.offset)}"
+        click.echo(f"there are more: raise --limit, or go on with {place}", err=True)
 
 
 @dead_letter.command()
