@@ -17,6 +17,7 @@ from .mutants import (
     groups,
     idle,
     keyed,
+    modes,
     operations,
     publishing,
     ranges,
@@ -49,6 +50,7 @@ MUTATIONS: dict[str, Mutation] = {
     **copies.MUTATIONS,
     **publishing.MUTATIONS,
     **keyed.MUTATIONS,
+    **modes.MUTATIONS,
 }
 """By name."""
 

@@ -20,6 +20,7 @@ from seriatim_broker.core.values.events import DeclareGap
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.segment import SegmentState
 
+from . import mode_consumers
 from .clients import Clients, SimProducer
 from .cluster import Broker, ClusterKind, Coordinator, Network, Process
 from .consumers import SimConsumer
@@ -154,7 +155,7 @@ class World:
         )
         if self.options.producers_idle:
             self.config = replace(self.config, **IDLE_LIMITS)
-        if self.options.keyed_consumers:
+        if self.options.keyed_consumers or self.options.mode_consumers:
             self.config = replace(self.config, retry=KEYED_RETRY)
         if self.options.part_bytes:
             self.config = replace(self.config, fence_turn_bytes=self.options.part_bytes, fence_turn_us=40_000)
@@ -466,6 +467,7 @@ class World:
         for number in range(self.options.keyed_consumers):
             self.judge.seen.keyed_groups.add(KEYED)
             self.schedule.after(self.schedule.rng.randint(0, 300_000), self.add_keyed_consumer, number)
+        mode_consumers.start(self)
         for group in self.groups:
             delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
             delay += self.options.readers_after_us
@@ -532,6 +534,9 @@ class World:
         )
 
     def _replace_consumer(self, group: str, partition: PartitionId) -> None:
+        if group in mode_consumers.MODES:
+            mode_consumers.add(self, group, partition)
+            return
         if group == KEYED:
             name = f"{KEYED}.{self.clients.number()}"
             keyed = SimKeyedConsumer(self.clients, self.judge, partition, KEYED, name)
@@ -586,6 +591,8 @@ class World:
             if any(self._lacks(group, partition, chain, length) for group in self.readers):
                 return False
             if self.options.keyed_consumers and self._keyed_lack(partition, chain, length):
+                return False
+            if mode_consumers.lacks(self, partition, chain, length):
                 return False
             if not self._has_two_copies(chain) or self.judge.untold(partition, self.readers):
                 return False
@@ -642,6 +649,9 @@ class World:
                 if seen < wanted:
                     parts.append(f"{group} has {seen} of {wanted} in partition {partition}")
             lack = self._keyed_lack(partition, chain, self._open_length(chain)) if self.options.keyed_consumers else []
+            lack_too = mode_consumers.lacks(self, partition, chain, self._open_length(chain))
+            if lack_too:
+                parts.append(f"the shared group lacks {len(lack_too)} in partition {partition}: {lack_too[:5]}")
             if lack:
                 parts.append(f"{KEYED} lacks {len(lack)} in partition {partition}: {lack[:5]}")
             if not self._has_two_copies(chain):

@@ -8,6 +8,7 @@ connection to it look the same to a broker.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seriatim_api.ids import RunId
@@ -27,6 +28,7 @@ from seriatim_broker.core.values.events import (
 from seriatim_broker.testing.memory_records import MemoryRecords
 
 from ..faults import Options
+from ..judge.modes import ONCE
 from ..schedule import Schedule
 
 if TYPE_CHECKING:
@@ -259,11 +261,14 @@ class SimCoordinator:
             outcome = _outcome(written, is_refused)
             return ChainWritten(request.partition, request.serial, outcome, written or 0)
         old = records.cursor(request.partition, request.consumer_group)[0]
+        record = request.record
+        if request.consumer_group == ONCE:  # a person has made it so
+            record = replace(record, at_most_once=True)
         written = records.write_cursor(
-            request.partition, request.consumer_group, request.record, request.revision, request.chain_revision
+            request.partition, request.consumer_group, record, request.revision, request.chain_revision
         )
         if written is not None:
-            self._judge.cursor_written(process.name, request.partition, request.consumer_group, old, request.record)
+            self._judge.cursor_written(process.name, request.partition, request.consumer_group, old, record)
         outcome = _outcome(written, is_refused)
         return CursorWritten(request.partition, request.consumer_group, request.serial, outcome, written or 0)
 

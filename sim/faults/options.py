@@ -33,6 +33,7 @@ class Options:
             (bare cores only).
         range_readers: A reader without a consumer group reads each partition (bare cores only).
         keyed_consumers: How many consumers of a consumer group in which order is by key read each partition.
+        mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition.
         producers_start_us: The time within which producers begin to send.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.
@@ -96,6 +97,7 @@ class Options:
     old_segments: int = 0
     range_readers: bool = False
     keyed_consumers: int = 0
+    mode_consumers: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
     one_version: bool = False

@@ -59,6 +59,8 @@ PROFILES: dict[str, Profile] = {
     "group-operations": Profile(retaining.group_operations, 0),
     "late-operations": Profile(retaining.late_operations, 0),
     "keyed": Profile(keyed.keyed, 0),
+    "modes": Profile(keyed.modes, 0),
+    "modes-blind": Profile(keyed.modes_blind, 0),
     "fences": Profile(chains.fences, 0),
     "prepared": Profile(chains.prepared, 0),
     "two-servers": Profile(serving.two_servers, 0),

@@ -10,7 +10,7 @@ from .cursors import Cursors
 from .deliveries import Deliveries
 from .full_disks import FullDisks
 from .gaps import Gaps
-from .keyed import Keyed
+from .modes import Modes
 from .one_log import OneLog
 from .operations import Operations
 from .order import Order
@@ -52,4 +52,4 @@ class Rules:
         self.gaps = Gaps(seen)
         self.retention = Retention(seen, self.gaps)
         self.full_disks = FullDisks(seen)
-        self.keyed = Keyed(seen)
+        self.keyed = Modes(seen)

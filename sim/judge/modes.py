@@ -1,0 +1,140 @@
+"""Consumer groups of other modes: S1 to S3 of a shared one, O1 and O2 of an at-most-once one.
+
+S1  a grant has one message
+S2  what was confirmed is not granted again in the same group epoch
+S3  tokens of a message grow; a message on which its consumer failed comes again
+O1  no message is granted twice, in whatever group epoch, and none is flagged
+O2  messages of a key are granted in their order
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from seriatim_api.ids import PartitionId, format_offset
+from seriatim_broker.core.values.keyed import KeyGrant
+from seriatim_broker.testing.simulated_bodies import key_of
+
+from .keyed import Keyed
+from .seen import Seen
+
+SHARED = "shared"
+"""The name of the shared group."""
+
+ONCE = "once"
+"""The name of the at-most-once group, in which order is by key."""
+
+
+@dataclass(slots=True)
+class SharedView:
+    """What the shared group saw on a partition."""
+
+    tokens: dict[int, int] = field(default_factory=dict)  # message -> the newest token
+    confirmed: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    owed: set[int] = field(default_factory=set)  # failed under the newest token, and not granted since
+
+
+@dataclass(slots=True)
+class OnceView:
+    """What the at-most-once group saw on a partition."""
+
+    granted: dict[int, int] = field(default_factory=dict)  # message -> its token
+    newest: dict[bytes, int] = field(default_factory=dict)  # key -> the newest offset
+
+
+class Modes(Keyed):
+    """Judges these two groups by their own rules, and the others by those of `Keyed`."""
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__(seen)
+        self._shared: dict[tuple[PartitionId, int], SharedView] = {}
+        self._once: dict[PartitionId, OnceView] = {}
+
+    def _shared_on(self, partition: PartitionId, group_epoch: int) -> SharedView:
+        return self._shared.setdefault((partition, group_epoch), SharedView())
+
+    def _once_on(self, partition: PartitionId) -> OnceView:
+        return self._once.setdefault(partition, OnceView())
+
+    def granted(
+        self,
+        who: str,
+        group: str,
+        partition: PartitionId,
+        group_epoch: int,
+        server_epoch: int,
+        run: KeyGrant,
+        messages: list[int],
+    ) -> None:
+        """A server puts a grant on a consumer's stream."""
+        what = f"{who} grants {[format_offset(offset) for offset in run.offsets]} of {group} as {run.token:#x}"
+        if group == SHARED:
+            self._shared_granted(what, self._shared_on(partition, group_epoch), run, messages)
+        elif group == ONCE:
+            self._once_granted(what, self._once_on(partition), run, messages)
+        else:
+            super().granted(who, group, partition, group_epoch, server_epoch, run, messages)
+
+    def _shared_granted(self, what: str, view: SharedView, run: KeyGrant, messages: list[int]) -> None:
+        if len(messages) != 1:
+            self._seen.fail("S1", f"{what}, {len(messages)} messages")
+        (message,) = messages
+        if message in view.confirmed:
+            self._seen.fail("S2", f"{what}, and {message} was confirmed")
+        if run.token <= view.tokens.get(message, 0):
+            self._seen.fail("S3", f"{what}, and {message} had token {view.tokens[message]:#x}")
+        if message in view.tokens:
+            self._seen.states.add("granted again")
+        view.tokens[message] = run.token
+        view.owed.discard(message)
+
+    def _once_granted(self, what: str, view: OnceView, run: KeyGrant, messages: list[int]) -> None:
+        for offset, message in zip(run.offsets, messages, strict=True):
+            if message in view.granted:
+                self._seen.fail("O1", f"{what}, and {message} was granted as {view.granted[message]:#x}")
+            if run.maybe_repeated or run.attempt > 1:
+                self._seen.fail("O1", f"{what}, and says that it was granted before")
+            view.granted[message] = run.token
+            key = key_of(message) or b"without a key %d" % offset
+            if offset < view.newest.get(key, 0):
+                self._seen.fail("O2", f"{what}, and {format_offset(view.newest[key])} of the same key came before")
+            view.newest[key] = offset
+            self._seen.states.add("granted once")
+
+    def acknowledged(self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int) -> None:
+        """The application is done with a message."""
+        if group == SHARED:
+            self._shared_on(partition, group_epoch).done.add(message)
+        elif group != ONCE:
+            super().acknowledged(group, partition, group_epoch, offset, message)
+
+    def failed(self, group: str, partition: PartitionId, group_epoch: int, message: int, token: int) -> None:
+        """The application failed on a message."""
+        if group == SHARED:
+            view = self._shared_on(partition, group_epoch)
+            if view.tokens.get(message) == token:
+                view.owed.add(message)
+                self._seen.states.add("a message failed")
+        elif group == ONCE:
+            self._seen.states.add("a message was lost")
+        else:
+            super().failed(group, partition, group_epoch, message, token)
+
+    def confirmed(self, group: str, partition: PartitionId, group_epoch: int, messages: list[int]) -> None:
+        """A server confirms the acknowledgements of these messages."""
+        if group == SHARED:
+            self._shared_on(partition, group_epoch).confirmed.update(messages)
+        elif group != ONCE:
+            super().confirmed(group, partition, group_epoch, messages)
+
+    def lacks(self, group: str, partition: PartitionId, order: list[tuple[int, int]]) -> list[int]:
+        """The messages that the consumer group has not finished. An at-most-once group must come to the last one."""
+        if group == SHARED:
+            views = {epoch: view for (of, epoch), view in self._shared.items() if of == partition}
+            done = {message for view in views.values() for message in view.done}
+            owed = views[max(views)].owed if views else set()
+            return [message for _, message in order if message not in done or message in owed]
+        if group == ONCE:
+            return []
+        return super().lacks(group, partition, order)

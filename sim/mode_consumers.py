@@ -1,0 +1,89 @@
+"""Consumers of a shared group and of an at-most-once group in the simulation. Some ask for each message."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from seriatim._core import consumer_types as ct
+from seriatim._core.keyed_consumer import KeyedPartitionConsumer
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.events import ConsumerDemand, ConsumerJoin, Event
+from seriatim_broker.core.values.keyed import ConsumerMode
+
+from .clients import Clients
+from .consumers import CONFIG
+from .judge import Judge
+from .judge.modes import ONCE, SHARED
+from .keyed_consumers import SimKeyedConsumer
+
+if TYPE_CHECKING:
+    from .world import World
+
+MODES = (SHARED, ONCE)
+"""The names of the groups."""
+
+ASK_US = 30_000
+"""A consumer that asks for messages asks about so often."""
+
+
+class SimModeConsumer(SimKeyedConsumer):
+    """One consumer of such a group on one partition."""
+
+    def __init__(self, clients: Clients, judge: Judge, partition: PartitionId, group: str, name: str) -> None:
+        super().__init__(clients, judge, partition, group, name)
+        self.mode = ConsumerMode.SHARED if group == SHARED else ConsumerMode.KEY_ORDERED
+        self._asks = clients.schedule.rng.random() < 0.4
+        if self._asks:
+            self._core = KeyedPartitionConsumer(CONFIG, on_demand=True)
+
+    def start(self) -> None:
+        """Join the group, and begin to ask."""
+        super().start()
+        if self._asks:
+            self._ask()
+
+    def _ask(self) -> None:
+        if self.alive:
+            rng = self._schedule.rng
+            self._step(ct.Demanded(rng.choice((0, 1, 3, 20)), rng.choice((0, 1))))
+            self._schedule.after(rng.randint(ASK_US // 4, ASK_US), self._ask)
+
+    def _send(self, stream: int, event: Event) -> None:
+        if isinstance(event, ConsumerJoin) and self._asks:
+            event = replace(event, on_demand=True)
+        super()._send(stream, event)
+
+    def _carry_out(self, effect: ct.Effect) -> None:
+        if isinstance(effect, ct.SendDemand):
+            demand = ConsumerDemand(effect.stream, effect.subscription, effect.messages, effect.run_max)
+            self._send(effect.stream, demand)
+        else:
+            super()._carry_out(effect)
+
+
+def start(world: World) -> None:
+    """Consumers of both groups come, one after another."""
+    for group in MODES if world.options.mode_consumers else ():
+        world.judge.seen.keyed_groups.add(group)
+        for number in range(world.options.mode_consumers):
+            for partition in world.partitions:
+                delay_us = world.schedule.rng.randint(0, 300_000)
+                world.schedule.after(delay_us, add, world, group, partition, f"{group}.{number}")
+
+
+def add(world: World, group: str, partition: PartitionId, name: str = "") -> None:
+    """One consumer comes."""
+    name = name or f"{group}.{world.clients.number()}"
+    consumer = SimModeConsumer(world.clients, world.judge, partition, group, name)
+    world.consumers.append(consumer)
+    consumer.start()
+
+
+def lacks(world: World, partition: PartitionId, chain: Chain, open_length: int) -> list[int]:
+    """The messages that the groups have not finished."""
+    if not world.options.mode_consumers:
+        return []
+    order = world.judge.replay(chain, open_length)
+    return [message for group in MODES for message in world.judge.rules.keyed.lacks(group, partition, order)]

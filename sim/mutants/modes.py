@@ -1,0 +1,45 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
+"""Bugs in shared and at-most-once groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seriatim_broker.core.consumers import granting, serving
+
+from .mutation import Mutation, Patch
+
+M = ("O1", "O2", "S1", "S2", "S3", "I13", "CORE")
+"""What a bug about these groups may break first."""
+
+
+def _given_at_once() -> list[Patch]:
+    real = granting._acknowledge_first
+
+    def acknowledge_first(broker: Any, of: Any, consumer_group: Any, unsent: Any) -> None:
+        """What is acknowledged here is given, and the other members hear of it some time."""
+        unsent.is_durable = True
+        real(broker, of, consumer_group, unsent)
+
+    return [(granting, "_acknowledge_first", acknowledge_first)]
+
+
+def _doubt_begins_anew() -> list[Patch]:
+    return [(serving, "_skip_what_may_have_been_given", lambda *_: None)]
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "acknowledged-first": Mutation(
+        "at most once: a message is given when every eligible member has its acknowledgement",
+        _given_at_once,
+        M,
+        "modes",
+    ),
+    "at-most-once-doubt": Mutation(
+        "at most once: what may have been given, and no member knows, does not come again",
+        _doubt_begins_anew,
+        M,
+        "modes-blind",
+    ),
+}
+"""By name."""
