@@ -305,6 +305,21 @@ async def test_a_topic_says_whose_dead_letters_it_takes(world: World) -> None:
     assert world.the_topic("letters").status.dead_letters_of is None
 
 
+async def test_a_topic_object_that_has_not_made_its_topic_is_waited_for(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.brokers.refusal = PreconditionError("not now")
+    world.topic("letters")
+    world.consumer_group(mode="KeyOrdered", retry=FORWARDING, deadLetterTopic="letters")
+    await world.settle()
+    assert condition(world) == ("False", "DeadLetterTopicMissing")
+    world.brokers.refusal = None
+    await world.settle(120)
+    assert "DeadLetterTopicCreated" not in world.told()
+    assert condition(world) == ("True", "Placed")
+    assert "letters" in world.brokers.topics
+
+
 async def test_deletion_keeps_the_dead_letters(world: World) -> None:
     await placed(world, mode="KeyOrdered", retry=FORWARDING, deletionPolicy="Delete")
     world.api.remove("ConsumerGroup", "billing")
@@ -316,7 +331,7 @@ async def test_deletion_keeps_the_dead_letters(world: World) -> None:
 async def test_dead_letters_that_are_held_up_are_told_when_it_lasts(world: World) -> None:
     await placed(world, mode="KeyOrdered", retry=FORWARDING)
     rows(world)[0].forwarding_keys = 1
-    await world.settle(20)
+    await world.settle(31)  # one look
     assert condition(world, "DeadLettering") == ("True", "Forwarding")
     await world.settle(90)
     assert condition(world, "DeadLettering") == ("False", "HeldUp")
