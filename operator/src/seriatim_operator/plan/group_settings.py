@@ -52,7 +52,7 @@ class GroupSettings:
 
     @property
     def is_default(self) -> bool:
-        """Whether it is what a consumer group has to which nobody gave settings."""
+        """Whether it is what a consumer group has that was made without settings."""
         return self == GroupSettings("Exclusive", at_most_once=False, retry=None)
 
 
