@@ -17,6 +17,7 @@ from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.events import DeclareGap
+from seriatim_broker.core.values.keyed import Exhausted
 from seriatim_broker.core.values.messages import FORMS
 from seriatim_broker.core.values.segment import SegmentState
 
@@ -27,6 +28,7 @@ from .consumers import SimConsumer
 from .cores.cluster import CORES
 from .injecting import Injector
 from .judge import Judge, own_tail
+from .key_people import KeyPeople
 from .keyed_consumers import KEYED, KEYED_RETRY, SimKeyedConsumer
 from .people import People
 from .publishing.surroundings import Publishing
@@ -157,6 +159,9 @@ class World:
             self.config = replace(self.config, **IDLE_LIMITS)
         if self.options.keyed_consumers or self.options.mode_consumers:
             self.config = replace(self.config, retry=KEYED_RETRY)
+        if self.options.keyed_attempts:
+            parking = replace(KEYED_RETRY, attempts_max=self.options.keyed_attempts, exhausted=Exhausted.PARK_KEY)
+            self.config = replace(self.config, retry=parking)
         if self.options.part_bytes:
             self.config = replace(self.config, fence_turn_bytes=self.options.part_bytes, fence_turn_us=40_000)
         self.core_kind = core_kind
@@ -178,6 +183,7 @@ class World:
         self.range_readers: list[SimRangeReader] = []
         self.groups: list[str] = []
         self.people = People(self)
+        self.key_people = KeyPeople(self, KEYED)
         self.publishing = Publishing(self, self.options.writers, self.options.publications)
         if self.options.writers:
             self.judge.publications = self.publishing.judge
@@ -429,6 +435,7 @@ class World:
         self.publishing.end()
         if self.options.kinds.get("operate_group"):
             self.people.end()
+        self.key_people.end()
         self._go_on_without(injector)
         if self._lost_disks and self.options.disk_loss_max == 1:
             self.cluster.control()
@@ -468,6 +475,8 @@ class World:
             self.judge.seen.keyed_groups.add(KEYED)
             self.schedule.after(self.schedule.rng.randint(0, 300_000), self.add_keyed_consumer, number)
         mode_consumers.start(self)
+        if self.options.keyed_attempts:
+            self.key_people.begin()
         for group in self.groups:
             delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
             delay += self.options.readers_after_us

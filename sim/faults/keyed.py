@@ -30,3 +30,8 @@ def keyed(rng: random.Random, options: Options) -> Options:
     )  # fmt: skip
     drawn = rng.choice(kinds)(rng, options)
     return replace(drawn, keyed_consumers=rng.randint(1, 4), one_version=True, may_lose_groups=False)
+
+
+def keyed_parked(rng: random.Random, options: Options) -> Options:
+    """Keys are parked after few failed attempts; people list, release and skip them, through the same faults."""
+    return replace(keyed(rng, options), keyed_attempts=rng.choice((1, 1, 2)))

@@ -34,6 +34,7 @@ class Options:
         range_readers: A reader without a consumer group reads each partition (bare cores only).
         keyed_consumers: How many consumers of a consumer group in which order is by key read each partition.
         mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition.
+        keyed_attempts: After so many failed attempts a key is parked; 0: it is tried for ever.
         producers_start_us: The time within which producers begin to send.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.
@@ -98,6 +99,7 @@ class Options:
     range_readers: bool = False
     keyed_consumers: int = 0
     mode_consumers: int = 0
+    keyed_attempts: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
     one_version: bool = False

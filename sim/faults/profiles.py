@@ -61,6 +61,7 @@ PROFILES: dict[str, Profile] = {
     "keyed": Profile(keyed.keyed, 0),
     "modes": Profile(keyed.modes, 0),
     "modes-blind": Profile(keyed.modes_blind, 0),
+    "keyed-parked": Profile(keyed.keyed_parked, 0),
     "fences": Profile(chains.fences, 0),
     "prepared": Profile(chains.prepared, 0),
     "two-servers": Profile(serving.two_servers, 0),

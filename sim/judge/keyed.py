@@ -15,6 +15,7 @@ from seriatim_api.ids import PartitionId, format_offset
 from seriatim_broker.core.values.keyed import KeyGrant
 from seriatim_broker.testing.simulated_bodies import key_of
 
+from .parked import Parked
 from .seen import Seen
 
 
@@ -46,6 +47,7 @@ class Keyed:
         self._seen = seen
         self._views: dict[tuple[str, PartitionId, int], KeyedView] = {}
         self._done: dict[tuple[str, PartitionId], set[int]] = {}
+        self.parked = Parked(seen)
 
     def view(self, group: str, partition: PartitionId, group_epoch: int) -> KeyedView:
         """What the consumer group saw in that group epoch."""
@@ -74,7 +76,12 @@ class Keyed:
         key.token = run.token
         if list(run.offsets) != sorted(run.offsets):
             self._seen.fail("K1", f"{what}, not in their order")
-        before = [offset for offset in key.open if offset < run.offsets[0]]
+        self.parked.granted(what, group, partition, group_epoch, run)
+        before = [
+            offset
+            for offset in key.open
+            if offset < run.offsets[0] and not self.parked.may_be_skipped(group, partition, offset)
+        ]
         if before:
             self._seen.fail("K1", f"{what}, and {format_offset(before[0])} of the same key is not acknowledged")
         for place, (offset, message) in enumerate(zip(run.offsets, messages, strict=True)):
@@ -122,4 +129,8 @@ class Keyed:
         done = self._done.get((group, partition), set())
         epochs = [epoch for of, on, epoch in self._views if (of, on) == (group, partition)]
         owed = self.view(group, partition, max(epochs, default=0)).owed
-        return [message for _, message in order if message not in done or message in owed]
+        return [
+            message
+            for offset, message in order
+            if (message not in done or message in owed) and not self.parked.may_be_skipped(group, partition, offset)
+        ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core.consumers import cursors, granting, handling, handover, serving
+from seriatim_broker.core.consumers import cursors, granting, handling, handover, serving, waiting_keys
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.events import CursorRecord
@@ -15,7 +15,7 @@ from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
 
-K = ("K1", "K2", "K3", "K4", "I13", "CORE")
+K = ("K1", "K2", "K3", "K4", "J2", "I13", "CORE")
 """What a bug about keys may break first."""
 
 
@@ -161,6 +161,30 @@ def _given_without_flag() -> list[Patch]:
     return [(KeyedDispatcher, "end_run", end_run)]
 
 
+def _said_at_once() -> list[Patch]:
+    real = waiting_keys.go_on
+
+    def go_on(broker: Any, of: Any, consumer_group: Any) -> None:
+        """A person is answered before the change is on any disk."""
+        real(broker, of, consumer_group)
+        waiting_keys.on_replicated(broker, consumer_group, 1 << 62)
+
+    return [(waiting_keys, "go_on", go_on)]
+
+
+def _any_key_counts() -> list[Patch]:
+    real = waiting_keys._operate_on
+
+    def operate_on(broker: Any, of: Any, consumer_group: Any, keyed: Any, operation: Any, seen: Any) -> bool:
+        """A request means the key as it is now."""
+        key = keyed.keys.get(seen.name)
+        if key is not None:
+            seen = seen._replace(turn=key.turn, first_offset=keyed.first_offset(key))
+        return real(broker, of, consumer_group, keyed, operation, seen)
+
+    return [(waiting_keys, "_operate_on", operate_on)]
+
+
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
     return Mutation(rule, patches, K, profile)
 
@@ -183,6 +207,12 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "blind-goes-back": _mutation("a blind server goes back to the oldest message that was set aside", _blind_stays),
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
-    "given-again": _mutation("what a consumer was given and said nothing about comes again flagged", _given_without_flag),
+    "given-again": _mutation(
+        "what a consumer was given and said nothing about comes again flagged", _given_without_flag
+    ),
+    "keys-said-when-durable": _mutation(
+        "what is said of keys that wait is durable on every eligible member first", _said_at_once, "keyed-parked"
+    ),
+    "seen-key": _mutation("a request means a key as the person saw it", _any_key_counts, "keyed-parked"),
 }
 """By name."""

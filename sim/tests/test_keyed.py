@@ -31,3 +31,19 @@ def test_order_within_a_key_outlives_all_faults(world: str, seeds: range) -> Non
     assert not broken, "\n".join(broken)
     assert states.get("a message failed", 0) >= len(seeds) // 2
     assert states.get("granted again", 0) >= len(seeds) // 2
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 120), marks=pytest.mark.slow)])
+def test_what_people_are_told_of_parked_keys_stays_so(seeds: range) -> None:
+    states: dict[str, int] = {}
+    broken: list[str] = []
+    for result in run_all([Task(seed, "cores", "", "keyed-parked") for seed in seeds], min(2, os.cpu_count() or 1), 2):
+        for state in result.states:
+            states[state] = states.get(state, 0) + 1
+        if result.violation:
+            broken.append(f"seed {result.seed} (--world cores --profile keyed-parked): {result.violation}")
+    assert not broken, "\n".join(broken)
+    assert states.get("a key was parked", 0) >= len(seeds) // 3
+    assert states.get("a key: release", 0) >= len(seeds) // 3
+    assert states.get("a key: skip", 0)

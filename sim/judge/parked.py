@@ -1,0 +1,53 @@
+"""What people were told of keys that wait: J2.
+
+J2  a key that was said to be parked is given out only after a person released it or passed over its first message;
+    what was said to be passed over is not given out
+"""
+
+from __future__ import annotations
+
+from seriatim_api.ids import PartitionId, format_offset
+from seriatim_broker.core.values.keyed import KeyGrant, SeenKey
+
+from .seen import Seen
+
+_On = tuple[str, PartitionId]
+
+
+class Parked:
+    """Compares each grant with what people asked and were told."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self._asked: set[tuple[_On, SeenKey]] = set()
+        self._skips: set[tuple[_On, int]] = set()  # offsets that a person wanted to pass over
+        self._parked: dict[tuple[_On, int, int], SeenKey] = {}  # by group epoch and first offset
+        self._skipped: set[tuple[_On, int, int]] = set()
+
+    def person_asks(self, group: str, partition: PartitionId, key: SeenKey, *, is_skip: bool) -> None:
+        """A person asks a broker to release a key, or to pass over its first message."""
+        self._asked.add(((group, partition), key))
+        if is_skip:
+            self._skips.add(((group, partition), key.first_offset))
+
+    def said_parked(self, group: str, partition: PartitionId, group_epoch: int, key: SeenKey) -> None:
+        """A broker says that a key is parked."""
+        self._parked[(group, partition), group_epoch, key.first_offset] = key
+
+    def was_skipped(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> None:
+        """A broker says that a message was passed over."""
+        self._skipped.add(((group, partition), group_epoch, offset))
+
+    def may_be_skipped(self, group: str, partition: PartitionId, offset: int) -> bool:
+        """Whether a person wanted to pass over that message."""
+        return ((group, partition), offset) in self._skips
+
+    def granted(self, what: str, group: str, partition: PartitionId, group_epoch: int, run: KeyGrant) -> None:
+        """A server puts a grant on a consumer's stream."""
+        on = (group, partition)
+        for offset in run.offsets:
+            if (on, group_epoch, offset) in self._skipped:
+                self._seen.fail("J2", f"{what}, and {format_offset(offset)} was said to be passed over")
+            key = self._parked.get((on, group_epoch, offset))
+            if key is not None and (on, key) not in self._asked:
+                self._seen.fail("J2", f"{what}, and {key} was said to be parked")

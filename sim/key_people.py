@@ -1,0 +1,116 @@
+"""People who look at keys that wait, release them, and skip messages, while everything else goes wrong.
+
+A person asks the server of the consumer group, or another broker. The person remembers what the last list said, and
+operates on keys of it, also long after it. A request is sometimes sent twice. When the faults are over, people release
+every key that is parked.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.values.events import Event, ListKeys, OperateKeys
+from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, SeenKey
+
+if TYPE_CHECKING:
+    from .world import World
+
+LOOK_US = 25_000
+"""Mean time between two requests on a partition."""
+
+REMEMBERED_MAX = 30
+"""A person operates on one of the keys that were listed last."""
+
+
+class KeyPeople:
+    """All persons of a world who care for parked keys of one consumer group."""
+
+    def __init__(self, world: World, group: str) -> None:
+        self._world = world
+        self._group = group
+        self._seen: dict[PartitionId, list[SeenKey]] = {}
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Begin to ask, on each partition."""
+        for partition in self._world.partitions:
+            self._world.schedule.after(LOOK_US, self._act, partition)
+
+    def end(self) -> None:
+        """The faults are over: release what is parked, and pass over nothing more."""
+        self._is_over = True
+
+    def _act(self, partition: PartitionId) -> None:
+        rng = self._world.schedule.rng
+        self._world.schedule.after(rng.randint(LOOK_US // 2, LOOK_US * 2), self._act, partition)
+        known = self._seen.get(partition, [])
+        if not known or rng.random() < 0.4:
+            self._list(partition, rng)
+        elif self._is_over:
+            self._operate(partition, KeyOperation.RELEASE, tuple(known), rng)
+            self._seen[partition] = []
+        else:
+            operation = rng.choice((KeyOperation.RELEASE, KeyOperation.RELEASE, KeyOperation.SKIP))
+            self._operate(partition, operation, tuple(rng.sample(known, rng.randint(1, min(3, len(known))))), rng)
+
+    def _server(self, partition: PartitionId, rng: random.Random) -> str:
+        records = self._world.coordinator.records
+        record, chain = records.cursor(partition, self._group)[0], records.chain(partition)[0]
+        if record is not None and chain is not None and rng.random() < 0.9:
+            return (chain.from_no(record.segment_no) or chain.open_segment).server.broker
+        return rng.choice(sorted(self._world.brokers))
+
+    def _epoch(self, partition: PartitionId) -> int:
+        record = self._world.coordinator.records.cursor(partition, self._group)[0]
+        return record.group_epoch if record is not None else 0
+
+    def _list(self, partition: PartitionId, rng: random.Random) -> None:
+        epoch = self._epoch(partition)
+        phases = rng.choice(((KeyPhase.PARKED,), (KeyPhase.PARKED,), ()))
+
+        def make(request: int, deadline_us: int) -> Event:
+            return ListKeys(request, partition, self._group, phases, b"", rng.choice((3, 100)), b"", deadline_us)
+
+        def answered(effect: Any) -> None:
+            if effect is None or effect.error is not None:
+                return
+            known = [SeenKey(key.name, key.turn, key.first_offset) for key in effect.keys if key.first_offset]
+            self._seen[partition] = (known + self._seen.get(partition, []))[:REMEMBERED_MAX]
+            parked = [key for key in effect.keys if key.phase is KeyPhase.PARKED]
+            if parked and self._epoch(partition) == epoch:
+                self._world.judge.seen.states.add("a key was parked")
+                for key in parked:
+                    seen = SeenKey(key.name, key.turn, key.first_offset)
+                    self._world.judge.rules.keyed.parked.said_parked(self._group, partition, epoch, seen)
+
+        self._world.clients.ask_at(self._server(partition, rng), make, answered)
+
+    def _operate(
+        self, partition: PartitionId, operation: KeyOperation, keys: tuple[SeenKey, ...], rng: random.Random
+    ) -> None:
+        world, epoch = self._world, self._epoch(partition)
+        judge = world.judge.rules.keyed.parked
+        for key in keys:
+            judge.person_asks(self._group, partition, key, is_skip=operation is KeyOperation.SKIP)
+
+        def make(request: int, deadline_us: int) -> Event:
+            return OperateKeys(request, partition, self._group, operation, keys, deadline_us)
+
+        def answered(effect: Any) -> None:
+            if effect is None or effect.error is not None:
+                return
+            for key, result in zip(keys, effect.results, strict=True):
+                if not isinstance(result, bool):
+                    world.judge.seen.states.add("a key had changed")
+                    continue
+                world.judge.seen.states.add(f"a key: {operation.name.lower()}{' again' * result}")
+                if operation is KeyOperation.SKIP and self._epoch(partition) == epoch:
+                    judge.was_skipped(self._group, partition, epoch, key.first_offset)
+
+        server = self._server(partition, rng)
+        world.schedule.tell("person", f"wants {operation.name} of {len(keys)} keys of {self._group} at {server}")
+        world.clients.ask_at(server, make, answered)
+        if rng.random() < 0.3:
+            world.schedule.after(rng.randint(0, 300_000), world.clients.ask_at, server, make, answered)
