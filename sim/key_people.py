@@ -67,7 +67,7 @@ class KeyPeople:
         return record.group_epoch if record is not None else 0
 
     def _list(self, partition: PartitionId, rng: random.Random) -> None:
-        epoch = self._epoch(partition)
+        epoch, asked_us = self._epoch(partition), self._world.schedule.now_us
         phases = rng.choice(((KeyPhase.PARKED,), (KeyPhase.PARKED,), ()))
 
         def make(request: int, deadline_us: int) -> Event:
@@ -83,7 +83,7 @@ class KeyPeople:
                 self._world.judge.seen.states.add("a key was parked")
                 for key in parked:
                     seen = SeenKey(key.name, key.turn, key.first_offset)
-                    self._world.judge.rules.keyed.parked.said_parked(self._group, partition, epoch, seen)
+                    self._world.judge.rules.keyed.parked.said_parked(self._group, partition, epoch, seen, asked_us)
 
         self._world.clients.ask_at(self._server(partition, rng), make, answered)
 
@@ -106,7 +106,10 @@ class KeyPeople:
                     world.judge.seen.states.add("a key had changed")
                     continue
                 world.judge.seen.states.add(f"a key: {operation.name.lower()}{' again' * result}")
-                if operation is KeyOperation.SKIP and self._epoch(partition) == epoch:
+                if not result and self._epoch(partition) == epoch:
+                    judge.acted(self._group, partition, epoch, key, world.schedule.now_us)
+                # A key that does not wait any more may have been moved to another group epoch, where it comes again.
+                if operation is KeyOperation.SKIP and not result and self._epoch(partition) == epoch:
                     judge.was_skipped(self._group, partition, epoch, key.first_offset)
 
         server = self._server(partition, rng)

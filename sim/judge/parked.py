@@ -1,7 +1,7 @@
 """What people were told of keys that wait: J2.
 
 J2  a key that was said to be parked is given out only after a person released it or passed over its first message;
-    what was said to be passed over is not given out
+    what was said to be passed over is not given out; a key that was said to be released is not parked as before
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Parked:
         self._skips: set[tuple[_On, int]] = set()  # offsets that a person wanted to pass over
         self._parked: dict[tuple[_On, int, int], SeenKey] = {}  # by group epoch and first offset
         self._skipped: set[tuple[_On, int, int]] = set()
+        self._acted: dict[tuple[_On, int, SeenKey], int] = {}  # -> when a person was told of it
 
     def person_asks(self, group: str, partition: PartitionId, key: SeenKey, *, is_skip: bool) -> None:
         """A person asks a broker to release a key, or to pass over its first message."""
@@ -30,8 +31,14 @@ class Parked:
         if is_skip:
             self._skips.add(((group, partition), key.first_offset))
 
-    def said_parked(self, group: str, partition: PartitionId, group_epoch: int, key: SeenKey) -> None:
-        """A broker says that a key is parked."""
+    def acted(self, group: str, partition: PartitionId, group_epoch: int, key: SeenKey, now_us: int) -> None:
+        """A broker says that it released the key, or passed over its first message."""
+        self._acted[(group, partition), group_epoch, key] = now_us
+
+    def said_parked(self, group: str, partition: PartitionId, group_epoch: int, key: SeenKey, asked_us: int) -> None:
+        """A broker says that a key is parked, to a person who asked at that time."""
+        if self._acted.get(((group, partition), group_epoch, key), asked_us) < asked_us:
+            self._seen.fail("J2", f"{key} of {group} is said to be parked, and was said to be released")
         self._parked[(group, partition), group_epoch, key.first_offset] = key
 
     def was_skipped(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> None:
