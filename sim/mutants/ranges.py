@@ -49,7 +49,7 @@ def _nothing_is_the_end() -> list[Patch]:
 
 def _repeats_are_given() -> list[Patch]:
     real = ranges._events
-    return [(ranges, "_events", lambda no, batches, before: real(no, batches, ProducerTable()))]
+    return [(ranges, "_events", lambda no, batches, _, *, is_raw: real(no, batches, ProducerTable(), is_raw=is_raw))]
 
 
 def _parts_are_whole() -> list[Patch]:

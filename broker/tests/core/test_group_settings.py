@@ -238,7 +238,7 @@ def test_parked_keys_are_not_dropped_unasked(operation: ev.ConsumerGroupOperatio
     bench.operate(operation, wanted, index)
     error = bench.refusal()
     assert isinstance(error, errors.PreconditionError)
-    assert "1 parked keys, and 2 messages are set aside (the oldest is 1:0)" in str(error)
+    assert "1 parked key, and 2 messages set aside (the oldest is 1:0)" in str(error)
     bench.operate(operation, wanted, index, drop_aside=True)
     record = bench.all(fx.WriteCursor)[-1].record
     places = {CONFIGURE: (1, 3), SKIP: (2, 0), REWIND: (1, 0)}

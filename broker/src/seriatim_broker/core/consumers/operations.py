@@ -337,9 +337,9 @@ def _check_aside(
         return
     held = counts.parked + counts.forwarding
     raise errors.PreconditionError(
-        f"group {event.consumer_group} has {held:,} parked keys, and {counts.aside:,} messages are set aside (the "
-        f"oldest is {format_offset(oldest)}): they would never be delivered, so nothing was changed; release or skip "
-        "these keys first, or say that they are dropped"
+        f"group {event.consumer_group} has {held:,} parked key{'s' * (held != 1)}, and {counts.aside:,} "
+        f"message{'s' * (counts.aside != 1)} set aside (the oldest is {format_offset(oldest)}): a new group epoch would "
+        "forget them, so nothing was changed; release or skip these keys first, or drop them (drop_aside)"
     )
 
 
