@@ -23,7 +23,7 @@ from seriatim_api.errors import (
     UnsupportedModeError,
 )
 from seriatim_api.frames import write_delivery_frame
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import OFFSET_MAX, PartitionId
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
@@ -54,6 +54,13 @@ IN_FLIGHT_DEFAULT = 1_000
 IN_FLIGHT_MAX = 100_000
 ROWS_MAX = 100_000
 """At most so many rows are in one request of a consumer."""
+
+REQUEST_BYTES_MAX = 4 << 20
+"""A longer request is refused before it is parsed. `ROWS_MAX` rows have 2 MiB at most. A row of one byte takes 8 bytes
+of memory, so without this limit a request of the length that gRPC takes would need several hundred MiB."""
+
+SUBSCRIPTIONS_MAX = 100_000
+"""At most so many subscriptions are open on one stream. A topic has 20,000 partitions at most."""
 
 DELAY_MS_MAX = 40 * 86_400_000
 
@@ -105,6 +112,7 @@ class _ConsumeStream:
         self._wake = asyncio.Event()
         self._stream = services.driver.new_stream(self._deliver)
         self._counts: dict[int, GroupCounts] = {}  # by subscription
+        self._open: set[int] = set()  # subscriptions that joined, and that neither side has ended
 
     async def run(self) -> None:
         """Serve until the client ends the stream.
@@ -150,6 +158,7 @@ class _ConsumeStream:
                 self._join(request.join)
             case "leave":
                 feed(ConsumerLeave(self._stream, request.leave.subscription))
+                self._open.discard(request.leave.subscription)
                 self._count_for(request.leave.subscription, None)
             case "ack":
                 self._ack(request.ack)
@@ -181,6 +190,12 @@ class _ConsumeStream:
         except SeriatimError as exc:
             self._deliver(join.subscription, fx.SubscriptionRefused(exc, 0, ""))
             return
+        # What a consumer says names its subscription. So one number on a stream stands for one partition and group.
+        if join.subscription in self._open:
+            raise BadRequestError(f"subscription {join.subscription} is open already: each join has a new number")
+        if len(self._open) >= SUBSCRIPTIONS_MAX:
+            raise BadRequestError(f"a stream has at most {SUBSCRIPTIONS_MAX} subscriptions")
+        self._open.add(join.subscription)
         partition = PartitionId(join.partition_id)
         self._count_for(join.subscription, self._services.counters.groups.join(partition, join.group))
         self._services.driver.feed(
@@ -209,12 +224,14 @@ class _ConsumeStream:
 
     def _ack(self, ack: broker_pb2.Ack) -> None:
         if not (ack.tokens or ack.offsets or ack.started):
+            _check_offset(ack.offset)
             self._services.driver.feed(ConsumerAck(self._stream, ack.subscription, ack.token, ack.offset))
             return
         if len(ack.tokens) != len(ack.offsets):
             raise BadRequestError("an acknowledgement names an offset for each token")
         if len(ack.tokens) + len(ack.started) > ROWS_MAX:
             raise BadRequestError(f"a request acknowledges at most {ROWS_MAX} messages")
+        _check_offset(max(ack.offsets, default=0))
         if (counts := self._counts.get(ack.subscription)) is not None:
             counts.acked_messages += len(ack.tokens)
         self._services.driver.feed(
@@ -232,6 +249,7 @@ class _ConsumeStream:
         delay_ms = nack.delay_ms if nack.HasField("delay_ms") else None
         if delay_ms is not None and delay_ms > DELAY_MS_MAX:
             raise BadRequestError(f"a message can be delayed by at most {DELAY_MS_MAX} ms (40 days)")
+        _check_offset(nack.offset)
         if (counts := self._counts.get(nack.subscription)) is not None:
             counts.failed_attempts += 1
         reason = nack.reason.encode()[:ERROR_BYTES_MAX].decode(errors="ignore")
@@ -246,6 +264,8 @@ class _ConsumeStream:
     # ---- out ----
 
     def _deliver(self, subscription: int, event: fx.DeliveryEvent) -> None:
+        if isinstance(event, fx.EndOfSegment | fx.Revoked | fx.SubscriptionRefused):
+            self._open.discard(subscription)
         self._events.append((subscription, event))
         self._wake.set()
 
@@ -407,7 +427,19 @@ def start_position(number: int, mode: ConsumerMode = ConsumerMode.EXCLUSIVE) -> 
         raise BadRequestError(f"there is no start position {number}") from exc
 
 
+def _check_offset(offset: int) -> None:
+    """Refuse a number that is no offset.
+
+    Raises:
+        BadRequestError: It has more than 63 bits.
+    """
+    if offset > OFFSET_MAX:
+        raise BadRequestError(f"{offset} is no offset")
+
+
 def _parse(frame: bytes) -> broker_pb2.ConsumeRequest:
+    if len(frame) > REQUEST_BYTES_MAX:
+        raise BadRequestError(f"a request of a consumer has at most {REQUEST_BYTES_MAX} bytes")
     try:
         return broker_pb2.ConsumeRequest.FromString(frame)
     except DecodeError as exc:
