@@ -157,7 +157,7 @@ def test_what_a_consumer_was_given_and_said_nothing_about_comes_again_with_the_f
     again = {tuple(indexes_of(run)): (run.maybe_repeated, run.attempt) for run in bench.runs()}
     assert again[1,] == again[2,] == (True, 1), "it may have worked on them"
     assert again[3, 4][1] == 2, "it failed on the first one, so it had not begun with the second one"
-    assert not (first.maybe_repeated or single.maybe_repeated or other.maybe_repeated)
+    assert not any(run.maybe_repeated for run in (first, single, other))
 
 
 def test_what_comes_after_messages_that_came_again_has_no_flag() -> None:

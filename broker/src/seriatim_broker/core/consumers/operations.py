@@ -338,8 +338,8 @@ def _check_aside(
     held = counts.parked + counts.forwarding
     raise errors.PreconditionError(
         f"group {event.consumer_group} has {held:,} parked key{'s' * (held != 1)}, and {counts.aside:,} "
-        f"message{'s' * (counts.aside != 1)} set aside (the oldest is {format_offset(oldest)}): a new group epoch would "
-        "forget them, so nothing was changed; release or skip these keys first, or drop them (drop_aside)"
+        f"message{'s' * (counts.aside != 1)} set aside (the oldest is {format_offset(oldest)}): a new group epoch "
+        "would forget them, so nothing was changed; release or skip these keys first, or drop them (drop_aside)"
     )
 
 
