@@ -174,6 +174,7 @@ class ConsumerGroupMeter:
         self._is_read = asyncio.Event()
         self._shown: dict[GroupName, _Sums] = {}
         self._totals: dict[GroupName, list[int]] = {}
+        self._turn = 0
         self._oldest: dict[tuple[PartitionId, str], tuple[int, int]] = {}  # an offset and its append time
 
     async def run(self) -> None:
@@ -192,8 +193,8 @@ class ConsumerGroupMeter:
         topics: dict[PartitionId, str] = {}
         oldest: dict[tuple[PartitionId, str], tuple[int, int]] = {}
         lookups = LOOKUPS_MAX
-        for partition in list(self._core.partitions.values()):
-            if partition.chain is not None and partition.consumer_groups:
+        for partition in self._in_turn():
+            if partition.chain is not None:
                 topics[partition.id] = partition.chain.topic
             for consumer_group in list(partition.consumer_groups.values()):
                 found = figures_of(partition, consumer_group)
@@ -212,6 +213,13 @@ class ConsumerGroupMeter:
         self._show(sums)
         self._count(topics)
 
+    def _in_turn(self) -> list[Partition]:
+        """Partitions with consumer groups. Each measurement begins at another one, so that all get their lookups."""
+        found = [partition for partition in self._core.partitions.values() if partition.consumer_groups]
+        begin = self._turn % len(found) if found else 0
+        self._turn += LOOKUPS_MAX
+        return found[begin:] + found[:begin]
+
     async def _appended_at(
         self, partition: Partition, consumer_group: ConsumerGroup, found: ConsumerGroupFigures, *, may_look: bool
     ) -> tuple[tuple[int, int] | None, bool]:
@@ -228,7 +236,7 @@ class ConsumerGroupMeter:
         except SeriatimError as exc:
             _log.info("age_unknown", partition=partition.id, group=consumer_group.name, error=str(exc))
             return known, True
-        return (known, True) if place is None else ((found.oldest, place.append_time_ms), True)
+        return (None if place is None else (found.oldest, place.append_time_ms)), True
 
     def _show(self, sums: Mapping[GroupName, _Sums]) -> None:
         """Choose the consumer groups that have series of their own, and add up the others."""

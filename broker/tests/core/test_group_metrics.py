@@ -169,6 +169,22 @@ async def test_a_message_is_looked_up_once() -> None:
     assert await page.read("oldest_seconds") == {GroupName(TOPIC, GROUP): 59}
 
 
+async def test_lookups_have_a_limit_and_all_partitions_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seriatim_broker.consumer_group_metrics.LOOKUPS_MAX", 2)
+    parts = {}
+    for number in range(5):
+        bench = KeyedServing("abc")
+        bench.serve()
+        bench.part.id = PartitionId(number + 1)
+        parts[bench.part.id] = bench.part
+    page = Page()
+    page.meter._core = SimpleNamespace(partitions=parts)
+    for lookups in (2, 4, 5, 5):
+        await page.meter.measure()
+        assert page.disk.lookups == lookups
+    assert len(page.meter._oldest) == 5
+
+
 async def test_groups_beyond_the_limit_are_added_up() -> None:
     page = Page(series_max=2)
     page.unread = {("t", f"g{number}"): number for number in range(1, 6)}
