@@ -235,7 +235,8 @@ class Consumer:
     async def ack(self, message: Message | FetchedTable | int, partition: int | None = None) -> bool:
         """Acknowledge a message and all messages before it in its partition. With a table: all its rows.
 
-        The consumer sends the acknowledgement within `ack_interval_ms`. The call does not wait for the broker.
+        The consumer sends the acknowledgement within `ack_interval_ms`. The call does not wait for the broker. In an
+        at-most-once group nothing needs to be acknowledged.
 
         Args:
             message: The message or table that was delivered, or an offset (then `partition` is required).

@@ -73,6 +73,21 @@ async def test_asking_holds_nothing_and_unfinished_messages_come_again(cluster: 
         assert [row.lag for row in rows] == [0, 0]
 
 
+async def test_a_group_of_each_mode_begins_where_its_first_consumer_says(cluster: LocalCluster) -> None:
+    async with Client.connect(cluster.bootstrap) as client:
+        await client.admin().create_topic("begins", 1)
+        async with client.producer("begins") as producer:
+            deliveries = [await producer.send(b"%d" % number, key=b"k") for number in range(10)]
+            at = (await deliveries[6]).offset
+        async with client.consumer("begins", "by-key", mode="key_ordered", partitions=[0], start=at) as consumer:
+            assert [int(item.message.value) for item in await consumer.receive(timeout_s=DEADLINE_S)] == [6]
+        async with client.consumer("begins", "all", mode="broadcast", name="c", partitions=[0], start=at) as reader:
+            assert [int(message.value) for message in await reader.fetch(timeout_s=DEADLINE_S)] == [6, 7, 8, 9]
+        # The group is there by now, so its settings stay.
+        async with client.consumer("begins", "by-key", mode="key_ordered", partitions=[0], start=0) as consumer:
+            assert [int(item.message.value) for item in await consumer.receive(timeout_s=DEADLINE_S)] == [6]
+
+
 async def test_each_broadcast_consumer_gets_all_and_goes_on_under_its_name(cluster: LocalCluster) -> None:
     async with Client.connect(cluster.bootstrap) as client:
         await client.admin().create_topic("news", 1)
