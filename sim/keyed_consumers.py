@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 from seriatim._core import consumer_types as ct
@@ -9,7 +10,7 @@ from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
-from seriatim_broker.core.values.keyed import ConsumerMode, RetryPolicy
+from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPolicy
 from seriatim_broker.testing.simulated_bodies import messages_in
 
 from .clients import Clients
@@ -17,6 +18,9 @@ from .consumers import CONFIG, SimConsumer
 from .judge import Judge
 
 KEYED_RETRY = RetryPolicy(delays_ms=(20, 400), grant_ms=1_000)
+
+FORWARDED_RETRY = replace(KEYED_RETRY, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="dead")
+"""A message goes to the dead-letter topic when the application says so."""
 
 KEYED = "keyed"
 """The name of the consumer group in which order is by key."""
@@ -56,8 +60,9 @@ class SimKeyedConsumer(SimConsumer):
             case ct.SendNack():
                 failure = effect.failure
                 nack = ConsumerNack(
-                    effect.stream, effect.subscription, failure.token, failure.offset, failure.delay_ms, failure.reason
-                )
+                    effect.stream, effect.subscription, failure.token, failure.offset, failure.delay_ms, failure.reason,
+                    failure.is_last,
+                )  # fmt: skip
                 self._send(effect.stream, nack)
             case ct.SendExtend():
                 if self._schedule.rng.random() < 0.7:  # others are lost
@@ -153,7 +158,9 @@ class SimKeyedConsumer(SimConsumer):
             self._tell(f"fails on {message} under {token:#x}")
             self._judge.rules.keyed.failed(self.group, self.partition, self._group_epoch, message, token)
             self._messages.pop(token, None)
-            self._step(ct.Fail(token, offsets[at], delay_ms, "drawn", False))
+            options = self._clients.options
+            gives_up = options.dead_letters and self.partition < options.partition_count and rng.random() < 0.5
+            self._step(ct.Fail(token, offsets[at], delay_ms, "drawn", gives_up))
             return
         if rng.random() < 0.02:
             self._lie(token, offsets[at])

@@ -14,6 +14,7 @@ from .mutants import (
     coordinator,
     copies,
     folding,
+    forwarding,
     groups,
     idle,
     keyed,
@@ -51,6 +52,7 @@ MUTATIONS: dict[str, Mutation] = {
     **publishing.MUTATIONS,
     **keyed.MUTATIONS,
     **modes.MUTATIONS,
+    **forwarding.MUTATIONS,
 }
 """By name."""
 

@@ -26,10 +26,11 @@ from .clients import Clients, SimProducer
 from .cluster import Broker, ClusterKind, Coordinator, Network, Process
 from .consumers import SimConsumer
 from .cores.cluster import CORES
+from .forwards import Forwards
 from .injecting import Injector
 from .judge import Judge, own_tail
 from .key_people import KeyPeople
-from .keyed_consumers import KEYED, KEYED_RETRY, SimKeyedConsumer
+from .keyed_consumers import FORWARDED_RETRY, KEYED, KEYED_RETRY, SimKeyedConsumer
 from .people import People
 from .publishing.surroundings import Publishing
 from .ranges import SimRangeReader
@@ -162,6 +163,8 @@ class World:
         if self.options.keyed_attempts:
             parking = replace(KEYED_RETRY, attempts_max=self.options.keyed_attempts, exhausted=Exhausted.PARK_KEY)
             self.config = replace(self.config, retry=parking)
+        if self.options.dead_letters:
+            self.config = replace(self.config, retry=FORWARDED_RETRY)
         if self.options.part_bytes:
             self.config = replace(self.config, fence_turn_bytes=self.options.part_bytes, fence_turn_us=40_000)
         self.core_kind = core_kind
@@ -187,6 +190,7 @@ class World:
         self.publishing = Publishing(self, self.options.writers, self.options.publications)
         if self.options.writers:
             self.judge.publications = self.publishing.judge
+        self.forwards = Forwards(self)
         self.past_runs: list[RunId] = []
         self.waits_for_rebuild = False  # the coordinator went back in time, and a person has not rebuilt it yet
         self._lost_disks = 0
@@ -448,6 +452,8 @@ class World:
         for partition in self.partitions:
             chain, length = self.chain(partition), self._open_length(self.chain(partition))
             self.judge.final(chain, length, self.readers)
+            if self.options.dead_letters and partition == self.forwards.dead:
+                self.judge.rules.forwarding.final(self.judge.replay(chain, length))
             self.publishing.judge.final(partition, chain, length)
         self.cluster.finish()
 

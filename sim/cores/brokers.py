@@ -136,6 +136,8 @@ class Process:
             fx.ReadLog: self._read_log,
             fx.ReadKeys: self._read_log,
             fx.ReadRows: self._read_log,
+            fx.ReadDeadLetter: self._read_log,
+            fx.ForwardBatches: lambda effect: self._world.forwards.send(self, effect),
             fx.ReadChain: self._ask_coordinator,
             fx.WriteChain: self._ask_coordinator,
             fx.ReadCertificate: self._ask_coordinator,
@@ -155,7 +157,7 @@ class Process:
             fx.FetchStaged: lambda effect: self._world.publishing.fetch(self, effect),
             fx.ReadWriter: lambda effect: self._world.publishing.read_writer(self, effect),
             fx.Deliver: self._deliver_to_consumer,
-            fx.Note: _noted,
+            fx.Note: lambda effect: self._world.forwards.noted(self, effect),
             fx.EndMemberRun: self._end_run,
         }
         self.core = world.core_kind(
@@ -305,14 +307,17 @@ class Process:
     def _disconnect(self, effect: fx.Disconnect) -> None:
         self._cluster.network.disconnect(self, effect.broker, effect.session)
 
-    def _read_log(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows) -> None:
+    def _read_log(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter) -> None:
         slow = self.broker.slow_reads_until_us > self._schedule.now_us
         self._schedule.after(
             self._schedule.rng.randint(*((300_000, 900_000) if slow else (20, 500))), self._read, effect
         )
 
-    def _read(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows) -> None:
+    def _read(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter) -> None:
         if not self.alive:
+            return
+        if isinstance(effect, fx.ReadDeadLetter):
+            self._world.forwards.read(self, effect)
             return
         if isinstance(effect, fx.ReadRows):
             self.deliver(RowsRead(effect.serial, self._rows(effect)))
@@ -353,7 +358,3 @@ class Process:
 
     def _deliver_to_consumer(self, effect: fx.Deliver) -> None:
         self._world.clients.delivery(self, effect)
-
-
-def _noted(_effect: fx.Note) -> None:
-    """The judge saw it already."""

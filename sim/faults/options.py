@@ -35,6 +35,7 @@ class Options:
         keyed_consumers: How many consumers of a consumer group in which order is by key read each partition.
         mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition.
         keyed_attempts: After so many failed attempts a key is parked; 0: it is tried for ever.
+        dead_letters: Consumers of that group give messages up for good (bare cores only).
         producers_start_us: The time within which producers begin to send.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.
@@ -100,6 +101,7 @@ class Options:
     keyed_consumers: int = 0
     mode_consumers: int = 0
     keyed_attempts: int = 0
+    dead_letters: bool = False
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
     one_version: bool = False

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from . import chains, disks, keyed, links, ordinary, producing, retaining, serving
+from . import chains, disks, forwarding, keyed, links, ordinary, producing, retaining, serving
 from .kinds import RUNTIME_KINDS
 from .options import Options
 
@@ -62,6 +62,7 @@ PROFILES: dict[str, Profile] = {
     "modes": Profile(keyed.modes, 0),
     "modes-blind": Profile(keyed.modes_blind, 0),
     "keyed-parked": Profile(keyed.keyed_parked, 0),
+    "dead-letters": Profile(forwarding.dead_letters, 0),
     "fences": Profile(chains.fences, 0),
     "prepared": Profile(chains.prepared, 0),
     "two-servers": Profile(serving.two_servers, 0),

@@ -190,6 +190,7 @@ class Judge:
             mine = messages[at : at + len(run.offsets)]
             at += len(mine)
             self.rules.keyed.granted(who, *of, event.server_epoch, run, mine)
+            self.rules.forwarding.granted(who, *of, mine)
 
     def begun(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
         """The first delivery under a grant is at this place, and not flagged."""

@@ -112,6 +112,15 @@ class Keyed:
             key.open.pop(offset, None)
         self._done.setdefault((group, partition), set()).add(message)
 
+    def passed(self, group: str, partition: PartitionId, offset: int, message: int) -> None:
+        """A server is done with a message, because its dead letter is stored."""
+        for (of, on, _), view in self._views.items():
+            if (of, on) == (group, partition):
+                view.owed.discard(message)
+                for key in view.keys.values():
+                    key.open.pop(offset, None)
+        self._done.setdefault((group, partition), set()).add(message)
+
     def failed(self, group: str, partition: PartitionId, group_epoch: int, message: int, token: int) -> None:
         """The application failed on a message."""
         view = self.view(group, partition, group_epoch)

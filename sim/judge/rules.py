@@ -8,6 +8,7 @@ from .append_time import AppendTime
 from .copies import Copies
 from .cursors import Cursors
 from .deliveries import Deliveries
+from .forwarding import Forwarding
 from .full_disks import FullDisks
 from .gaps import Gaps
 from .modes import Modes
@@ -53,3 +54,5 @@ class Rules:
         self.retention = Retention(seen, self.gaps)
         self.full_disks = FullDisks(seen)
         self.keyed = Modes(seen)
+        self.keyed = Keyed(seen)
+        self.forwarding = Forwarding(seen)

@@ -174,6 +174,10 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
     if keyed is None or keyed.handover is None:  # else the grants go on if the cursor did not move
         consumer_group.drop_deliveries()
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
+    if outcome is WriteOutcome.CONFLICT and keyed is not None and keyed.handover is not None:
+        # The transaction compared the chain too. Without a look at it: this member, which was not told of the last
+        # switch, would write the same cursor under the same revision of the chain for ever.
+        partition.read_chain(broker)
     if outcome is not WriteOutcome.REFUSED:
         read_cursor(broker, partition, consumer_group)
     elif consumer_group.consumers or consumer_group.is_asked:

@@ -1,0 +1,175 @@
+"""Dead letters in the simulation: the way from the server of a consumer group to the master of another partition.
+
+Messages of all partitions but the last one may go to the last one, which is the dead-letter topic here. The number of a
+dead letter is that of its message and `LETTER`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from seriatim_api.batch import parse_header
+from seriatim_api.errors import DeadlineExceededError, NotServingError, SeriatimError
+from seriatim_api.ids import PartitionId, parse_offset, split_offset
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.events import AckLevel, Append, DeadLetterRead, ForwardsDone
+from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
+from seriatim_broker.testing.simulated_bodies import SimulatedBodies
+
+from .cluster import checksum
+
+if TYPE_CHECKING:
+    from .cores.brokers import Process
+    from .world import World
+
+LETTER: Final = 1 << 40
+ANSWER_US: Final = 400_000
+"""So long a request waits for its answer."""
+
+
+class Forwards:
+    """Carries dead letters, late, twice, to former masters, or not at all."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._run = 0
+        self._messages: dict[tuple[PartitionId, int], int] = {}  # (partition, offset) -> the message there
+
+    @property
+    def dead(self) -> PartitionId:
+        """The partition of the dead letters."""
+        return self._world.partitions[-1]
+
+    def read(self, process: Process, effect: fx.ReadDeadLetter) -> None:
+        """Answer a read of one message."""
+        row = None
+        no, index = split_offset(effect.offset)
+        found = [batch for batch in effect.batches if batch.header.segment == no]
+        found += process.broker.disk.read(effect.partition, no, index, index + 1, 1)
+        one = next((one for one in found if one.header.base_index <= index < one.header.end_index), None)
+        if one is not None:
+            message = SimulatedBodies().open(one).rows[index - one.header.base_index]
+            self._messages[effect.partition, effect.offset] = message
+            row = DeadLetterRow((LETTER | message).to_bytes(8, "big"), 0, is_keyed=True)
+        process.deliver(DeadLetterRead(effect.serial, row))
+
+    def send(self, process: Process, effect: fx.ForwardBatches) -> None:
+        """A server sends dead letters: route them, perhaps to a broker that was the master."""
+        world = self._world
+        rule, rng = world.judge.rules.forwarding, world.schedule.rng
+        rule.sent(effect.partition, effect.consumer_group, effect.producer, effect.letters)
+        for letter in effect.letters:
+            number = int.from_bytes(letter.row.body, "big")
+            if number not in world.judge.seen.fates:
+                world.judge.sent(number, self.dead, number.to_bytes(16, "big"))  # no order among them
+        request = _Request(self, process, effect)
+        world.schedule.after(ANSWER_US, request.finish, DeadlineExceededError("no answer"))
+        history = world.judge.seen.history.get(self.dead, ())
+        if not history or rng.random() < 0.05:
+            return  # it is lost on its way
+        chain = history[-1] if rng.random() < 0.8 else rng.choice(history[-4:])
+        master = chain.open_segment.master.broker
+        delays = [rng.randint(100, 3_000) if rng.random() < 0.9 else rng.randint(50_000, 300_000)]
+        if rng.random() < 0.1:
+            delays.append(rng.randint(1_000, 600_000))  # it arrives twice
+        for delay in delays:
+            world.schedule.after(delay, self._arrive, master, request)
+
+    def _arrive(self, master: str, request: _Request) -> None:
+        target = self._world.brokers[master].process
+        if target is None or not target.is_serving:
+            request.finish(NotServingError("no process listens"))
+            return
+        self._run += 1
+        effect = request.effect
+        for at, letter in enumerate(effect.letters):
+            header = parse_header(letter.header(self.dead, effect.producer, checksum))
+            number = self._world.clients.ask(None, partial(self._answered, request, at, letter))
+            target.deliver(
+                Append(
+                    number, self.dead, header, letter.row.body, self._run, at == 0, AckLevel.REPLICATED_FLUSHED,
+                    is_forward=True,
+                )
+            )  # fmt: skip
+
+    def _answered(self, request: _Request, at: int, letter: DeadLetter, answer: Any) -> None:
+        if isinstance(answer, tuple):  # it leaves the broker
+            name, accepted = answer
+            assert isinstance(accepted, fx.AppendAccepted)
+            self._accepted(name, request.effect, letter, accepted.offset)
+        elif isinstance(answer, fx.AppendAccepted):
+            request.stored(at)
+        else:
+            request.refused(at, answer.error)
+
+    def _accepted(self, name: str, effect: fx.ForwardBatches, letter: DeadLetter, offset: int) -> None:
+        """A master says that a dead letter is stored. It names no place if it does not know it any more."""
+        judge = self._world.judge
+        number = int.from_bytes(letter.row.body, "big")
+        judge.rules.forwarding.accepted(effect.producer, letter.number)
+        if not offset:
+            return
+        judge.accepted(name, self.dead, [number], offset)
+        if not judge.seen.fates[number].outcome:
+            judge.settled([number], "ok", offset)
+
+    def noted(self, process: Process, note: fx.Note) -> None:
+        """A server passes a message, because its dead letter is stored."""
+        if note.name != "dead_lettered":
+            return
+        fields: dict[str, Any] = dict(note.fields)
+        message = self._messages[note.partition, parse_offset(fields["offset"])]
+        judge = self._world.judge
+        judge.seen.states.add("a dead letter is stored")
+        judge.rules.forwarding.passed(process.name, message)
+        judge.rules.keyed.passed(fields["group"], note.partition, parse_offset(fields["offset"]), message)
+
+
+class _Request:
+    """One request on its way, which is answered once."""
+
+    def __init__(self, forwards: Forwards, process: Process, effect: fx.ForwardBatches) -> None:
+        self.effect = effect
+        self._world = forwards._world  # noqa: SLF001 - of the same module
+        self._process = process
+        self._stored: set[int] = set()
+        self._errors: dict[int, SeriatimError] = {}
+        self._is_over = False
+
+    @property
+    def _stored_count(self) -> int:
+        count = 0
+        while count in self._stored:
+            count += 1
+        return count
+
+    def stored(self, at: int) -> None:
+        """A batch is stored."""
+        self._stored.add(at)
+        self._look()
+
+    def refused(self, at: int, error: SeriatimError) -> None:
+        """A batch was refused."""
+        self._errors.setdefault(at, error)
+        self._look()
+
+    def _look(self) -> None:
+        count = self._stored_count
+        if count == len(self.effect.letters):
+            self.finish(None)
+        elif count in self._errors:
+            self.finish(self._errors[count])
+
+    def finish(self, error: SeriatimError | None) -> None:
+        """The answer leaves; a few are lost."""
+        if self._is_over:
+            return
+        rng = self._world.schedule.rng
+        if error is None and rng.random() < 0.1:
+            return  # the answer is lost: the deadline ends it, as if nothing were known
+        self._is_over = True
+        count = 0 if isinstance(error, DeadlineExceededError) else self._stored_count
+        effect = self.effect
+        done = ForwardsDone(effect.partition, effect.consumer_group, effect.serial, count, error)
+        self._world.schedule.after(rng.randint(10, 2_000), self._process.deliver, done)

@@ -1,0 +1,69 @@
+"""J4: dead letters are stored once by the forwarder, and what has a number ends in no other way.
+
+The dead-letter topic itself is judged as each partition: I1 for what its master said to be stored, I9 for repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seriatim_api.dead_letters import dead_letter_producer
+from seriatim_api.ids import PartitionId
+from seriatim_broker.core.values.keyed import DeadLetter
+
+from .seen import Seen
+
+_NUMBER = (1 << 40) - 1
+
+
+class Forwarding:
+    """Remembers what has which number, and what masters said to be stored."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self._messages: dict[tuple[bytes, int], int] = {}  # (producer, number) -> the message
+        self._numbers: dict[tuple[bytes, int], int] = {}  # (producer, message) -> the number
+        self._accepted: set[tuple[bytes, int]] = set()
+        self._stored: set[int] = set()
+
+    def sent(self, partition: PartitionId, group: str, producer: bytes, letters: Sequence[DeadLetter]) -> None:
+        """A server sends dead letters."""
+        what = f"{group} in partition {partition}"
+        numbers = [letter.number for letter in letters]
+        if numbers != sorted(numbers):
+            self._seen.fail("J4", f"{what} sends the numbers {numbers}, not in their order")
+        for letter in letters:
+            message = int.from_bytes(letter.row.body, "big") & _NUMBER
+            known = self._messages.setdefault((producer, letter.number), message)
+            if known != message:
+                self._seen.fail("J4", f"{what} sends {message} as number {letter.number}, which was {known}")
+            number = self._numbers.setdefault((producer, message), letter.number)
+            if number != letter.number:
+                self._seen.fail("J4", f"{what} sends {message} as number {letter.number}, and it had number {number}")
+            if len(self._numbers) > 1:
+                self._seen.states.add("several dead letters")
+
+    def accepted(self, producer: bytes, number: int) -> None:
+        """A master says that a dead letter is stored."""
+        self._accepted.add((producer, number))
+        self._stored.add(self._messages[producer, number])
+
+    def passed(self, who: str, message: int) -> None:
+        """A server passes a message, because its dead letter is stored."""
+        if message not in self._stored:
+            self._seen.fail("J4", f"{who} passes {message}, and no master said that its dead letter is stored")
+
+    def final(self, order: Sequence[tuple[int, int]]) -> None:
+        """What masters said to be stored is in the dead-letter topic; `order` has each (offset, message) of it."""
+        standing = {message & _NUMBER for _, message in order if message & ~_NUMBER}
+        missing = sorted(self._stored - standing)
+        if missing:
+            self._seen.fail("J4", f"dead letters of {missing[:5]} were said to be stored, and are not there")
+
+    def granted(self, who: str, group: str, partition: PartitionId, group_epoch: int, messages: Sequence[int]) -> None:
+        """A server puts a grant on a consumer's stream."""
+        producer = dead_letter_producer(partition, group, group_epoch)
+        for message in messages:
+            number = self._numbers.get((producer, message))
+            if number is not None:
+                self._seen.fail("J4", f"{who} grants {message}, which was sent as dead letter number {number}")

@@ -1,0 +1,111 @@
+# ruff: noqa: SLF001 - a mutant replaces steps that no other code may touch
+"""Bugs in dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from seriatim_api.ids import make_offset
+from seriatim_broker.core.consumers import forwarding, handover
+from seriatim_broker.core.state import keyed_rows
+from seriatim_broker.core.state.keyed import Key, KeyedDispatcher
+from seriatim_broker.core.values.effects import AppendAccepted
+from seriatim_broker.core.values.events import ForwardsDone
+from seriatim_broker.core.values.keyed import KeyPhase
+from seriatim_broker.core.values.ledger_rows import write_forwarder
+from seriatim_broker.core.writing import appending
+
+from .mutation import Mutation, Patch
+
+J4 = ("J4", "K1", "K2", "I1", "I9", "I12", "I13", "CORE")
+"""What a bug about dead letters may break first."""
+
+
+def _granted_too() -> list[Patch]:
+    real = forwarding._send
+
+    def send(broker: Any, partition: Any, consumer_group: Any, keyed: KeyedDispatcher) -> None:
+        """When a dead letter is on its way, its key goes on with the same message."""
+        real(broker, partition, consumer_group, keyed)
+        for name in keyed.sent:
+            key = keyed.keys.get(name)
+            if key is not None:
+                keyed.queue(key)
+
+    held = property(lambda key: key.phase is KeyPhase.PARKED)
+    return [(forwarding, "_send", send), (Key, "is_held", held)]
+
+
+def _sent_at_once() -> list[Patch]:
+    def ready(_consumer_group: Any, keyed: KeyedDispatcher) -> list[Any]:
+        """A dead letter is sent as soon as it has a number."""
+        numbered = [one for one in keyed.forwards.values() if one.number and one.row is not None]
+        return sorted(numbered, key=lambda one: one.number)
+
+    return [(forwarding, "_ready", ready)]
+
+
+def _left_out() -> list[Patch]:
+    def ready(consumer_group: Any, keyed: KeyedDispatcher) -> list[Any]:
+        """What is not read yet is left out."""
+        numbered = [
+            one
+            for one in keyed.forwards.values()
+            if one.number
+            and one.row is not None
+            and keyed.is_common
+            and one.written not in consumer_group.ledger.replications
+        ]
+        return sorted(numbered, key=lambda one: one.number)[-1:]
+
+    return [(forwarding, "_ready", ready)]
+
+
+def _passed_unanswered() -> list[Patch]:
+    real = forwarding.on_done
+
+    def on_done(broker: Any, partition: Any, event: ForwardsDone) -> None:
+        """What was sent is passed, whatever the answer is."""
+        real(broker, partition, replace(event, stored_count=forwarding.FORWARDS_MAX))
+
+    return [(forwarding, "on_done", on_done)]
+
+
+def _numbers_begin_anew() -> list[Patch]:
+    real = keyed_rows.rows_to_hand_over
+
+    def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Any) -> Any:
+        """The next number is not handed over."""
+        rows, oldest = real(dispatcher, now)
+        name, _ = write_forwarder(1)
+        return [row for row in rows if row[0] != name], oldest
+
+    return [(handover.keyed_rows, "rows_to_hand_over", rows_to_hand_over)]
+
+
+def _answered_at_once() -> list[Patch]:
+    def answer(broker: Any, partition: Any, log: Any, event: Any) -> None:
+        """A repeat is answered as soon as the master has it."""
+        entry = log.live_table.find(event.header)
+        offset = entry.offset if entry is not None else make_offset(log.no, log.tail - 1)
+        broker.out.emit(AppendAccepted(event.request, offset, 0))
+
+    return [(appending, "_answer_forwarded", answer)]
+
+
+def _mutation(rule: str, patches: Any) -> Mutation:
+    return Mutation(rule, patches, J4, "dead-letters")
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "forwarding-ends-once": _mutation("a message that has a forwarder's number ends in no other way", _granted_too),
+    "numbered-is-durable": _mutation(
+        "a dead letter is sent only when its number is durable on every eligible member", _sent_at_once
+    ),
+    "in-order-of-numbers": _mutation("dead letters are sent in the order of their numbers, without gaps", _left_out),
+    "passed-is-stored": _mutation("a message is passed only when its dead letter is stored", _passed_unanswered),
+    "numbers-cross": _mutation("a forwarder's next number is handed over", _numbers_begin_anew),
+    "forwarded-waits": _mutation("a forwarder's repeat is answered only once it is committed", _answered_at_once),
+}
+"""By name."""
