@@ -54,5 +54,4 @@ class Rules:
         self.retention = Retention(seen, self.gaps)
         self.full_disks = FullDisks(seen)
         self.keyed = Modes(seen)
-        self.keyed = Keyed(seen)
         self.forwarding = Forwarding(seen)

@@ -84,16 +84,6 @@ def _numbers_begin_anew() -> list[Patch]:
     return [(handover.keyed_rows, "rows_to_hand_over", rows_to_hand_over)]
 
 
-def _answered_at_once() -> list[Patch]:
-    def answer(broker: Any, partition: Any, log: Any, event: Any) -> None:
-        """A repeat is answered as soon as the master has it."""
-        entry = log.live_table.find(event.header)
-        offset = entry.offset if entry is not None else make_offset(log.no, log.tail - 1)
-        broker.out.emit(AppendAccepted(event.request, offset, 0))
-
-    return [(appending, "_answer_forwarded", answer)]
-
-
 def _mutation(rule: str, patches: Any) -> Mutation:
     return Mutation(rule, patches, J4, "dead-letters")
 
@@ -106,6 +96,5 @@ MUTATIONS: dict[str, Mutation] = {
     "in-order-of-numbers": _mutation("dead letters are sent in the order of their numbers, without gaps", _left_out),
     "passed-is-stored": _mutation("a message is passed only when its dead letter is stored", _passed_unanswered),
     "numbers-cross": _mutation("a forwarder's next number is handed over", _numbers_begin_anew),
-    "forwarded-waits": _mutation("a forwarder's repeat is answered only once it is committed", _answered_at_once),
 }
 """By name."""
