@@ -6,15 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers import forwarding, handover
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import Key, KeyedDispatcher
-from seriatim_broker.core.values.effects import AppendAccepted
 from seriatim_broker.core.values.events import ForwardsDone
 from seriatim_broker.core.values.keyed import KeyPhase
 from seriatim_broker.core.values.ledger_rows import write_forwarder
-from seriatim_broker.core.writing import appending
 
 from .mutation import Mutation, Patch
 
