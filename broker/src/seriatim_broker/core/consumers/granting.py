@@ -40,14 +40,13 @@ LOOK_US: Final = 100_000
 FRAME_MESSAGES_MAX: Final = 1_024
 """At most so many messages are read for one consumer at once."""
 
-SHARE_MESSAGES_MIN: Final = 32
-"""If few keys are ready, they are shared among the consumers that have room, but each gets so many at least. A frame
-costs as much as some hundred messages."""
 
 ROOM_SHARE: Final = 4
 MANY_IN_FLIGHT: Final = 256
 """A consumer that may hold so many messages, or more, is given more when a fourth of its room is free. Without it, each
-acknowledgement of a few messages would be answered by a frame with a few messages."""
+acknowledgement of a few messages would be answered by a frame with a few messages. A frame costs as much as some
+hundred messages. So if few keys are ready, they are shared among the consumers that have room, but each gets as many as
+make a fourth of its room."""
 
 
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -276,8 +275,9 @@ def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
         return
     turn = keyed.turn % len(waiting)
     keyed.turn += 1
-    share = max(-(-len(keyed.ready) // len(waiting)), SHARE_MESSAGES_MIN)
+    fair = -(-len(keyed.ready) // len(waiting))
     for consumer in waiting[turn:] + waiting[:turn]:
+        share = max(fair, consumer.in_flight_max // ROOM_SHARE)
         frame = _frame_for(broker, partition, consumer_group, keyed, consumer, share)
         if frame is None:
             break  # no key is ready, or only such that wait for a reservation
@@ -480,27 +480,40 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
     consumer, is_whole = frame.consumer, all(keyed.doing.get(run.token) is run for run in frame.runs)
     if consumer.rows == event.serial:
         consumer.rows = 0
-    is_asked_for = consumer.demand is None or consumer.demand >= len(frame.offsets)
-    if event.body is None or not is_whole or not right.may_deliver(broker, partition, consumer_group.segment_no):
-        # The body has the messages of all these runs, so it counts only if all of them do.
-        for run in _grants_in(keyed, frame):
-            if keyed.doing.get(run.token) is run:
-                keyed.end_run(run)
-                keyed.requeue(run.key)
+    has_right = right.may_deliver(broker, partition, consumer_group.segment_no)
+    if event.body is None or not is_whole or (not has_right and consumer_group.is_at_most_once):
+        _take_back(keyed, frame)  # the body has the messages of all these runs, so it counts only if all of them do
         if event.body is None or is_whole:
             right.seek(broker, partition, consumer_group.segment_no)
             broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
             return
-    elif not is_asked_for:  # the consumer asks for less by now, and would hold up the keys
-        for run in _grants_in(keyed, frame):
-            keyed.end_run(run)
-            keyed.requeue(run.key)
+    elif not _is_asked_for(frame):
+        _take_back(keyed, frame)
+    elif not has_right:  # it mostly comes back within milliseconds, and then the read was not in vain
+        consumer.rows = event.serial
+        keyed.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
+        right.seek(broker, partition, consumer_group.segment_no)
+        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
+        return
     elif consumer_group.is_at_most_once:
         frame.runs = _grants_in(keyed, frame)
         _acknowledge_first(broker, partition, consumer_group, Unsent(0, frame, event.body))
     else:
         _deliver(broker, consumer_group, frame, event.body)
     go_on(broker, partition, consumer_group)
+
+
+def _is_asked_for(frame: Frame) -> bool:
+    """Whether the consumer still asks for so many messages. If not, it would hold up the keys."""
+    return frame.consumer.demand is None or frame.consumer.demand >= len(frame.offsets)
+
+
+def _take_back(keyed: KeyedDispatcher, frame: Frame) -> None:
+    """The grants of a frame that was not given end, and their keys are ready again."""
+    for run in _grants_in(keyed, frame):
+        if keyed.doing.get(run.token) is run:
+            keyed.end_run(run)
+            keyed.requeue(run.key)
 
 
 def _acknowledge_first(
@@ -529,9 +542,9 @@ def on_durable(consumer_group: ConsumerGroup, serial: int) -> None:
 def _give_durable(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
 ) -> None:
-    """Give what is acknowledged durably, if this member still has the serving right (rule `no-second-look`).
+    """Give what was held back, if this member has the serving right (rule `no-second-look`).
 
-    What was acknowledged for a consumer that has left is lost: it may not be given to another one, because this server
+    That is what was read while the right was missing, and what is acknowledged durably of an at-most-once group. What was acknowledged for a consumer that has left is lost: it may not be given to another one, because this server
     does not know whether it would be the first to give it once the consumer group has moved on.
     """
     if not any(unsent.is_durable for unsent in keyed.unsent):
@@ -548,7 +561,9 @@ def _give_durable(
         if consumer.rows == unsent.serial:
             consumer.rows = 0
         is_whole = all(keyed.doing.get(run.token) is run for run in runs)
-        if is_whole and consumer in consumer_group.consumers:
+        if not consumer_group.is_at_most_once and not (is_whole and _is_asked_for(unsent.frame)):
+            _take_back(keyed, unsent.frame)
+        elif is_whole and consumer in consumer_group.consumers:
             _deliver(broker, consumer_group, unsent.frame, unsent.body)
 
 

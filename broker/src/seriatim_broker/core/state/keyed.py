@@ -237,13 +237,14 @@ class HandingOver(State):
 
 @dataclass(slots=True, eq=False)
 class Unsent(State):
-    """Runs of an at-most-once group that are acknowledged, and not given yet.
+    """What was read and is not given yet. In an at-most-once group it is acknowledged.
 
     Attributes:
         serial: Of the control record with the acknowledgements.
         frame: What is given, and to whom.
         body: Its messages.
-        is_durable: Every eligible member has the control record.
+        is_durable: Every eligible member has the control record; or nothing is acknowledged, and it waits only until
+            this member may deliver.
     """
 
     serial: int
@@ -336,7 +337,8 @@ class KeyedDispatcher(State):
         rests_until_us: While it is frozen: when it is given up. Else: no hand-over begins before.
         absent: Consumers with grants that were handed over, and that have not joined here, by name.
         fetches: Messages that are fetched from other members, by the serial of their read.
-        unsent: In an at-most-once group: what was read and acknowledged, and waits until that is durable, oldest first.
+        unsent: What was read, and waits until it may be given, oldest first. In an at-most-once group it is
+            acknowledged, and waits until that is durable.
         forwards: Keys whose first message goes to the dead-letter topic, in the order in which they came to it.
         next_number: The forwarder's next number; 1: it has given none in this group epoch.
         is_number_new: No control record has `next_number` yet.
