@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: changelog help env demo test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain faults sim clean
+.PHONY: changelog help env demo test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain bench-consume faults sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,10 @@ test: $(SYNCED) ## all tests that need nothing but Python, package by package
 test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 	$(BIN)/python -m tools.run_tests --kind slow $(TESTS)
 
-test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
+test-bench-consume: $(SYNCED) ## one partition shared by key among consumers, and take-overs of their keys, in two minutes (QUICK=1: a tenth of the messages)
+	$(BIN)/python -m e2e.bench.consume $(if $(QUICK),--quick)
+
+faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e $(TESTS)
 
 ifneq ($(KAFKA),)

@@ -1,7 +1,7 @@
-"""`python -m e2e.bench.keyed_sender`: a child of `e2e.bench.consume` that sends messages with keys, from its own process.
+"""`python -m e2e.bench.keyed_sender`: a child of `e2e.bench.consume` that sends messages with keys.
 
-It sends as fast as it can up to the count that its parent said last. So the parent decides how far the sender is ahead
-of the consumers. It says how many messages were acknowledged.
+It sends as fast as it can, up to the count that its parent said last. So the parent decides how far the sender is ahead
+of the consumers. At the end it says how many messages were acknowledged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from e2e.workers import Parent
 
 PIECE_ROWS: Final = 500
 PIECES: Final = 400
+"""The sender repeats so many pieces. Each has other keys, drawn at random."""
+
 HOT_KEY: Final = b"hot"
+
+
+def key_of(number: int) -> bytes:
+    """The key with that number."""
+    return b"key-%06d" % number
 
 
 def keyed_pieces(key_count: int, *, has_hot_key: bool) -> list[pa.Table]:
@@ -38,11 +45,6 @@ def keyed_pieces(key_count: int, *, has_hot_key: bool) -> list[pa.Table]:
     return pieces
 
 
-def key_of(number: int) -> bytes:
-    """The key with that number."""
-    return b"key-%06d" % number
-
-
 class _Sender:
     def __init__(self) -> None:
         self.limit = 0
@@ -54,6 +56,7 @@ class _Sender:
         self.raised.set()
 
     async def run(self, bootstrap: list[str], topic: str, pieces: list[pa.Table], total: int) -> None:
+        """Send `total` messages, each when the parent allows it."""
         count, sent = Count(), 0
         async with Client.connect(bootstrap) as client, client.producer(topic) as producer:
             self.parent.say("ready")
@@ -61,9 +64,8 @@ class _Sender:
                 while sent >= self.limit:
                     self.raised.clear()
                     await self.raised.wait()
-                piece = pieces[sent // PIECE_ROWS % len(pieces)]
-                await count.add(await producer.send_table(piece, partition=0))
-                sent += piece.num_rows
+                await count.add(await producer.send_table(pieces[sent // PIECE_ROWS % len(pieces)], partition=0))
+                sent += PIECE_ROWS
             await count.finish()
         self.parent.say("sent", ok=count.ok, not_ok=count.not_ok)
 

@@ -42,11 +42,10 @@ FRAME_MESSAGES_MAX: Final = 1_024
 
 
 ROOM_SHARE: Final = 4
-MANY_IN_FLIGHT: Final = 256
-"""A consumer that may hold so many messages, or more, is given more when a fourth of its room is free. Without it, each
-acknowledgement of a few messages would be answered by a frame with a few messages. A frame costs as much as some
-hundred messages. So if few keys are ready, they are shared among the consumers that have room, but each gets as many as
-make a fourth of its room."""
+"""A consumer is given more when a fourth of what it may hold is free. Without it, each acknowledgement of a few messages
+would be answered by a frame with a few messages, and a frame costs as much as some hundred messages. So if few keys are
+ready, they are shared among the consumers that have room, but each gets as many as make a fourth of what it may
+hold."""
 
 
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -277,7 +276,7 @@ def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
     keyed.turn += 1
     fair = -(-len(keyed.ready) // len(waiting))
     for consumer in waiting[turn:] + waiting[:turn]:
-        share = max(fair, consumer.in_flight_max // ROOM_SHARE)
+        share = max(fair, consumer.in_flight_max // ROOM_SHARE, 1)
         frame = _frame_for(broker, partition, consumer_group, keyed, consumer, share)
         if frame is None:
             break  # no key is ready, or only such that wait for a reservation
@@ -300,8 +299,8 @@ def _room_of(broker: BrokerState, consumer: Consumer) -> int:
 def _has_room_for_more(broker: BrokerState, consumer: Consumer) -> bool:
     """Whether the consumer has room for so many messages that a frame is worth its cost."""
     most = consumer.in_flight_max
-    is_picky = most >= MANY_IN_FLIGHT and (consumer.demand is None or consumer.demand >= most)
-    return _room_of(broker, consumer) >= (most // ROOM_SHARE if is_picky else 1)
+    is_picky = consumer.demand is None or consumer.demand >= most
+    return _room_of(broker, consumer) >= max(most // ROOM_SHARE if is_picky else 0, 1)
 
 
 def _frame_for(
