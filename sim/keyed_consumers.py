@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
@@ -22,8 +23,16 @@ KEYED_RETRY = RetryPolicy(delays_ms=(20, 400), grant_ms=1_000)
 FORWARDED_RETRY = replace(KEYED_RETRY, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="dead")
 """A message goes to the dead-letter topic when the application says so."""
 
-KEYED = "keyed"
-"""The name of the consumer group in which order is by key."""
+KEYED_GROUPS = ("keyed", "keyed2", "keyed3")
+"""The names of the consumer groups in which order is by key."""
+
+KEYED_LIMITS: dict[str, Any] = {
+    "live_messages_max": 12,
+    "window_indexes_max": 30,
+    "aside_messages_max": 20,
+    "aside_keys_max": 5,
+}
+"""The limits of worlds in which they are reached all the time."""
 
 
 class SimKeyedConsumer(SimConsumer):
@@ -153,7 +162,7 @@ class SimKeyedConsumer(SimConsumer):
             return
         rng = self._schedule.rng
         message = self._known[token, offsets[at]]
-        if rng.random() < 0.08:
+        if rng.random() < self._clients.options.keyed_failures:
             delay_ms = rng.choice((None, 0, 5, 300))
             self._tell(f"fails on {message} under {token:#x}")
             self._judge.rules.keyed.failed(self.group, self.partition, self._group_epoch, message, token)
@@ -169,7 +178,8 @@ class SimKeyedConsumer(SimConsumer):
             return
         self._tell(f"is done with {message} under {token:#x}")
         if self._core.acknowledge(token, offsets[at], self._schedule.now_us):
-            self._judge.rules.keyed.acknowledged(self.group, self.partition, self._group_epoch, offsets[at], message)
+            place = (self.group, self.partition, self._group_epoch, offsets[at])
+            self._judge.rules.keyed.acknowledged(*place, message, token)
         self._step(ct.Timer())
         if at + 1 < len(offsets) and token in self._messages:
             self._work(token, at + 1)
@@ -180,7 +190,8 @@ class SimKeyedConsumer(SimConsumer):
             for offset in offsets:
                 message = self._known[token, offset]
                 self._tell(f"is done with {message} under {token:#x}")
-                self._judge.rules.keyed.acknowledged(self.group, self.partition, self._group_epoch, offset, message)
+                place = (self.group, self.partition, self._group_epoch, offset)
+                self._judge.rules.keyed.acknowledged(*place, message, token)
         self._core.hurry(self._schedule.now_us, at_once=True)
         self._step(ct.Timer())
 

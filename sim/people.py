@@ -61,7 +61,8 @@ class People:
         """A person starts one operation on a consumer group."""
         world = self._world
         partition = rng.choice(world.partitions)
-        group = name_of(rng.choice(world.groups)) if world.groups else ""
+        groups = [*world.groups, *world.keyed_groups, *world.keyed_groups]
+        group = name_of(rng.choice(groups)) if groups else ""
         record, _ = world.coordinator.records.cursor(partition, group)
         chain, _ = world.coordinator.records.chain(partition)
         if record is None or record.deleted or chain is None:
@@ -110,7 +111,7 @@ class People:
         records = self._world.coordinator.records
         found: list[tuple[PartitionId, str]] = []
         for partition in self._world.partitions:
-            for group in dict.fromkeys(map(name_of, self._world.groups)):
+            for group in dict.fromkeys(map(name_of, (*self._world.groups, *self._world.keyed_groups))):
                 record: CursorRecord | None = records.cursor(partition, group)[0]
                 if record is not None and record.paused and not record.deleted:
                     found.append((partition, group))

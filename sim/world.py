@@ -30,13 +30,14 @@ from .forwards import Forwards
 from .injecting import Injector
 from .judge import Judge, own_tail
 from .key_people import KeyPeople
-from .keyed_consumers import FORWARDED_RETRY, KEYED, KEYED_RETRY, SimKeyedConsumer
+from .keyed_consumers import FORWARDED_RETRY, KEYED_GROUPS, KEYED_LIMITS, KEYED_RETRY, SimKeyedConsumer
 from .people import People
 from .publishing.surroundings import Publishing
 from .ranges import SimRangeReader
 from .schedule import Schedule, Violation
 
 CHECK_US = 20_000
+LEDGERS_US = 25_000
 WHOLE_CHAIN_SEGMENTS = (1, 1, 2, 64)
 """Of how many segments a record is told whole, drawn for each world: with few, the changes of short chains are told."""
 
@@ -160,6 +161,8 @@ class World:
             self.config = replace(self.config, **IDLE_LIMITS)
         if self.options.keyed_consumers or self.options.mode_consumers:
             self.config = replace(self.config, retry=KEYED_RETRY)
+        if self.options.keyed_limits:
+            self.config = replace(self.config, **KEYED_LIMITS)
         if self.options.keyed_attempts:
             parking = replace(KEYED_RETRY, attempts_max=self.options.keyed_attempts, exhausted=Exhausted.PARK_KEY)
             self.config = replace(self.config, retry=parking)
@@ -185,8 +188,9 @@ class World:
         self.consumers: list[SimConsumer] = []
         self.range_readers: list[SimRangeReader] = []
         self.groups: list[str] = []
+        self.keyed_groups = list(KEYED_GROUPS[: self.options.keyed_groups]) if self.options.keyed_consumers else []
         self.people = People(self)
-        self.key_people = KeyPeople(self, KEYED)
+        self.key_people = [KeyPeople(self, group) for group in self.keyed_groups if self.options.keyed_attempts]
         self.publishing = Publishing(self, self.options.writers, self.options.publications)
         if self.options.writers:
             self.judge.publications = self.publishing.judge
@@ -284,9 +288,11 @@ class World:
         seen = len(self.judge.view(group, partition).firsts)
         return seen < self.judge.wanted(group, chain, open_length)
 
-    def _keyed_lack(self, partition: PartitionId, chain: Chain, open_length: int) -> list[int]:
-        """The messages that the group in which order is by key has not finished."""
-        return self.judge.rules.keyed.lacks(KEYED, partition, self.judge.replay(chain, open_length))
+    def _keyed_lack(self, partition: PartitionId, chain: Chain, open_length: int) -> dict[str, list[int]]:
+        """The messages that groups in which order is by key have not finished, by group."""
+        order = self.judge.replay(chain, open_length) if self.keyed_groups else []
+        lacking = {group: self.judge.rules.keyed.lacks(group, partition, order) for group in self.keyed_groups}
+        return {group: messages for group, messages in lacking.items() if messages}
 
     def _is_only_eligible(self, member: MemberId) -> bool:
         """Whether no other member may serve some segment: then only the certified end of its run helps."""
@@ -439,7 +445,8 @@ class World:
         self.publishing.end()
         if self.options.kinds.get("operate_group"):
             self.people.end()
-        self.key_people.end()
+        for people in self.key_people:
+            people.end()
         self._go_on_without(injector)
         if self._lost_disks and self.options.disk_loss_max == 1:
             self.cluster.control()
@@ -451,7 +458,7 @@ class World:
             self.run_until(self.schedule.now_us + CHECK_US)
         for partition in self.partitions:
             chain, length = self.chain(partition), self._open_length(self.chain(partition))
-            self.judge.final(chain, length, self.readers)
+            self.judge.final(chain, length, self.readers, self.keyed_groups)
             if self.options.dead_letters and partition == self.forwards.dead:
                 self.judge.rules.forwarding.final(self.judge.replay(chain, length))
             self.publishing.judge.final(partition, chain, length)
@@ -477,12 +484,15 @@ class World:
                 reader = SimRangeReader(self, self.clients, self.judge, partition, RANGE)
                 self.range_readers.append(reader)
                 reader.start()
-        for number in range(self.options.keyed_consumers):
-            self.judge.seen.keyed_groups.add(KEYED)
-            self.schedule.after(self.schedule.rng.randint(0, 300_000), self.add_keyed_consumer, number)
+        self.judge.seen.keyed_groups.update(self.keyed_groups)
+        for group in self.keyed_groups:
+            for number in range(self.options.keyed_consumers):
+                self.schedule.after(self.schedule.rng.randint(0, 300_000), self.add_keyed_consumer, group, number)
+        if self.keyed_groups:
+            self._look_at_ledgers()
         mode_consumers.start(self)
-        if self.options.keyed_attempts:
-            self.key_people.begin()
+        for people in self.key_people:
+            people.begin()
         for group in self.groups:
             delay = 0 if group == "early" else self.schedule.rng.randint(0, self.options.fault_span_us * 2)
             delay += self.options.readers_after_us
@@ -513,12 +523,20 @@ class World:
             self.consumers.append(consumer)
             consumer.start()
 
-    def add_keyed_consumer(self, number: int) -> None:
-        """A consumer of the group in which order is by key, for each partition."""
+    def add_keyed_consumer(self, group: str, number: int) -> None:
+        """A consumer of a group in which order is by key, for each partition."""
         for partition in self.partitions:
-            consumer = SimKeyedConsumer(self.clients, self.judge, partition, KEYED, f"{KEYED}.{number}")
+            consumer = SimKeyedConsumer(self.clients, self.judge, partition, group, f"{group}.{number}")
             self.consumers.append(consumer)
             consumer.start()
+
+    def _look_at_ledgers(self) -> None:
+        """The judge compares what is on the disks of eligible members with what the applications did."""
+        for partition in self.partitions:
+            for group in self.keyed_groups:
+                record, _ = self.coordinator.records.cursor(partition, group)
+                self.judge.rules.ledgers.look(partition, group, record)
+        self.schedule.after(LEDGERS_US, self._look_at_ledgers)
 
     def crash_producer(self) -> None:
         """One producer ends. The outcomes of its batches stay unknown, and a new producer sends the next batches."""
@@ -552,9 +570,9 @@ class World:
         if group in mode_consumers.MODES:
             mode_consumers.add(self, group, partition)
             return
-        if group == KEYED:
-            name = f"{KEYED}.{self.clients.number()}"
-            keyed = SimKeyedConsumer(self.clients, self.judge, partition, KEYED, name)
+        if group in self.keyed_groups:
+            name = f"{group}.{self.clients.number()}"
+            keyed = SimKeyedConsumer(self.clients, self.judge, partition, group, name)
             self.consumers.append(keyed)
             keyed.start()
             return
@@ -605,11 +623,11 @@ class World:
             length = self._open_length(chain)
             if any(self._lacks(group, partition, chain, length) for group in self.readers):
                 return False
-            if self.options.keyed_consumers and self._keyed_lack(partition, chain, length):
+            if self._keyed_lack(partition, chain, length):
                 return False
             if mode_consumers.lacks(self, partition, chain, length):
                 return False
-            if not self._has_two_copies(chain) or self.judge.untold(partition, self.readers):
+            if not self._has_two_copies(chain) or self.judge.untold(partition, [*self.readers, *self.keyed_groups]):
                 return False
         return not self.cluster.missing()
 
@@ -663,15 +681,14 @@ class World:
                 wanted = self.judge.wanted(group, chain, self._open_length(chain))
                 if seen < wanted:
                     parts.append(f"{group} has {seen} of {wanted} in partition {partition}")
-            lack = self._keyed_lack(partition, chain, self._open_length(chain)) if self.options.keyed_consumers else []
             lack_too = mode_consumers.lacks(self, partition, chain, self._open_length(chain))
             if lack_too:
                 parts.append(f"the shared group lacks {len(lack_too)} in partition {partition}: {lack_too[:5]}")
-            if lack:
-                parts.append(f"{KEYED} lacks {len(lack)} in partition {partition}: {lack[:5]}")
+            for group, lack in self._keyed_lack(partition, chain, self._open_length(chain)).items():
+                parts.append(f"{group} lacks {len(lack)} in partition {partition}: {lack[:5]}")
             if not self._has_two_copies(chain):
                 parts.append(f"partition {partition} has not two copies of everything")
-            for group, no in self.judge.untold(partition, self.readers):
+            for group, no in self.judge.untold(partition, [*self.readers, *self.keyed_groups]):
                 parts.append(f"{group} was not told that segment {no} of partition {partition} is lost")
         return "; ".join([*parts, *self.cluster.missing()])
 

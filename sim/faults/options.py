@@ -32,10 +32,13 @@ class Options:
         old_segments: How many empty segments are in each chain from the beginning. Every broker has to take them up
             (bare cores only).
         range_readers: A reader without a consumer group reads each partition (bare cores only).
-        keyed_consumers: How many consumers of a consumer group in which order is by key read each partition.
-        mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition.
+        keyed_consumers: How many consumers of each consumer group in which order is by key read each partition.
+        keyed_groups: How many such consumer groups there are, if `keyed_consumers` is not 0.
+        keyed_limits: The windows, memories and lists of these consumer groups are so small that they are often full.
         keyed_attempts: After so many failed attempts a key is parked; 0: it is tried for ever.
         dead_letters: Consumers of that group give messages up for good (bare cores only).
+        keyed_failures: The share of messages on which these consumers fail.
+        mode_consumers: How many consumers of a shared group, and of an at-most-once group, read each partition.
         producers_start_us: The time within which producers begin to send.
         copy_bytes: The size of one answer to a member that copies.
         readers_after_us: How long after the beginning consumers come.
@@ -99,9 +102,12 @@ class Options:
     old_segments: int = 0
     range_readers: bool = False
     keyed_consumers: int = 0
-    mode_consumers: int = 0
+    keyed_groups: int = 1
+    keyed_limits: bool = False
     keyed_attempts: int = 0
     dead_letters: bool = False
+    keyed_failures: float = 0.08
+    mode_consumers: int = 0
     producers_start_us: int = 20_000
     copy_bytes: int = 1 << 20
     one_version: bool = False

@@ -12,6 +12,7 @@ from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .deliveries import Deliveries
+from .ledgers import Ledgers
 from .operations import Operations
 from .seen import SETTLED, Seen
 from .views import ConsumerGroupView
@@ -23,10 +24,11 @@ PERSON = "person"
 class Cursors:
     """Compares each cursor with the one before, and with what the consumer group has acknowledged."""
 
-    def __init__(self, seen: Seen, deliveries: Deliveries, operations: Operations) -> None:
+    def __init__(self, seen: Seen, deliveries: Deliveries, operations: Operations, ledgers: Ledgers) -> None:
         self._seen = seen
         self._deliveries = deliveries
         self._operations = operations
+        self._ledgers = ledgers
 
     def written(
         self, who: str, partition: PartitionId, group: str, old: CursorRecord | None, new: CursorRecord
@@ -57,7 +59,9 @@ class Cursors:
             new.group_epoch == old.group_epoch and new.segment_no < old.segment_no
         ):
             seen.fail("I11", what)
-        if group not in seen.keyed_groups:  # `keyed` checks at the end that nothing was left behind
+        if group in seen.keyed_groups:
+            self._ledgers.moved(partition, group, old, new)
+        else:
             self._check_passed(what, partition, old, new, seen.view(group, partition))
 
     def _check_passed(

@@ -8,8 +8,10 @@ from __future__ import annotations
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
+from .keyed import Keyed
 from .losses import Place
 from .seen import Seen
+from .views import messages_of
 
 
 class Gaps:
@@ -19,9 +21,10 @@ class Gaps:
         asked: The segments that a person named as lost.
     """
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: Seen, keyed: Keyed) -> None:
         self.asked: set[Place] = set()
         self._seen = seen
+        self._keyed = keyed
         self._passed: dict[Place, frozenset[str]] = {}  # a lost segment: groups that had left it before
         self._told: set[tuple[str, PartitionId, int]] = set()
 
@@ -52,9 +55,21 @@ class Gaps:
             (group, no)
             for (of, no), passed in self._passed.items()
             for group in groups
-            if of == partition and group not in passed and (group, partition, no) not in self._told
+            if of == partition and (group, partition, no) not in self._told
+            if group not in passed or self._left_some(group, of, no)
             if self._seen.view(group, partition).start < make_offset(no + 1, 0)  # else the group was moved past it
         ]
+
+    def _left_some(self, group: str, partition: PartitionId, no: int) -> bool:
+        """Whether a consumer group had left a segment, with messages in lists, which were lost with it."""
+        length = self._seen.sealed.get((partition, no), (0, None))[0]
+        if group not in self._seen.keyed_groups or not length:
+            return False
+        return any(
+            self._keyed.is_due(group, partition, make_offset(no, batch.header.base_index + place), message)
+            for batch in self._seen.batches(partition, no, length)
+            for place, message in enumerate(messages_of(batch))
+        )
 
     def final(self, partition: PartitionId, groups: list[str]) -> None:
         """All consumer groups were told of all lost segments."""

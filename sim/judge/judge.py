@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from seriatim_api.errors import SeriatimError
@@ -246,15 +246,20 @@ class Judge:
         if any(fate.partition == partition and not fate.outcome for fate in self.seen.fates.values()):
             self.seen.states.add("topic deleted under traffic")
 
-    def final(self, chain: Chain, open_length: int, groups: list[str]) -> None:
-        """The run is over, and everything has drained."""
+    def final(self, chain: Chain, open_length: int, groups: list[str], keyed_groups: Sequence[str] = ()) -> None:
+        """The run is over, and everything has drained.
+
+        Args:
+            groups: The exclusive consumer groups, and readers of ranges.
+            keyed_groups: The consumer groups in which order is by key.
+        """
         rules = self.rules
         order = rules.order.replay(chain, open_length)
         rules.outcomes.final(chain.partition, order)
         rules.order.check_producers(order)
         rules.append_time.final(chain, open_length)
         rules.lengths.final(chain.partition)
-        rules.gaps.final(chain.partition, groups)
+        rules.gaps.final(chain.partition, [*groups, *keyed_groups])
         rules.order.final(chain.partition, order, groups)
 
     def final_of_gone(self) -> None:

@@ -2,7 +2,7 @@
 
 K1  a message is granted for the first time only if all earlier ones of its key that were granted are acknowledged
 K2  what was confirmed is not granted again in the same group epoch
-K3  tokens of a key grow; a message on which its consumer failed comes again
+K3  tokens of a key grow, in all group epochs; a message on which its consumer failed comes again
 K4  what was granted comes again only with the flag, unless its attempt says so, or its consumer failed on a message
     before it
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from seriatim_api.ids import PartitionId, format_offset
-from seriatim_broker.core.values.keyed import KeyGrant
+from seriatim_api.ids import PartitionId, format_offset, split_offset
+from seriatim_broker.core.consumers.granting import TOKEN_COUNTER_BITS
+from seriatim_broker.core.values.keyed import KeyGrant, name_of_key, name_of_offset
 from seriatim_broker.testing.simulated_bodies import key_of
 
 from .parked import Parked
@@ -25,7 +26,7 @@ class KeyView:
 
     firsts: list[int] = field(default_factory=list)
     open: dict[int, None] = field(default_factory=dict)  # granted, and not acknowledged by the application
-    token: int = 0
+    counted: tuple[int, int] = (0, 0)  # (offset, failed attempts) that all eligible members know; offset 0: any
 
 
 @dataclass(slots=True)
@@ -34,7 +35,9 @@ class KeyedView:
 
     keys: dict[bytes, KeyView] = field(default_factory=dict)
     granted: dict[int, tuple[int, int]] = field(default_factory=dict)  # message -> (server epoch, token) of the newest
-    acked: set[int] = field(default_factory=set)
+    places: set[int] = field(default_factory=set)  # offsets that were granted
+    tokens: dict[int, list[int]] = field(default_factory=dict)  # message -> all its tokens
+    acked: dict[int, set[int]] = field(default_factory=dict)  # message -> tokens under which it was acknowledged
     confirmed: set[int] = field(default_factory=set)
     owed: set[int] = field(default_factory=set)  # failed under the newest token, and not granted since
     failed: set[int] = field(default_factory=set)  # tokens under which the application failed on a message
@@ -46,7 +49,9 @@ class Keyed:
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self._views: dict[tuple[str, PartitionId, int], KeyedView] = {}
-        self._done: dict[tuple[str, PartitionId], set[int]] = {}
+        self._done: dict[tuple[str, PartitionId], dict[int, int]] = {}  # message -> group epoch in which it was done
+        self._tokens: dict[tuple[str, PartitionId, bytes], int] = {}  # the newest of each key
+        self._forwarded: set[tuple[str, PartitionId, int]] = set()  # offsets of what is in the dead-letter topic
         self.parked = Parked(seen)
 
     def view(self, group: str, partition: PartitionId, group_epoch: int) -> KeyedView:
@@ -66,21 +71,26 @@ class Keyed:
         """A server puts a grant on a consumer's stream."""
         view = self.view(group, partition, group_epoch)
         what = f"{who} grants {[format_offset(offset) for offset in run.offsets]} of {group} as {run.token:#x}"
-        keys = {key_of(message) for message in messages}
-        if len(keys) != 1:
-            self._seen.fail("K1", f"{what}, messages of {len(keys)} keys")
-        name = keys.pop() or b"without a key %d" % run.offsets[0]
+        names = {_name_of(message, offset) for message, offset in zip(messages, run.offsets, strict=True)}
+        if len(names) != 1:
+            self._seen.fail("K1", f"{what}, messages of {len(names)} keys")
+        name = names.pop()
         key = view.keys.setdefault(name, KeyView())
-        if run.token <= key.token:
-            self._seen.fail("K3", f"{what}, and the key had token {key.token:#x}")
-        key.token = run.token
+        newest = self._tokens.get((group, partition, name), 0)
+        if run.token <= newest:
+            self._seen.fail("K3", f"{what}, and the key had token {newest:#x}")
+        self._tokens[group, partition, name] = run.token
         if list(run.offsets) != sorted(run.offsets):
             self._seen.fail("K1", f"{what}, not in their order")
         self.parked.granted(what, group, partition, group_epoch, run)
+        if not self.parked.was_asked_for(group, partition, name):
+            self._check_attempts(what, key, run)
         before = [
             offset
             for offset in key.open
-            if offset < run.offsets[0] and not self.parked.may_be_skipped(group, partition, offset)
+            if offset < run.offsets[0]
+            and not self.parked.may_be_skipped(group, partition, offset)
+            and not self._is_gone(partition, offset)
         ]
         if before:
             self._seen.fail("K1", f"{what}, and {format_offset(before[0])} of the same key is not acknowledged")
@@ -94,23 +104,55 @@ class Keyed:
                 key.firsts.append(offset)
             else:
                 self._seen.states.add("granted again")
-                is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
-                if known[0] != server_epoch and not is_flagged:
-                    self._seen.fail("K4", f"{what}, and {message} was granted in server epoch {known[0]}")
-                elif known[1] not in view.failed and not is_flagged:
-                    self._seen.fail("K4", f"{what}, and {message} was granted as {known[1]:#x}")
+            is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
+            if known is None:
+                is_repeated = self._was_granted(group, partition, group_epoch, offset)
+            else:
+                is_repeated = known[0] != server_epoch or known[1] not in view.failed
+            if is_repeated and not is_flagged:
+                under = f"as {known[1]:#x}" if known is not None else "in an earlier epoch"
+                self._seen.fail("K4", f"{what}, and {message} was granted {under}")
             view.granted[message] = (server_epoch, run.token)
+            view.places.add(offset)
+            view.tokens.setdefault(message, []).append(run.token)
             view.owed.discard(message)
             key.open[offset] = None
 
-    def acknowledged(self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int) -> None:
-        """The application is done with a message."""
+    def _was_granted(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> bool:
+        """Whether a message was granted in an earlier group epoch, since a person moved the consumer group last."""
+        begun = self._seen.view(group, partition).group_epoch
+        epochs = [epoch for of, on, epoch in self._views if (of, on) == (group, partition)]
+        epochs = [epoch for epoch in epochs if begun <= epoch < group_epoch]
+        return any(offset in self.view(group, partition, epoch).places for epoch in epochs)
+
+    def _check_attempts(self, what: str, key: KeyView, run: KeyGrant) -> None:
+        """J2: the failed attempts on a message that all eligible members know stay counted."""
+        offset, count = key.counted
+        if count and offset == run.offsets[0] and run.attempt <= count:
+            self._seen.fail("J2", f"{what} as attempt {run.attempt}, and {count} attempts on it had failed")
+
+    def counted(
+        self, group: str, partition: PartitionId, group_epoch: int, name: bytes, offset: int, attempts: int
+    ) -> None:
+        """All eligible members know that so many attempts on the first message of a key have failed."""
+        if not offset:
+            return  # it is live, and the disks do not say which one it is
+        self._seen.states.add("attempts counted")
+        key = self.view(group, partition, group_epoch).keys.setdefault(name, KeyView())
+        if offset != key.counted[0] or attempts > key.counted[1]:
+            key.counted = (offset, attempts)
+
+    def acknowledged(
+        self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int, token: int
+    ) -> None:
+        """The application is done with a message, under this token."""
         view = self.view(group, partition, group_epoch)
-        view.acked.add(message)
-        key = view.keys.get(key_of(message) or b"without a key %d" % offset)
+        view.acked.setdefault(message, set()).add(token)
+        key = view.keys.get(_name_of(message, offset))
         if key is not None:
             key.open.pop(offset, None)
-        self._done.setdefault((group, partition), set()).add(message)
+        done = self._done.setdefault((group, partition), {})
+        done[message] = max(done.get(message, 0), group_epoch)
 
     def passed(self, group: str, partition: PartitionId, offset: int, message: int) -> None:
         """A server is done with a message, because its dead letter is stored."""
@@ -119,7 +161,9 @@ class Keyed:
                 view.owed.discard(message)
                 for key in view.keys.values():
                     key.open.pop(offset, None)
-        self._done.setdefault((group, partition), set()).add(message)
+        self._forwarded.add((group, partition, offset))
+        epochs = [epoch for of, on, epoch in self._views if (of, on) == (group, partition)]
+        self._done.setdefault((group, partition), {})[message] = max(epochs, default=0)
 
     def failed(self, group: str, partition: PartitionId, group_epoch: int, message: int, token: int) -> None:
         """The application failed on a message."""
@@ -133,13 +177,58 @@ class Keyed:
         """A server confirms the acknowledgements of these messages."""
         self.view(group, partition, group_epoch).confirmed.update(messages)
 
+    # ---- what others ask ----------------------------------------------------------------------------
+
+    def _is_gone(self, partition: PartitionId, offset: int) -> bool:
+        """Whether retention dropped the message at an offset, or a person declared it lost."""
+        no, index = split_offset(offset)
+        return self._seen.is_dropped(partition, no, index) or (partition, no) in self._seen.losses.declared
+
+    def _is_done(self, group: str, partition: PartitionId, message: int) -> bool:
+        """Whether the message was done since a person moved the consumer group last."""
+        begun = self._seen.view(group, partition).group_epoch
+        return self._done.get((group, partition), {}).get(message, -1) >= begun
+
+    def is_due(self, group: str, partition: PartitionId, offset: int, message: int) -> bool:
+        """Whether the consumer group must still get a message, unless it is gone."""
+        is_moved = self._seen.view(group, partition).need_not_have(offset)
+        is_moved = is_moved or self.parked.may_be_skipped(group, partition, offset)
+        return not is_moved and not self._is_done(group, partition, message)
+
+    def unfinished(
+        self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int, term: int | None
+    ) -> str:
+        """Why the consumer group is not done with a message, as far as a server of that term may know; empty: it is.
+
+        Args:
+            term: The term of the server that says so; None: any.
+        """
+        if self._seen.view(group, partition).need_not_have(offset) or self._is_gone(partition, offset):
+            return ""
+        if self.parked.may_be_skipped(group, partition, offset) or (group, partition, offset) in self._forwarded:
+            return ""
+        view = self.view(group, partition, group_epoch)
+        tokens = [at for at in view.tokens.get(message, ()) if term is None or at >> TOKEN_COUNTER_BITS <= term]
+        if not tokens:  # a repeat of an earlier message, or it was done in an earlier group epoch
+            return "" if self._is_done(group, partition, message) else "it was never granted"
+        if tokens[-1] in view.acked.get(message, ()):
+            return ""
+        under = [f"{token:#x}" for token in sorted(view.acked.get(message, ()))]
+        return f"it was granted as {tokens[-1]:#x}, and acknowledged as {under}"
+
     def lacks(self, group: str, partition: PartitionId, order: list[tuple[int, int]]) -> list[int]:
-        """The messages that the consumer group has not finished."""
-        done = self._done.get((group, partition), set())
+        """The messages that the consumer group must have finished, and has not."""
         epochs = [epoch for of, on, epoch in self._views if (of, on) == (group, partition)]
         owed = self.view(group, partition, max(epochs, default=0)).owed
+        begun = self._seen.view(group, partition)
         return [
             message
             for offset, message in order
-            if (message not in done or message in owed) and not self.parked.may_be_skipped(group, partition, offset)
+            if not self._is_done(group, partition, message) or message in owed
+            if not begun.need_not_have(offset) and not self.parked.may_be_skipped(group, partition, offset)
         ]
+
+
+def _name_of(message: int, offset: int) -> bytes:
+    key = key_of(message)
+    return name_of_key(key) if key else name_of_offset(offset)

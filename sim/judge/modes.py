@@ -102,12 +102,26 @@ class Modes(Keyed):
             view.newest[key] = offset
             self._seen.states.add("granted once")
 
-    def acknowledged(self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int) -> None:
-        """The application is done with a message."""
+    def acknowledged(
+        self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int, token: int
+    ) -> None:
+        """The application is done with a message, under this token."""
         if group == SHARED:
             self._shared_on(partition, group_epoch).done.add(message)
         elif group != ONCE:
-            super().acknowledged(group, partition, group_epoch, offset, message)
+            super().acknowledged(group, partition, group_epoch, offset, message, token)
+
+    def unfinished(
+        self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int, term: int | None
+    ) -> str:
+        """Why the consumer group is not done with a message; these two groups are judged at the end."""
+        if group in (SHARED, ONCE):
+            return ""
+        return super().unfinished(group, partition, group_epoch, offset, message, term)
+
+    def is_due(self, group: str, partition: PartitionId, offset: int, message: int) -> bool:
+        """Whether the consumer group must still get a message, unless it is gone."""
+        return group not in (SHARED, ONCE) and super().is_due(group, partition, offset, message)
 
     def failed(self, group: str, partition: PartitionId, group_epoch: int, message: int, token: int) -> None:
         """The application failed on a message."""

@@ -20,6 +20,7 @@ class Parked:
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self._asked: set[tuple[_On, SeenKey]] = set()
+        self._names: set[tuple[_On, bytes]] = set()  # of keys that a person wanted to change
         self._skips: set[tuple[_On, int]] = set()  # offsets that a person wanted to pass over
         self._parked: dict[tuple[_On, int, int], SeenKey] = {}  # by group epoch and first offset
         self._skipped: set[tuple[_On, int, int]] = set()
@@ -28,6 +29,7 @@ class Parked:
     def person_asks(self, group: str, partition: PartitionId, key: SeenKey, *, is_skip: bool) -> None:
         """A person asks a broker to release a key, or to pass over its first message."""
         self._asked.add(((group, partition), key))
+        self._names.add(((group, partition), key.name))
         if is_skip:
             self._skips.add(((group, partition), key.first_offset))
 
@@ -44,6 +46,10 @@ class Parked:
     def was_skipped(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> None:
         """A broker says that a message was passed over."""
         self._skipped.add(((group, partition), group_epoch, offset))
+
+    def was_asked_for(self, group: str, partition: PartitionId, name: bytes) -> bool:
+        """Whether a person wanted to release that key, or to pass over its first message: its attempts count anew."""
+        return ((group, partition), name) in self._names
 
     def may_be_skipped(self, group: str, partition: PartitionId, offset: int) -> bool:
         """Whether a person wanted to pass over that message."""

@@ -11,6 +11,7 @@ from .deliveries import Deliveries
 from .forwarding import Forwarding
 from .full_disks import FullDisks
 from .gaps import Gaps
+from .ledgers import Ledgers
 from .modes import Modes
 from .one_log import OneLog
 from .operations import Operations
@@ -49,9 +50,10 @@ class Rules:
         self.order = Order(seen)
         self.deliveries = Deliveries(seen, self.outcomes)
         self.operations = Operations(seen)
-        self.cursors = Cursors(seen, self.deliveries, self.operations)
-        self.gaps = Gaps(seen)
+        self.keyed = Modes(seen)
+        self.ledgers = Ledgers(seen, self.keyed)
+        self.cursors = Cursors(seen, self.deliveries, self.operations, self.ledgers)
+        self.gaps = Gaps(seen, self.keyed)
         self.retention = Retention(seen, self.gaps)
         self.full_disks = FullDisks(seen)
-        self.keyed = Modes(seen)
         self.forwarding = Forwarding(seen)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core.consumers import cursors, granting, handling, handover, serving, waiting_keys
+from seriatim_api.ids import INDEX_MAX
+from seriatim_broker.core.consumers import crossing, cursors, granting, handling, handover, serving, waiting_keys
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.events import CursorRecord
@@ -15,7 +16,7 @@ from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
 
-K = ("K1", "K2", "K3", "K4", "J2", "I13", "CORE")
+K = ("K1", "K2", "K3", "K4", "J1", "J2", "J5", "I13", "CORE")
 """What a bug about keys may break first."""
 
 
@@ -146,6 +147,39 @@ def _blind_stays() -> list[Patch]:
     return [(serving, "_begin_at_oldest", begin)]
 
 
+def _other_write_will_do() -> list[Patch]:
+    def on_stored(broker: Any, partition: Any, no: int, _serial: int) -> None:
+        """All hand-overs count as durable when one of them is."""
+        for handing in list(partition.handing.values()):
+            if handing.handover.segment_no == no:
+                handing.waiting.pop(broker.member, None)
+                handover._answer_if_kept(broker, partition, handing)
+
+    return [(handover, "on_stored", on_stored)]
+
+
+def _back_without_flag() -> list[Patch]:
+    real = crossing.with_term
+
+    def with_term(*arguments: Any) -> CursorRecord:
+        return replace(real(*arguments), repeated_to=0)
+
+    return [(crossing, "with_term", with_term)]
+
+
+def _lists_unreserved() -> list[Patch]:
+    real = granting._first_messages
+
+    def first_messages(keyed: KeyedDispatcher, key: Any, count: int, below: int) -> Any:
+        return real(keyed, key, count, INDEX_MAX if key.aside else below)
+
+    return [(granting, "_first_messages", first_messages)]
+
+
+def _lists_untold() -> list[Patch]:
+    return [(serving, "_oldest_listed", lambda *_: 0)]
+
+
 def _frozen_takes() -> list[Patch]:
     return [(handling, "_waits", lambda *_: False)]
 
@@ -205,7 +239,21 @@ MUTATIONS: dict[str, Mutation] = {
     "exactly-the-one-named": _mutation(
         "the next server begins from the hand-over that the cursor names", _any_hand_over
     ),
-    "blind-goes-back": _mutation("a blind server goes back to the oldest message that was set aside", _blind_stays),
+    "blind-goes-back": _mutation(
+        "if its rows are lost, a consumer group goes back to the oldest message that was set aside",
+        _blind_stays,
+        "keyed-lost",
+    ),
+    "own-disk-too": _mutation(
+        "a hand-over counts when its own write is durable, not an earlier one", _other_write_will_do, "keyed-moved"
+    ),
+    "back-is-flagged": _mutation(
+        "what comes again after a consumer group went back is flagged", _back_without_flag, "keyed-lost"
+    ),
+    "aside-is-reserved": _mutation("what is granted from a list is reserved before", _lists_unreserved, "keyed-full"),
+    "alone-tells-lists": _mutation(
+        "a consumer group that passes a stub alone tells what its lists had there", _lists_untold, "keyed-dropped"
+    ),
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
     "given-again": _mutation(
         "what a consumer was given and said nothing about comes again flagged", _given_without_flag

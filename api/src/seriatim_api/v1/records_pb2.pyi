@@ -762,6 +762,7 @@ class CursorRecord(_message.Message):
     HANDOVER_EPOCH_FIELD_NUMBER: _builtins.int
     HANDOVER_NO_FIELD_NUMBER: _builtins.int
     AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
+    REPEATED_TO_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group_epoch: _builtins.int
     start_index: _builtins.int
@@ -795,6 +796,8 @@ class CursorRecord(_message.Message):
     handover_no: _builtins.int
     at_most_once: _builtins.bool
     """messages are acknowledged when they are granted"""
+    repeated_to: _builtins.int
+    """in segments up to this one, each message may have been delivered before; 0: in none"""
     @_builtins.property
     def requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """ids of the last operations that changed this record, oldest first: none is done twice"""
@@ -826,10 +829,11 @@ class CursorRecord(_message.Message):
         handover_epoch: _builtins.int = ...,
         handover_no: _builtins.int = ...,
         at_most_once: _builtins.bool = ...,
+        repeated_to: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_once", b"at_most_once", "begun_by", b"begun_by", "deleted", b"deleted", "deleted_at_ms", b"deleted_at_ms", "dropped_from", b"dropped_from", "dropped_position", b"dropped_position", "external", b"external", "group_epoch", b"group_epoch", "handover_epoch", b"handover_epoch", "handover_no", b"handover_no", "mode", b"mode", "oldest", b"oldest", "paused", b"paused", "repeated_to", b"repeated_to", "reported_at_ms", b"reported_at_ms", "requests", b"requests", "retry", b"retry", "segment", b"segment", "start_index", b"start_index", "term_base", b"term_base", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

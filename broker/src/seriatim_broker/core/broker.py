@@ -221,7 +221,7 @@ class BrokerCore(State):
         elif mark.kind is StoredFor.REPAIR:
             repair.on_stored(self.state, partition, mark.segment_no)
         elif mark.kind is StoredFor.HANDOVER:
-            handover.on_stored(self.state, partition, mark.segment_no)
+            handover.on_stored(self.state, partition, mark.segment_no, mark.serial)
         else:
             assert mark.kind is StoredFor.CURSOR
             progress.on_replicated(self.state, partition, self.state.member, mark.segment_no, None, mark.serial)

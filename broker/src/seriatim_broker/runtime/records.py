@@ -249,6 +249,7 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
         written.retry.CopyFrom(retry_to_proto(record.retry))
     else:
         written.ClearField("retry")
+    written.repeated_to = record.repeated_to
     return written.SerializeToString()
 
 
@@ -336,6 +337,7 @@ def cursor_from_value(value: bytes) -> CursorRecord:
         record.oldest,
         HandOverId(record.handover_epoch, record.handover_no),
         record.at_most_once,
+        record.repeated_to,
     )
 
 

@@ -7,7 +7,7 @@ only below the commit, only below a durable reservation, and only while the serv
 
 from __future__ import annotations
 
-from itertools import accumulate, islice
+from itertools import accumulate, islice, takewhile
 from typing import Final
 
 from seriatim_api.ids import INDEX_MAX, MemberId, format_offset, make_offset, split_offset
@@ -22,7 +22,7 @@ from ..state.keyed import RUN_BYTES_MAX, RUN_MESSAGES_MAX, Frame, Grant, Key, Ke
 from ..state.partition import Partition
 from ..values.effects import Dropped, Gap, Granted, ReadKeys
 from ..values.events import KeysRead, RowsRead
-from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, name_of_key, name_of_offset
+from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, KeyPhase, name_of_key, name_of_offset
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
 from ..values.producers import ProducerTable
@@ -60,6 +60,8 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         _give_back(broker, partition, consumer_group, keyed, serial)
     if keyed.window.floor < log.start and log.readable_below:
         _drop_below(broker, partition, consumer_group, keyed, log.start)
+    if keyed.first_asides:
+        _pass_gone_lists(broker, partition, consumer_group, keyed)
     keyed.wake_delayed(broker.now.mono_us)
     _give_durable(broker, partition, consumer_group, keyed)
     _grant(broker, partition, consumer_group, keyed)
@@ -351,7 +353,7 @@ def _frame_for(
             _pass_gone(broker, partition, consumer_group, keyed, key)
             if not (key.live or key.aside):
                 keyed.take_ready()
-                keyed.requeue(key)
+                keyed.forget_if_empty(key)
                 continue
             found = _first_messages(keyed, key, min(longest, room), below)
             if not found:
@@ -400,6 +402,8 @@ def _pass_gone(
     A list loses what its segment loses, and the consumers are told. Without it:
       1. k:5 was set aside in segment 1. Retention drops segment 1.
       2. k becomes ready. No member has k:5, so k waits for ever, and all later messages of k with it.
+
+    A key that is parked goes on if nothing is left of it: the message on which it failed is gone.
     """
     chain = partition.chain
     while key.aside and chain is not None:
@@ -413,6 +417,23 @@ def _pass_gone(
         event = Gap(no, index, "declared lost") if is_lost else Dropped(make_offset(no, index), no, index + 1, 1)
         for consumer in consumer_group.consumers:
             tell(broker, consumer, event)
+
+
+def _pass_gone_lists(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> None:
+    """The same for keys that wait long, or for a person: from the oldest message on, as far as messages are gone."""
+    chain = partition.chain
+    while consumer_group.consumers and chain is not None and (oldest := keyed.oldest_aside):
+        no, index = split_offset(oldest)
+        segment = chain.segment(no)
+        if segment is not None and index >= segment.start and segment.state is not SegmentState.LOST:
+            return
+        key = keyed.keys[keyed.first_asides[0][1]]
+        if key.token or key.phase is KeyPhase.FORWARDING:
+            return  # it may still be acknowledged, or stored in the dead-letter topic (rule `forwarding-ends-once`)
+        _pass_gone(broker, partition, consumer_group, keyed, key)
+        keyed.forget_if_empty(key)
 
 
 def _pass_gone_forwards(
@@ -431,9 +452,15 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
     Rule `list-first` (I2): what was set aside is older than what is live. Without it:
       1. k:5 was set aside. k:10 was read before that, and is live.
       2. The delay of k is over, and k:10 is granted before k:5.
+
+    Rule `aside-is-reserved` (I9): the reservation counts for lists too. Without it:
+      1. k:5 and k:6 are read, and set aside because too much is live. The reservation is not durable yet.
+      2. k:5 is granted from the list. The server dies.
+      3. The next server knows of no reservation, and grants k:5 again without the flag.
     """
     if key.aside:
-        return tuple(offset for offset, _ in zip(key.aside, range(count), strict=False))
+        end = make_offset(keyed.segment_no, below)
+        return tuple(takewhile(lambda offset: offset < end, islice(key.aside, count)))
     if len(key.live) == 1 and key.live[0] < below:
         return (make_offset(keyed.segment_no, key.live[0]),)
     found = key.live[:count]

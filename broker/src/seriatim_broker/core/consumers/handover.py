@@ -231,23 +231,27 @@ def on_hand_over(broker: BrokerState, partition: Partition, sender: MemberId, me
         return  # the sender asks again
     if not partition.keep_handover(handover):
         return
-    broker.out.write(PutHandOver(partition.id, handover))
+    known = partition.handing.get(handover.consumer_group)
+    is_known = known is not None and known.handover.id == handover.id and known.handover.segment_no == no
+    if not is_known:
+        broker.out.write(PutHandOver(partition.id, handover))
     if not is_server:
         broker.out.when_durable_send(sender, _kept(partition, handover))
         return
     members = dict.fromkeys((*segment.eligible, *right.joining(partition, no)))
-    known = partition.handing.get(handover.consumer_group)
-    if known is not None and known.handover.id == handover.id and known.handover.segment_no == no:
-        waiting = {member: None for member in members if member in known.waiting}
+    if known is not None and is_known:
+        waiting, serial = {member: None for member in members if member in known.waiting}, known.serial
     else:
-        waiting = members
-    partition.handing = put(partition.handing, handover.consumer_group, Handing(handover, sender, waiting))
-    broker.out.when_stored(partition.id, StoredFor.HANDOVER, no, broker.new_serial())
+        waiting, serial = members, broker.new_serial()
+        broker.out.when_stored(partition.id, StoredFor.HANDOVER, no, serial)
+    handing = Handing(handover, sender, waiting, serial)
+    partition.handing = put(partition.handing, handover.consumer_group, handing)
     for member in waiting:
         if member != broker.member:
             broker.send(member, HandOver(partition.id, handover))
     if set(waiting).intersection(right.unfit_members(broker, partition, no)):
         right.seek(broker, partition, no)
+    _answer_if_kept(broker, partition, handing)
 
 
 def _has_messages(partition: Partition, no: int) -> bool:
@@ -262,10 +266,16 @@ def _has_messages(partition: Partition, no: int) -> bool:
     return log is not None and log.readable_below > 0
 
 
-def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
-    """All hand-overs that this member wrote before are durable here."""
+def on_stored(broker: BrokerState, partition: Partition, no: int, serial: int) -> None:
+    """A hand-over is durable on this disk.
+
+    Rule `own-disk-too` (J5): the write of exactly that hand-over is durable, not an earlier one. Without it:
+      1. The states of consumer groups g and h are handed over to this server, in two writes. The first one is durable.
+      2. The other member has h, and this server answers that all members have it. The cursor of h moves.
+      3. This server restarts without the second write. It does not know the keys of h.
+    """
     for handing in list(partition.handing.values()):
-        if handing.handover.segment_no == no:
+        if handing.handover.segment_no == no and handing.serial == serial:
             handing.waiting.pop(broker.member, None)
             _answer_if_kept(broker, partition, handing)
 

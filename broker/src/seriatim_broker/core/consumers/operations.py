@@ -396,7 +396,9 @@ def after(cursor: CursorRecord, event: OperateConsumerGroup, chain: Chain | None
         return replace(cursor, paused=event.operation is ConsumerGroupOperation.PAUSE, requests=requests)
     place = place_of(chain, event.segment_no, event.index, event.known_len)
     moved = _to_place(cursor, chain, place)
-    return replace(moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0)
+    return replace(
+        moved, begun_by=event.operation, requests=requests, dropped_from=0, dropped_position=0, repeated_to=0
+    )
 
 
 def _to_place(cursor: CursorRecord, chain: Chain, place: Place) -> CursorRecord:

@@ -24,7 +24,7 @@ from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
 from ..values.log import NO_HAND_OVER, CursorState, HandOverState
 from ..values.messages import FORM_KEY_ORDERED, PassRequest
-from ..values.positions import first_kept
+from ..values.positions import Place, first_kept
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
 from . import (
@@ -214,6 +214,9 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
     if segment is None:
         crossing.jump(broker, partition, consumer_group, chain.segments[0].no, "dropped by retention")
         return
+    if segment.state is SegmentState.LOST and record.oldest and not record.at_most_once:
+        _begin_at_oldest(broker, partition, consumer_group, record)  # what was handed over to this segment is lost too
+        return
     if segment.state is SegmentState.LOST:
         crossing.jump(broker, partition, consumer_group, crossing.next_no(partition, segment.no), "declared lost")
         return
@@ -318,9 +321,10 @@ def _begin(
     ledger = consumer_group.ledger
     ledger.begin(known, record)
     consumer_group.passes_alone = False
-    if partition.rights[segment.no].blind or cursors.was_further(
+    is_behind = segment.no <= record.repeated_to or cursors.was_further(
         partition, consumer_group.name, segment.no, record.group_epoch
-    ):
+    )
+    if partition.rights[segment.no].blind or is_behind:
         ledger.distrust(partition.logs[segment.no].tail)
         if record.at_most_once and known is None:
             _skip_what_may_have_been_given(broker, partition, consumer_group, segment.no)
@@ -401,15 +405,47 @@ def _begin_at_oldest(
 ) -> None:
     """No member is left that has what was handed over: begin again at the oldest message of it, in a new group epoch.
 
-    Rule `blind-goes-back` (J1): a blind server goes back to the oldest message that was set aside. Without it:
+    Rule `blind-goes-back` (J1): if the rows of a consumer group are lost, it goes back to the oldest message that was
+    set aside. Without it:
       1. k:5 of segment 1 was handed over to the members of segment 2. Both disks are lost.
-      2. A third member serves segment 2 from its beginning. k:5 is never delivered.
+      2. A third member serves segment 2 from its beginning, or segment 2 is declared lost, and the consumer group goes
+         on in segment 3. k:5 is never delivered.
+
+    Rule `back-is-flagged` (I9): all that comes again up to the segment that it leaves is flagged. Without it:
+      1. k:5 and k:6 of segment 1 are delivered. k:6 is acknowledged, k:5 is handed over to segment 2, which is lost.
+      2. The consumer group goes back to k:5. The server of segment 1 knows nothing of the group epoch that has ended,
+         and delivers k:6 again without a flag.
     """
-    no, index = split_offset(record.oldest) if record.oldest else (record.segment_no, record.start_index)
+    assert partition.chain is not None
+    renewed = record.moved_to(record.segment_no, record.start_index, new_epoch=True)
     if record.at_most_once:
-        no, index = record.segment_no, max(partition.logs[record.segment_no].tail, record.start_index)
-    renewed = crossing.with_term(partition, consumer_group, record.moved_to(no, index, new_epoch=True))
+        tail = partition.logs[record.segment_no].tail
+        renewed = record.moved_to(record.segment_no, max(tail, record.start_index), new_epoch=True)
+    elif record.oldest:
+        renewed = _back_at(partition.chain, record, Place(*split_offset(record.oldest)))
+        renewed = replace(renewed, repeated_to=max(record.repeated_to, record.segment_no))
+    renewed = crossing.with_term(partition, consumer_group, renewed)
     crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
+
+
+def _back_at(chain: Chain, record: CursorRecord, place: Place) -> CursorRecord:
+    """The cursor back at a place, or at the first message that retention kept. Then consumers are told what is gone."""
+    first = first_kept(chain)
+    if place >= first:
+        return record.moved_to(*place, new_epoch=True)
+    dropped_from = make_offset(*place)
+    moved = record.moved_to(*first, new_epoch=True)
+    return replace(moved, dropped_from=dropped_from, dropped_position=_position(chain, dropped_from))
+
+
+def _position(chain: Chain, offset: int) -> int:
+    """The position of an offset that retention dropped. If its segment has left the record, one message is counted."""
+    no, index = split_offset(offset)
+    segment, first = chain.segment(no), first_kept(chain)
+    if segment is not None and segment.base is not None:
+        return segment.base + index
+    kept = chain.segment(first.segment_no)
+    return max((kept.base or 0) + first.index - 1, 0) if kept is not None else 0
 
 
 def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassConsumerGroup) -> None:
@@ -467,7 +503,21 @@ def _pass_alone(
     oldest = chain.segment(lost[0]) if lost else None
     if oldest is not None and oldest.base is not None and not ledger.dropped_from:
         ledger.dropped_from, ledger.dropped_position = make_offset(oldest.no, 0), oldest.base
+    listed = _oldest_listed(cursor if known else None, record)
+    if listed and (not ledger.dropped_from or listed < ledger.dropped_from):
+        ledger.dropped_from, ledger.dropped_position = listed, _position(chain, listed)
     crossing.move_on(broker, partition, consumer_group, crossing.next_no(partition, segment.no))
+
+
+def _oldest_listed(known: CursorState | None, record: CursorRecord) -> int:
+    """The oldest offset in the lists of a consumer group whose segment has no message.
+
+    Rule `alone-tells-lists` (J6): what lists had is dropped too, and consumers are told. Without it:
+      1. k:5 of segment 1 is in the list of k, and the consumer group is in segment 2. It has no consumer.
+      2. Retention drops both segments. The consumer group moves on to segment 3.
+      3. No consumer is ever told that k:5 is missing.
+    """
+    return known.oldest if known is not None else record.oldest
 
 
 # ---- the record changes ---------------------------------------------------------------------------------

@@ -187,11 +187,13 @@ class Handing(State):
         handover: The hand-over.
         sender: The server of the segment before, which waits for the answer.
         waiting: The members that have not said that they have it, among them this one.
+        serial: Of its write on this disk.
     """
 
     handover: HandOverState
     sender: MemberId
     waiting: dict[MemberId, None]
+    serial: int
 
 
 @dataclass(slots=True, eq=False)

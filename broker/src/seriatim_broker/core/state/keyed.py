@@ -823,9 +823,18 @@ class KeyedDispatcher(State):
                 self.live_count -= gone
                 del key.live[:gone]
                 self._drop_aside(key, make_offset(self.segment_no, start))
-                if not (key.live or key.aside or key.phase):
-                    del self.keys[key.name]
+                key.attempts = 0  # they were on a message that is gone
+                self._settle_record(key)
+                self.forget_if_empty(key)
         self.window.pass_below(start)
+
+    def forget_if_empty(self, key: Key) -> None:
+        """If nothing is left of a key that is not granted, it has no record, also if a person or a delay kept it."""
+        if key.live or key.aside or key.token or key.phase is KeyPhase.FORWARDING:
+            return
+        key.phase, key.attempts, key.ready_us, key.ready_at_ms = None, 0, 0, 0
+        self.changed[key.name] = None
+        self.keys.pop(key.name, None)
 
     def _drop_aside(self, key: Key, start: int) -> None:
         while key.aside and key.aside[0] < start:
@@ -900,7 +909,7 @@ class KeyedDispatcher(State):
             return None
         key.attempts = 0
         key.sequence = 0
-        self.changed[key.name] = None
+        self._settle_record(key)
         return offset
 
     def _append_aside(self, key: Key, offset: int) -> None:

@@ -126,6 +126,8 @@ class CursorRecord:
         oldest: The oldest offset that the consumer group has set aside; 0: none.
         handover: What the server of the segment before handed over.
         at_most_once: Messages are acknowledged when they are granted, so a failure loses them and nothing comes twice.
+        repeated_to: The consumer group went back because its state was lost. In segments up to this one, each message
+            may have been delivered before. 0: in none.
     """
 
     segment_no: int
@@ -147,6 +149,7 @@ class CursorRecord:
     oldest: int = 0
     handover: HandOverId = NO_HAND_OVER
     at_most_once: bool = False
+    repeated_to: int = 0
 
     @property
     def settings(self) -> GroupSettings:
