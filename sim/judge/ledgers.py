@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from seriatim_api.ids import MemberId, PartitionId, format_offset, make_offset, split_offset
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.keyed import name_of_key, name_of_offset
+from seriatim_broker.core.values.keyed import ConsumerMode, name_of_key, name_of_offset
 from seriatim_broker.core.values.ledger_rows import BLOCK_INDEXES, LedgerRows, read_rows
 from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState
 from seriatim_broker.core.values.segment import SegmentState
@@ -75,7 +75,7 @@ class Ledgers:
     ) -> None:
         what = f"{who} has of {group} in {record.segment_no} of partition {partition}"
         term = record.term_base + state.server_epoch
-        listed = self._check_lists(what, partition, rows)
+        listed = self._check_lists(what, partition, rows, record.mode)
         for index in _passed(state, rows, record):
             offset = make_offset(record.segment_no, index)
             if offset in listed:
@@ -87,7 +87,7 @@ class Ledgers:
             if why:
                 self._seen.fail("J1", f"{what} that {message} at {format_offset(offset)} is passed, and {why}")
 
-    def _check_lists(self, what: str, partition: PartitionId, rows: LedgerRows) -> set[int]:
+    def _check_lists(self, what: str, partition: PartitionId, rows: LedgerRows, mode: ConsumerMode) -> set[int]:
         """Each offset is in one list, that of its key, and lists are in their order."""
         listed: set[int] = set()
         for name, chunks in rows.asides.items():
@@ -98,7 +98,8 @@ class Ledgers:
                 self._seen.fail("J1", f"{what} a list of {name!r}, and no record of that key")
             for offset in offsets:
                 message = self.message_at(partition, offset)
-                key = key_of(message) if message is not None else None
+                is_by_key = message is not None and mode is ConsumerMode.KEY_ORDERED
+                key = key_of(message) if message is not None and is_by_key else None
                 if message is not None and name != (name_of_key(key) if key else name_of_offset(offset)):
                     self._seen.fail(
                         "J1", f"{what} {format_offset(offset)} in the list of {name!r}, and it is of {key!r}"
@@ -174,7 +175,7 @@ class Ledgers:
                 rows = read_rows(handover.rows)
                 if rows.grants:
                     seen.states.add("grants handed over")
-                listed = self._check_lists(f"{member} was handed over", partition, rows)
+                listed = self._check_lists(f"{member} was handed over", partition, rows, new.mode)
                 if min(listed, default=0) != new.oldest:
                     seen.fail("J5", f"{what}, whose oldest message is {new.oldest}, and {member} has {sorted(listed)}")
         if new.segment_no < old.segment_no:
