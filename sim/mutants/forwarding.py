@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from seriatim_broker.core.consumers import forwarding, handover
+from seriatim_broker.core.consumers import forwarding
 from seriatim_broker.core.state import keyed_rows
 from seriatim_broker.core.state.keyed import Key, KeyedDispatcher
 from seriatim_broker.core.values.events import ForwardsDone
@@ -78,7 +78,7 @@ def _numbers_begin_anew() -> list[Patch]:
         name, _ = write_forwarder(1)
         return [row for row in rows if row[0] != name], oldest
 
-    return [(handover.keyed_rows, "rows_to_hand_over", rows_to_hand_over)]
+    return [(keyed_rows, "rows_to_hand_over", rows_to_hand_over)]
 
 
 def _mutation(rule: str, patches: Any) -> Mutation:

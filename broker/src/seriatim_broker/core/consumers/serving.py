@@ -22,6 +22,7 @@ from ..values.effects import Revoked, SubscriptionRefused
 from ..values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition
 from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
+from ..values.ledger_rows import write_forwarder
 from ..values.log import NO_HAND_OVER, CursorState, HandOverState
 from ..values.messages import FORM_KEY_ORDERED, PassRequest
 from ..values.positions import Place, first_kept
@@ -506,7 +507,12 @@ def _pass_alone(
     listed = _oldest_listed(cursor if known else None, record)
     if listed and (not ledger.dropped_from or listed < ledger.dropped_from):
         ledger.dropped_from, ledger.dropped_position = listed, _position(chain, listed)
-    crossing.move_on(broker, partition, consumer_group, crossing.next_no(partition, segment.no))
+    # The forwarder's next number is not handed over here, so its numbers begin anew, in a new group epoch.
+    has_numbers = record.handover != NO_HAND_OVER or write_forwarder(1)[0] in partition.ledger_rows.get(
+        consumer_group.name, {}
+    )
+    following = crossing.next_no(partition, segment.no)
+    crossing.move_on(broker, partition, consumer_group, following, new_epoch=has_numbers)
 
 
 def _oldest_listed(known: CursorState | None, record: CursorRecord) -> int:
