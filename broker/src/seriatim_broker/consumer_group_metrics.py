@@ -5,10 +5,10 @@ series of their own, those with the most unacknowledged messages, and all others
 consumer group keeps its series until another one has twice as many such messages. So series do not come and go, and no
 counter of `(other)` ever falls.
 
-The code that handles messages adds to plain integers (`GroupCounts`), once for each request or frame. When Prometheus
-reads the page, it gets the figures of the measurement before, and the next measurement begins. It looks at the consumer
-groups that this broker serves, one after another, with other work of the broker in between. While the page is not read,
-nothing is measured.
+The code that handles messages adds to plain integers (`ConsumerGroupCounts`), once for each request or frame. When
+Prometheus reads the page, it gets the figures of the measurement before, and the next measurement begins. It looks at
+the consumer groups that this broker serves, one after another, with other work of the broker in between. While the page
+is not read, nothing is measured.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, split_offset
 
+from .consumer_group_counts import COUNT_NAMES, ConsumerGroupTally
 from .core.consumers.figures import ConsumerGroupFigures, figures_of
 from .core.state.consumers import ConsumerGroup
 from .core.state.partition import Partition, Partitions
 from .core.values.positions import BatchPlace, Measure
-from .group_counts import COUNT_NAMES, GroupTally
 
 MEASURE_S_MIN: Final = 5.0
 """The least time between two measurements, however often the page is read."""
@@ -43,14 +43,14 @@ KEEPS_SERIES: Final = 2
 _log = structlog.get_logger(__name__)
 
 
-class GroupName(NamedTuple):
+class ConsumerGroupName(NamedTuple):
     """A consumer group of a topic. All consumers of a broadcast group are one."""
 
     topic: str
     consumer_group: str
 
 
-OTHER: Final = GroupName("(other)", "(other)")
+OTHER: Final = ConsumerGroupName("(other)", "(other)")
 """All consumer groups without series of their own. No topic can have that name."""
 
 
@@ -160,7 +160,7 @@ class ConsumerGroupMeter:
         core: Served,
         storage: Finds,
         wall_ms: Callable[[], int],
-        tally: GroupTally,
+        tally: ConsumerGroupTally,
         unread: Callable[[], Mapping[tuple[str, str], int]],
         series_max: int,
     ) -> None:
@@ -172,8 +172,8 @@ class ConsumerGroupMeter:
         self._unread = unread
         self._series_max = series_max
         self._is_read = asyncio.Event()
-        self._shown: dict[GroupName, _Sums] = {}
-        self._totals: dict[GroupName, list[int]] = {}
+        self._shown: dict[ConsumerGroupName, _Sums] = {}
+        self._totals: dict[ConsumerGroupName, list[int]] = {}
         self._turn = 0
         self._oldest: dict[tuple[PartitionId, str], tuple[int, int]] = {}  # an offset and its append time
 
@@ -189,7 +189,7 @@ class ConsumerGroupMeter:
 
     async def measure(self) -> None:
         """Take all figures and counts."""
-        sums: dict[GroupName, _Sums] = {}
+        sums: dict[ConsumerGroupName, _Sums] = {}
         topics: dict[PartitionId, str] = {}
         oldest: dict[tuple[PartitionId, str], tuple[int, int]] = {}
         lookups = LOOKUPS_MAX
@@ -238,10 +238,10 @@ class ConsumerGroupMeter:
             return known, True
         return (None if place is None else (found.oldest, place.append_time_ms)), True
 
-    def _show(self, sums: Mapping[GroupName, _Sums]) -> None:
+    def _show(self, sums: Mapping[ConsumerGroupName, _Sums]) -> None:
         """Choose the consumer groups that have series of their own, and add up the others."""
 
-        def rank(name: GroupName) -> tuple[int, bool, GroupName]:
+        def rank(name: ConsumerGroupName) -> tuple[int, bool, ConsumerGroupName]:
             is_shown = name in self._shown
             return -sums[name].rank * (KEEPS_SERIES if is_shown else 1), not is_shown, name
 
@@ -299,5 +299,5 @@ class ConsumerGroupMeter:
             yield counter
 
 
-def _name(topic: str, group: str) -> GroupName:
-    return GroupName(topic, group.partition("/")[0])
+def _name(topic: str, group: str) -> ConsumerGroupName:
+    return ConsumerGroupName(topic, group.partition("/")[0])

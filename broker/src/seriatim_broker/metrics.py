@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from .group_counts import GroupTally
+from .consumer_group_counts import ConsumerGroupTally
 
 LATENCY_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 """Upper bounds of the buckets: from a step in memory (0.2 ms) to a disk that stalled (5 s)."""
@@ -96,7 +96,7 @@ class Counters:
         self.retention_dropped_messages = 0
         self.retention_dropped_bytes = 0
         self.events = 0
-        self.groups = GroupTally()
+        self.groups = ConsumerGroupTally()
         self.refused: dict[str, int] = {}
         self.notes: dict[str, int] = {}
         self.switches: dict[str, int] = {}

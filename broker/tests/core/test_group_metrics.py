@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import PartitionId
-from seriatim_broker.consumer_group_metrics import OTHER, ConsumerGroupMeter, GroupName
+from seriatim_broker.consumer_group_counts import ConsumerGroupTally
+from seriatim_broker.consumer_group_metrics import OTHER, ConsumerGroupMeter, ConsumerGroupName
 from seriatim_broker.core.consumers.figures import ConsumerGroupFigures, figures_of
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.positions import BatchPlace, Measure
-from seriatim_broker.group_counts import GroupTally
 
 from .keyed_support import QUICK, KeyedServing, offsets
 from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P, Serving
@@ -121,7 +121,7 @@ class Page:
     """A meter of one broker, and what Prometheus reads of it."""
 
     def __init__(self, bench: Serving | None = None, series_max: int = 2) -> None:
-        self.tally = GroupTally()
+        self.tally = ConsumerGroupTally()
         self.disk = Disk()
         self.unread: dict[tuple[str, str], int] = {}
         core: Any = SimpleNamespace(partitions={P: bench.part} if bench is not None else {})
@@ -129,15 +129,15 @@ class Page:
             "g0-0", core, self.disk, lambda: NOW_MS, self.tally, lambda: self.unread, series_max
         )
 
-    async def read(self, name: str) -> dict[GroupName, float]:
+    async def read(self, name: str) -> dict[ConsumerGroupName, float]:
         """The values of one metric, by consumer group, after a measurement."""
         await self.meter.measure()
         return self.shown(name)
 
-    def shown(self, name: str) -> dict[GroupName, float]:
+    def shown(self, name: str) -> dict[ConsumerGroupName, float]:
         """The same, as measured last."""
         return {
-            GroupName(sample.labels["topic"], sample.labels["consumer_group"]): sample.value
+            ConsumerGroupName(sample.labels["topic"], sample.labels["consumer_group"]): sample.value
             for family in self.meter.collect()
             if family.name == f"seriatim_consumer_group_{name}"
             for sample in family.samples
@@ -148,7 +148,7 @@ async def test_a_served_group_has_its_figures_on_the_page() -> None:
     bench = KeyedServing("abc")
     bench.serve()
     page = Page(bench)
-    mine = GroupName(TOPIC, GROUP)
+    mine = ConsumerGroupName(TOPIC, GROUP)
     assert await page.read("lag_messages") == {mine: 3}
     assert page.shown("consumers") == {mine: 1}
     assert page.shown("oldest_seconds") == {mine: 60}
@@ -163,10 +163,10 @@ async def test_a_message_is_looked_up_once() -> None:
     assert page.disk.lookups == 1
     bench.acks(bench.runs()[0])
     page.disk.error = UnavailableError("the disk is busy")
-    assert await page.read("oldest_seconds") == {GroupName(TOPIC, GROUP): 60}, "as it was known before"
+    assert await page.read("oldest_seconds") == {ConsumerGroupName(TOPIC, GROUP): 60}, "as it was known before"
     assert page.disk.lookups == 2
     page.disk.error = None
-    assert await page.read("oldest_seconds") == {GroupName(TOPIC, GROUP): 59}
+    assert await page.read("oldest_seconds") == {ConsumerGroupName(TOPIC, GROUP): 59}
 
 
 async def test_lookups_have_a_limit_and_all_partitions_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,11 @@ async def test_lookups_have_a_limit_and_all_partitions_get_their_turn(monkeypatc
 async def test_groups_beyond_the_limit_are_added_up() -> None:
     page = Page(series_max=2)
     page.unread = {("t", f"g{number}"): number for number in range(1, 6)}
-    assert await page.read("unread_messages") == {GroupName("t", "g4"): 4, GroupName("t", "g5"): 5, OTHER: 6}
+    assert await page.read("unread_messages") == {
+        ConsumerGroupName("t", "g4"): 4,
+        ConsumerGroupName("t", "g5"): 5,
+        OTHER: 6,
+    }
 
 
 async def test_a_group_keeps_its_series_until_another_one_has_twice_as_much() -> None:
@@ -196,15 +200,15 @@ async def test_a_group_keeps_its_series_until_another_one_has_twice_as_much() ->
     page.unread = {("t", "a"): 10, ("t", "b"): 9}
     await page.meter.measure()
     page.unread = {("t", "a"): 10, ("t", "b"): 19}
-    assert GroupName("t", "a") in await page.read("unread_messages")
+    assert ConsumerGroupName("t", "a") in await page.read("unread_messages")
     page.unread = {("t", "a"): 10, ("t", "b"): 21}
-    assert GroupName("t", "b") in await page.read("unread_messages")
+    assert ConsumerGroupName("t", "b") in await page.read("unread_messages")
 
 
 async def test_all_consumers_of_a_broadcast_group_are_one() -> None:
     page = Page()
     page.unread = {("t", "screens/one"): 1, ("t", "screens/two"): 2}
-    assert await page.read("unread_messages") == {GroupName("t", "screens"): 3}
+    assert await page.read("unread_messages") == {ConsumerGroupName("t", "screens"): 3}
 
 
 async def test_counts_go_to_the_series_that_a_group_has_and_never_fall() -> None:
@@ -213,20 +217,20 @@ async def test_counts_go_to_the_series_that_a_group_has_and_never_fall() -> None
     page = Page(bench, series_max=1)
     counts = page.tally.join(P, GROUP)
     counts.acked_messages += 3
-    mine = GroupName(TOPIC, GROUP)
+    mine = ConsumerGroupName(TOPIC, GROUP)
     assert await page.read("acked_messages") == {mine: 3}
     counts.acked_messages += 4
     assert await page.read("acked_messages") == {mine: 7}
     page.unread = {("t", "larger"): 1_000}
     counts.acked_messages += 1
-    assert await page.read("acked_messages") == {GroupName("t", "larger"): 0, OTHER: 1}
+    assert await page.read("acked_messages") == {ConsumerGroupName("t", "larger"): 0, OTHER: 1}
     page.unread = {}
     counts.acked_messages += 2
     assert await page.read("acked_messages") == {mine: 2, OTHER: 1}, "what was counted for all others stays"
 
 
 def test_counts_to_which_no_consumer_adds_are_forgotten_when_they_were_taken() -> None:
-    tally = GroupTally()
+    tally = ConsumerGroupTally()
     counts = tally.join(P, GROUP)
     counts.grants += 1
     counts.joined -= 1

@@ -7,8 +7,8 @@ import time
 import pytest
 from seriatim_api.errors import PreconditionError, UnavailableError
 from seriatim_api.v1 import broker_pb2, records_pb2
-from seriatim_operator.plan.group_settings import GroupSettings, RetrySettings
-from seriatim_operator.reconcile.group_settings import settings_from_message, settings_message
+from seriatim_operator.plan.consumer_group_settings import ConsumerGroupSettings, RetrySettings
+from seriatim_operator.reconcile.consumer_group_settings import settings_from_message, settings_message
 from seriatim_operator.status.consumer_groups import AGE_BUCKETS, COUNT_BUCKETS, count_bucket
 
 from .world import World
@@ -152,7 +152,7 @@ async def test_at_most_once_is_set_with_the_mode(world: World) -> None:
 
 def test_settings_that_go_to_the_brokers_come_back_as_they_were() -> None:
     retry = RetrySettings(3, "Fixed", (5_000,), 0, "DeadLetter", "letters", 60_000)
-    wanted = GroupSettings("Shared", at_most_once=True, retry=retry)
+    wanted = ConsumerGroupSettings("Shared", at_most_once=True, retry=retry)
     assert settings_from_message(settings_message(wanted, ("mode", "delivery", "retry"))) == wanted
 
 

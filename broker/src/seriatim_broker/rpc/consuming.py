@@ -28,6 +28,7 @@ from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
 
 from ..bugs import end_at_bug
+from ..consumer_group_counts import ConsumerGroupCounts
 from ..core.values import effects as fx
 from ..core.values.events import (
     ConsumerAck,
@@ -44,7 +45,6 @@ from ..core.values.events import (
 )
 from ..core.values.keyed import ERROR_BYTES_MAX, ConsumerMode
 from ..core.values.log import Batch
-from ..group_counts import GroupCounts
 from ..runtime.records import mode_from_number, mode_to_number, operation_to_number
 from .limits import DELIVERY_FRAME_BYTES
 from .services import Services, abort, check_group, check_protocol
@@ -111,7 +111,7 @@ class _ConsumeStream:
         self._events: deque[tuple[int, fx.DeliveryEvent]] = deque()
         self._wake = asyncio.Event()
         self._stream = services.driver.new_stream(self._deliver)
-        self._counts: dict[int, GroupCounts] = {}  # by subscription
+        self._counts: dict[int, ConsumerGroupCounts] = {}  # by subscription
         self._open: set[int] = set()  # subscriptions that joined, and that neither side has ended
 
     async def run(self) -> None:
@@ -214,7 +214,7 @@ class _ConsumeStream:
             )
         )
 
-    def _count_for(self, subscription: int, counts: GroupCounts | None) -> None:
+    def _count_for(self, subscription: int, counts: ConsumerGroupCounts | None) -> None:
         """Count what the subscription does there from now on; None: it has ended."""
         before = self._counts.pop(subscription, None)
         if before is not None:

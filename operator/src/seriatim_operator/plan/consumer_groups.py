@@ -13,8 +13,8 @@ from typing import Final
 from ..spec.consumer_group import PARKED_SHOWN_MAX, ConsumerGroup, RewindStatus
 from .actions import Action
 from .claims import first_claimant, succeeds
+from .consumer_group_settings import ConsumerGroupSettings, differences, wanted_settings
 from .dead_letters import NO_TOPICS, TopicsAround, plan_dead_letters
-from .group_settings import GroupSettings, differences, wanted_settings
 from .topics import ConfirmObject, HoldObject, ReleaseObject, Surroundings, TellObject
 
 CONSUMER_GROUP_FINALIZER: Final = "seriatim.dev/consumer-group"
@@ -49,7 +49,7 @@ class ConsumerGroupView:
     lag: int | None = None
     partition_count: int = 0
     paused_count: int = 0
-    settings: tuple[GroupSettings, ...] = ()
+    settings: tuple[ConsumerGroupSettings, ...] = ()
     consumer_count: int = 0
     oldest_s: float | None = None
     parked: Mapping[int, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class CreateConsumerGroup(Action):
     topic: str
     group: str
     start: str
-    settings: GroupSettings
+    settings: ConsumerGroupSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ConfigureConsumerGroup(Action):
 
     topic: str
     group: str
-    settings: GroupSettings
+    settings: ConsumerGroupSettings
     changed: tuple[str, ...]
 
 

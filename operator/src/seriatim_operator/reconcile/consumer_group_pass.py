@@ -46,7 +46,7 @@ from ..plan.dead_letters import TopicsAround
 from ..plan.topics import CreateTopic, Surroundings, TellObject, UpdateTopic
 from ..spec.consumer_group import ConsumerGroup, RewindStatus, dead_letter_topic_of
 from ..status.consumer_groups import consumer_group_status
-from .group_settings import settings_from_message, settings_message
+from .consumer_group_settings import settings_from_message, settings_message
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror
 from .topic_mirror import settings_message as topic_settings_message

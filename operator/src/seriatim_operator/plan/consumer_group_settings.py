@@ -32,7 +32,7 @@ class RetrySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSettings:
+class ConsumerGroupSettings:
     """How a consumer group is served.
 
     Attributes:
@@ -53,13 +53,13 @@ class GroupSettings:
     @property
     def is_default(self) -> bool:
         """Whether it is what a consumer group has that was made without settings."""
-        return self == GroupSettings("Exclusive", at_most_once=False, retry=None)
+        return self == ConsumerGroupSettings("Exclusive", at_most_once=False, retry=None)
 
 
-def wanted_settings(item: ConsumerGroup) -> GroupSettings:
+def wanted_settings(item: ConsumerGroup) -> ConsumerGroupSettings:
     """The settings that an object asks for."""
     retry, spec = item.spec.retry, item.spec
-    return GroupSettings(
+    return ConsumerGroupSettings(
         mode=spec.mode,
         at_most_once=spec.delivery == "AtMostOnce",
         retry=None
@@ -76,7 +76,7 @@ def wanted_settings(item: ConsumerGroup) -> GroupSettings:
     )
 
 
-def differences(wanted: GroupSettings, there: tuple[GroupSettings, ...]) -> tuple[str, ...]:
+def differences(wanted: ConsumerGroupSettings, there: tuple[ConsumerGroupSettings, ...]) -> tuple[str, ...]:
     """The fields of the spec in which some partition differs from what is wanted. A retry policy may be left to others.
 
     Args:

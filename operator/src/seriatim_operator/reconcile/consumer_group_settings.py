@@ -6,7 +6,7 @@ from typing import Final
 
 from seriatim_api.v1 import records_pb2
 
-from ..plan.group_settings import GroupSettings, RetrySettings
+from ..plan.consumer_group_settings import ConsumerGroupSettings, RetrySettings
 from ..spec.consumer_group import BackOff, WhenExhausted
 
 GRANT_MS_DEFAULT: Final = 30_000
@@ -37,7 +37,7 @@ _BACK_OFF_NUMBERS: Final = {name: number for number, name in _BACK_OFFS.items() 
 _EXHAUSTED_NUMBERS: Final = {name: number for number, name in _EXHAUSTED.items() if number}
 
 
-def settings_message(settings: GroupSettings, changed: tuple[str, ...]) -> records_pb2.GroupSettings:
+def settings_message(settings: ConsumerGroupSettings, changed: tuple[str, ...]) -> records_pb2.GroupSettings:
     """The settings as a message for the brokers.
 
     Args:
@@ -61,10 +61,10 @@ def settings_message(settings: GroupSettings, changed: tuple[str, ...]) -> recor
     return message
 
 
-def settings_from_message(message: records_pb2.GroupSettings) -> GroupSettings:
+def settings_from_message(message: records_pb2.GroupSettings) -> ConsumerGroupSettings:
     """The settings that the brokers told."""
     retry = message.retry
-    return GroupSettings(
+    return ConsumerGroupSettings(
         mode=_MODE_NAMES.get(message.mode, f"{message.mode}"),
         at_most_once=message.at_most_once,
         retry=RetrySettings(

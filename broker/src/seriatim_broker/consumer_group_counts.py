@@ -11,7 +11,7 @@ from typing import Final
 from seriatim_api.ids import PartitionId
 
 
-class GroupCounts:
+class ConsumerGroupCounts:
     """Counts of one consumer group on one partition. Each attribute has the name of its metric."""
 
     __slots__ = (
@@ -45,24 +45,24 @@ class GroupCounts:
         return taken
 
 
-COUNT_NAMES: Final = tuple(name for name in GroupCounts.__slots__ if name != "joined")
+COUNT_NAMES: Final = tuple(name for name in ConsumerGroupCounts.__slots__ if name != "joined")
 
 
-class GroupTally:
+class ConsumerGroupTally:
     """The counts of all consumer groups that consumers joined here."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[PartitionId, str], GroupCounts] = {}
+        self._counts: dict[tuple[PartitionId, str], ConsumerGroupCounts] = {}
 
-    def of(self, partition: PartitionId, group: str) -> GroupCounts:
+    def of(self, partition: PartitionId, group: str) -> ConsumerGroupCounts:
         """The counts of a consumer group on a partition."""
         known = self._counts.get((partition, group))
         if known is None:
-            known = self._counts[partition, group] = GroupCounts()
+            known = self._counts[partition, group] = ConsumerGroupCounts()
         return known
 
-    def join(self, partition: PartitionId, group: str) -> GroupCounts:
-        """The same, for a subscription that adds to it until `GroupCounts.joined` is lowered again."""
+    def join(self, partition: PartitionId, group: str) -> ConsumerGroupCounts:
+        """The same, for a subscription that adds to it until `ConsumerGroupCounts.joined` is lowered again."""
         counts = self.of(partition, group)
         counts.joined += 1
         return counts
