@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import ConsumerDemand, ConsumerJoin, Event
 from seriatim_broker.core.values.keyed import ConsumerMode
 
 from .clients import Clients
-from .consumers import CONFIG
-from .judge import Judge
-from .judge.modes import ONCE, SHARED
+from .consumers import CONFIG, SimConsumer
+from .judge import Judge, messages_of
+from .judge.modes import ONCE, ONCE_EXCLUSIVE, SHARED
 from .keyed_consumers import SimKeyedConsumer
 
 if TYPE_CHECKING:
     from .world import World
 
-MODES = (SHARED, ONCE)
+MODES = (SHARED, ONCE, ONCE_EXCLUSIVE)
 """The names of the groups."""
 
 ASK_US = 30_000
@@ -63,10 +63,33 @@ class SimModeConsumer(SimKeyedConsumer):
             super()._carry_out(effect)
 
 
+class SimOnceConsumer(SimConsumer):
+    """One consumer of the exclusive at-most-once group on one partition. It acknowledges nothing."""
+
+    def _deliver(self, effect: ct.Deliver) -> None:
+        for batch in self._batches:
+            for place, message in enumerate(messages_of(batch)):
+                index = batch.header.base_index + place
+                if index < effect.from_index:
+                    continue
+                flagged = effect.delivery_attempt > 1 or index < effect.maybe_repeated_below
+                offset = make_offset(effect.segment, index)
+                self._tell(f"is given {message} at {effect.segment}:{index}")
+                self._judge.rules.keyed.given(self.name, self.partition, offset, message, flagged=flagged)
+
+    def _carry_out(self, effect: ct.Effect) -> None:
+        if not isinstance(effect, ct.Passed):  # the message that was given before may have been lost
+            super()._carry_out(effect)
+
+    def _pass(self, segment: int, index: int) -> None:
+        """There is nothing to acknowledge."""
+
+
 def start(world: World) -> None:
     """Consumers of both groups come, one after another."""
     for group in MODES if world.options.mode_consumers else ():
-        world.judge.seen.keyed_groups.add(group)
+        if group != ONCE_EXCLUSIVE:
+            world.judge.seen.keyed_groups.add(group)
         for number in range(world.options.mode_consumers):
             for partition in world.partitions:
                 delay_us = world.schedule.rng.randint(0, 300_000)
@@ -76,7 +99,8 @@ def start(world: World) -> None:
 def add(world: World, group: str, partition: PartitionId, name: str = "") -> None:
     """One consumer comes."""
     name = name or f"{group}.{world.clients.number()}"
-    consumer = SimModeConsumer(world.clients, world.judge, partition, group, name)
+    kind = SimOnceConsumer if group == ONCE_EXCLUSIVE else SimModeConsumer
+    consumer = kind(world.clients, world.judge, partition, group, name)
     world.consumers.append(consumer)
     consumer.start()
 
@@ -86,4 +110,4 @@ def lacks(world: World, partition: PartitionId, chain: Chain, open_length: int) 
     if not world.options.mode_consumers:
         return []
     order = world.judge.replay(chain, open_length)
-    return [message for group in MODES for message in world.judge.rules.keyed.lacks(group, partition, order)]
+    return [message for group in (SHARED, ONCE) for message in world.judge.rules.keyed.lacks(group, partition, order)]

@@ -28,7 +28,7 @@ from seriatim_broker.core.values.events import (
 from seriatim_broker.testing.memory_records import MemoryRecords
 
 from ..faults import Options
-from ..judge.modes import ONCE
+from ..judge.modes import ONCE, ONCE_EXCLUSIVE
 from ..schedule import Schedule
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class SimCoordinator:
             return ChainWritten(request.partition, request.serial, outcome, written or 0)
         old = records.cursor(request.partition, request.consumer_group)[0]
         record = request.record
-        if request.consumer_group == ONCE:  # a person has made it so
+        if request.consumer_group in (ONCE, ONCE_EXCLUSIVE):  # a person has made it so
             record = replace(record, at_most_once=True)
         written = records.write_cursor(
             request.partition, request.consumer_group, record, request.revision, request.chain_revision

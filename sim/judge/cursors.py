@@ -13,6 +13,7 @@ from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .deliveries import Deliveries
 from .ledgers import Ledgers
+from .modes import ONCE_EXCLUSIVE
 from .operations import Operations
 from .seen import SETTLED, Seen
 from .views import ConsumerGroupView
@@ -61,7 +62,7 @@ class Cursors:
             seen.fail("I11", what)
         if group in seen.keyed_groups:
             self._ledgers.moved(partition, group, old, new)
-        else:
+        elif group != ONCE_EXCLUSIVE:  # what it passes may be lost
             self._check_passed(what, partition, old, new, seen.view(group, partition))
 
     def _check_passed(

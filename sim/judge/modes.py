@@ -3,8 +3,8 @@
 S1  a grant has one message
 S2  what was confirmed is not granted again in the same group epoch
 S3  tokens of a message grow; a message on which its consumer failed comes again
-O1  no message is granted twice, in whatever group epoch, and none is flagged
-O2  messages of a key are granted in their order
+O1  no message is granted or given twice, in whatever group epoch, and none is flagged
+O2  messages of a key, or with one active consumer all messages, are granted in their order
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ SHARED = "shared"
 
 ONCE = "once"
 """The name of the at-most-once group, in which order is by key."""
+
+
+ONCE_EXCLUSIVE = "once-exclusive"
+"""The name of the at-most-once group with one active consumer."""
 
 
 @dataclass(slots=True)
@@ -50,6 +54,7 @@ class Modes(Keyed):
         super().__init__(seen)
         self._shared: dict[tuple[PartitionId, int], SharedView] = {}
         self._once: dict[PartitionId, OnceView] = {}
+        self._given: dict[PartitionId, dict[int, int]] = {}  # to the exclusive one: message -> its offset
 
     def _shared_on(self, partition: PartitionId, group_epoch: int) -> SharedView:
         return self._shared.setdefault((partition, group_epoch), SharedView())
@@ -101,6 +106,19 @@ class Modes(Keyed):
                 self._seen.fail("O2", f"{what}, and {format_offset(view.newest[key])} of the same key came before")
             view.newest[key] = offset
             self._seen.states.add("granted once")
+
+    def given(self, who: str, partition: PartitionId, offset: int, message: int, *, flagged: bool) -> None:
+        """The consumer of the exclusive at-most-once group is given a message."""
+        given = self._given.setdefault(partition, {})
+        what = f"{who} is given {message} at {format_offset(offset)}"
+        if message in given:
+            self._seen.fail("O1", f"{what}, and was given it at {format_offset(given[message])}")
+        if flagged:
+            self._seen.fail("O1", f"{what}, flagged")
+        if given and offset < max(given.values()):
+            self._seen.fail("O2", f"{what}, and was given {format_offset(max(given.values()))} before")
+        given[message] = offset
+        self._seen.states.add("given once")
 
     def acknowledged(
         self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int, token: int

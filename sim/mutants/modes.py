@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim_broker.core.consumers import granting, serving
+from seriatim_broker.core.consumers import cursors, delivery, granting, serving
 
 from .mutation import Mutation, Patch
 
@@ -21,7 +21,15 @@ def _given_at_once() -> list[Patch]:
         unsent.is_durable = True
         real(broker, of, consumer_group, unsent)
 
-    return [(granting, "_acknowledge_first", acknowledge_first)]
+    def is_acknowledged_first(broker: Any, of: Any, consumer_group: Any, end: int) -> bool:
+        if consumer_group.is_at_most_once and consumer_group.ledger.acknowledge(end):
+            cursors.replicate(broker, of, consumer_group)
+        return True
+
+    return [
+        (granting, "_acknowledge_first", acknowledge_first),
+        (delivery, "_is_acknowledged_first", is_acknowledged_first),
+    ]
 
 
 def _doubt_begins_anew() -> list[Patch]:
