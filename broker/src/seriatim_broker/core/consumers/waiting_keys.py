@@ -169,7 +169,12 @@ def _described(keyed: KeyedDispatcher, key: Key) -> WaitingKey:
     assert key.phase is not None
     count = len(key.aside) + len(key.live)
     first_offset = keyed.first_offset(key)
-    return WaitingKey(key.name, key.phase, key.attempts, key.turn, first_offset, count, key.ready_at_ms, key.error)
+    error, ready_at_ms = key.error, key.ready_at_ms
+    if key.phase is KeyPhase.FORWARDING:
+        ready_at_ms = 0  # its record has the time of the failure there
+        if keyed.refusal:
+            error = f"not in the dead-letter topic yet ({keyed.refusal}): {error}"
+    return WaitingKey(key.name, key.phase, key.attempts, key.turn, first_offset, count, ready_at_ms, error)
 
 
 # ---- operating ------------------------------------------------------------------------------------------
