@@ -151,3 +151,39 @@ async def test_replay_puts_messages_at_the_tail_of_their_key_once_and_for_their_
         for each in (consumer, auditor, exclusive):
             await each.close()
         await asyncio.gather(*running)
+
+
+async def test_while_the_dead_letter_topic_is_gone_only_those_keys_wait_and_nothing_is_lost(
+    cluster: LocalCluster,
+) -> None:
+    app = Application()
+    topic, dead = "homeless", "homeless.billing.dead"
+    policy = RetryPolicy(attempts_max=1, back_off="fixed", delays_ms=(50,), exhausted="dead_letter")
+    async with Client.connect(cluster.bootstrap) as client:
+        admin = client.admin()
+        await admin.create_topic(topic, 1)
+        await admin.create_group(topic, "billing", settings=GroupSettings(mode="key_ordered", retry=policy))
+        await admin.delete_topic(dead)
+        consumer = await client.consumer(topic, "billing", mode="key_ordered")
+        running = asyncio.create_task(consumer.run(app.handle, 4))
+        async with client.producer(topic) as producer:
+            for number in range(100):
+                await producer.send(b"%d" % number, key=b"k%d" % (number % 25))
+        await app.until(96)  # behind 0 wait 25, 50 and 75
+        async with asyncio.timeout(DEADLINE_S):
+            while not (keys := [key async for key in admin.group_keys(topic, "billing", states=["forwarding"])]):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            while dead not in keys[0].error:
+                await asyncio.sleep(0.1)
+                keys = [key async for key in admin.group_keys(topic, "billing", states=["forwarding"])]
+        assert [key.key for key in keys] == [b"k0"]
+        await admin.create_topic(dead, 1)
+        await app.until(98)
+        letters = []
+        async with asyncio.timeout(DEADLINE_S):
+            while len(letters) < 2:
+                letters = [int(letter.value) async for letter in admin.dead_letters(dead)]
+                await asyncio.sleep(0.05)
+        assert letters == [0, 50]
+        await consumer.close()
+        await running
