@@ -129,6 +129,7 @@ def test_a_released_key_comes_again_with_all_its_attempts() -> None:
     bench.deliver()
     (run,) = bench.runs()
     assert (indexes_of(run), run.attempt) == ([0, 1], 1)
+    assert run.maybe_repeated, "a consumer had it before"
     assert [note.name for note in bench.all(fx.Note)] == ["key_released"]
     bench.acks(run)
     bench.deliver()

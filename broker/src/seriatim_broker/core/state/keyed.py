@@ -69,7 +69,7 @@ class Key(State):
         sequence: The number that the forwarder gave the first message; 0: none.
         error: The last error.
         token: Of the run that is granted; 0: none is.
-        given_below: A consumer was given its messages below this offset, and ended without a word; 0: none was.
+        given_below: A consumer was given its messages below this offset, and it is not said by `attempts`; 0: none was.
         ready_us: When it becomes ready, by the monotonic clock.
         is_queued: It is among the ready keys.
     """
@@ -878,7 +878,8 @@ class KeyedDispatcher(State):
         return key
 
     def release(self, key: Key) -> None:
-        """A person lets the key go on, with all its attempts."""
+        """A person lets the key go on, with all its attempts. Its first message was given before (`given-again`)."""
+        key.given_below = max(key.given_below, self.first_offset(key) + 1)
         key.phase = KeyPhase.RETRY
         key.turn += 1
         key.attempts = key.ready_us = key.ready_at_ms = 0
