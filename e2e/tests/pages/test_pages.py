@@ -16,6 +16,7 @@ READ: Final = (
     "docs/operating/tls.md",
     "docs/using/reading.md",
     "docs/using/publications.md",
+    "docs/using/a-message-that-fails.md",
 )
 """The pages with blocks that are run."""
 
