@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
 .DEFAULT_GOAL := help
-.PHONY: changelog help env demo test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain bench-consume faults sim clean
+.PHONY: changelog help env demo demo-orders test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain bench-consume faults sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ env: $(SYNCED) ## make the environment in .venv from the lock
 
 demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan)
 	$(BIN)/python -m e2e.demo
+
+demo-orders: $(SYNCED) ## flights by key, 16 consumers that fail and are killed, brokers too, parked keys, dead letters (QUICK=1; SEED=n)
+	$(BIN)/python -m e2e.demo_orders
 
 test: $(SYNCED) ## all tests that need nothing but Python, package by package
 	$(BIN)/python -m tools.run_tests
@@ -161,4 +164,4 @@ e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, jud
 	$(BIN)/python -m e2e.kubernetes
 
 clean: ## remove what was made here (not the environment)
-	rm -rf demo-out demo-spark-out faults-spark-out bench-out e2e-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo-out demo-orders-out demo-spark-out faults-spark-out bench-out e2e-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -170,3 +170,17 @@ class Parent:
     def say(self, kind: str, **message: object) -> None:
         """Say a line. This may block, but only for a moment, because lines are short and the parent always reads."""
         print(json.dumps({"k": kind, **message}), flush=True)  # stdout is the channel
+
+
+def processes_that_name(text: str) -> list[str]:
+    """Return the command lines of all processes that contain `text`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if text in line:
+                found.append(line)
+    return found

@@ -69,10 +69,16 @@ def make_lanes(events: Events, partition_count: int) -> list[Lane]:
 class Sending:
     """One run over all events.
 
+    If a message was sent again behind an unsettled segment, readers may find it at an earlier place. A consumer that
+    gets whole partitions is told which places the server skips. Others are not, so their demo asks for `final_places`.
+
     The tasks `settle` (one for each partition) and `report` run beside `run`, which sends.
     """
 
-    def __init__(self, producer: Producer, lanes: Sequence[Lane], history: HistoryWriter, topic: str) -> None:
+    def __init__(
+        self, producer: Producer, lanes: Sequence[Lane], history: HistoryWriter, topic: str, *, final_places: bool
+    ) -> None:
+        self._final_places = final_places
         self._producer = producer
         self._lanes = lanes
         self._history = history
@@ -147,7 +153,8 @@ class Sending:
             at = time.monotonic()
             for part in parts:
                 rows = [lane.numbers[begin_row + position] for position in part.positions]
-                self._history.outcomes(rows, part.outcome, offset=part.offset if part.outcome == "ok" else None, at=at)
+                is_known = part.outcome == "ok" and (part.is_final or not self._final_places)
+                self._history.outcomes(rows, part.outcome, offset=part.offset if is_known else None, at=at)
                 self.counts[part.outcome] += len(rows)
                 if part.outcome == "ok":
                     self._acks.append((partition, at, len(rows)))
@@ -189,7 +196,7 @@ async def _main(arguments: argparse.Namespace) -> None:
         async with Client.connect(arguments.bootstrap) as client:
             producer = await client.producer(arguments.topic, delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
             lanes = make_lanes(events, producer.partition_count)
-            sending = Sending(producer, lanes, history, arguments.topic)
+            sending = Sending(producer, lanes, history, arguments.topic, final_places=arguments.final_places)
             started.append(sending)
             work = asyncio.create_task(_work(sending, len(lanes), parent), name="sending")
             listening = asyncio.create_task(parent.listen(), name="commands")
@@ -226,6 +233,9 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True, help="host:port,...")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--history", type=Path, required=True)
+    parser.add_argument(
+        "--final-places", action="store_true", help="note places only if it is certain that readers find messages there"
+    )
     parser.add_argument("--limit", type=int, default=None, help="only so many events")
     asyncio.run(_main(parser.parse_args()))
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 from e2e.demo.report import DemoFault, RateSample
 
 WIDTH: Final = 1200
-LEFT: Final = 112
+LEFT: Final = 140
 RIGHT: Final = 28
 TOP: Final = 122
 LEGEND_AT: Final = 84

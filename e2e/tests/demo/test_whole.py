@@ -13,6 +13,7 @@ import pytest
 
 from e2e.demo.run import spans
 from e2e.observe import ChainNow, ReaderNow, SegmentNow, Snapshot
+from e2e.workers import processes_that_name
 
 DEADLINE_S = 240
 
@@ -54,20 +55,6 @@ def start(out: Path, **environment: str) -> subprocess.Popen[str]:
         start_new_session=True,
         preexec_fn=heed_interrupts,
     )
-
-
-def processes_that_name(text: str) -> list[str]:
-    """Return the command lines of all processes that contain `text`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if text in line:
-                found.append(line)
-    return found
 
 
 @pytest.mark.faults

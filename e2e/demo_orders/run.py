@@ -1,0 +1,365 @@
+"""One run of the demo of orders, from an empty directory to the outcome.
+
+    prepare      start the cluster, make the topic and the consumer group, start the consumers, load the events
+    faults       brokers fail, processes with consumers fail, one aircraft is parked and released, another one is
+                 dead-lettered; the producer is paced so that its events last as long
+    drain        heal all, send the other events at full speed; wait until all is worked on
+    replay       mend the consumers, and replay the dead letters
+    judge        check the histories of all processes, compare the aircraft's histories byte for byte
+
+The main process sends and receives no messages. It ends every process that it started, also if it is interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from seriatim import Client, TopicSettings
+from seriatim.history import HistoryWriter, check_events
+from seriatim_api.errors import SeriatimError, TopicExistsError
+from seriatim_local import FaultRecord as ClusterFault
+from seriatim_local import LocalCluster
+
+from e2e.demo.expect import read_histories
+from e2e.demo.flights import load_events
+from e2e.demo.gaps import AckTimes
+from e2e.demo.report import DemoFault
+from e2e.demo.run import keep_logs
+from e2e.demo.striking import Striker
+from e2e.demo_orders.attempts import read_attempts
+from e2e.demo_orders.by_key import retell
+from e2e.demo_orders.crew import Crew, place_names
+from e2e.demo_orders.judging import judge
+from e2e.demo_orders.live import Scene
+from e2e.demo_orders.picture import Story
+from e2e.demo_orders.planning import (
+    BROKER_KINDS,
+    CONSUMER_KINDS,
+    RESERVE_SHARE,
+    broker_faults,
+    choose_poison,
+    consumer_faults,
+)
+from e2e.demo_orders.report import Outcome
+from e2e.demo_orders.settings import Settings
+from e2e.demo_orders.store import Store
+from e2e.demo_orders.troubles import SETTINGS, Troubles
+from e2e.observe import Observer, Snapshot
+from e2e.workers import Worker, start_worker
+
+_log = structlog.get_logger(__name__)
+
+TOPIC: Final = "flights"
+GROUP: Final = "histories"
+
+LOAD_DEADLINE_S: Final = 90.0
+DRAIN_DEADLINE_S: Final = 120.0
+LEVEL_DEADLINE_S: Final = 30.0
+EXPECT_DEADLINE_S: Final = 180.0
+POLL_S: Final = 0.3
+
+RATE_MIN: Final = 150.0
+RATE_MAX: Final = 1_500.0
+"""The most events in a second while faults go on. Two cores are shared with everything that is broken and restarted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of a run, and what only the picture needs."""
+
+    outcome: Outcome
+    story: Story
+
+
+@dataclass(frozen=True, slots=True)
+class _Drained:
+    """What the judgement needs of a run that is drained."""
+
+    crew: Crew
+    faults: tuple[DemoFault, ...]
+
+
+class Demo:
+    """One run. `run` may be called once.
+
+    Args:
+        settings: The settings of the run.
+        on_scene: Called after each change that is worth drawing.
+        on_fault: Called with each fault of a broker once its gap is known.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_scene: Callable[[Scene], None] = lambda _scene: None,
+        on_fault: Callable[[DemoFault], None] = lambda _fault: None,
+    ) -> None:
+        self._settings = settings
+        self._on_scene = on_scene
+        self._on_fault = on_fault
+        self._out = settings.out
+        self._acks = AckTimes()
+        self._begin = 0.0
+        self._event_count = 0
+        self._reported = 0
+        self._keys: list[int] = []
+        self._broker_kinds = BROKER_KINDS if settings.broker_hits else ()
+        self._striker: Striker | None = None
+        self._held_from = math.inf
+        self._is_held = False  # all but the reserve is sent
+        faults_min = settings.broker_hits + settings.consumer_faults
+        self.scene = Scene("Seriatim: order within a key", total=0, faults_min=faults_min)
+
+    async def run(self) -> Result:
+        """Run the whole demo.
+
+        Raises:
+            SeriatimError: The cluster did not come up, or did not drain.
+            WorkerError: The producer or a process with consumers ended.
+        """
+        self._out.mkdir(parents=True, exist_ok=True)
+        for path in (*self._out.glob("*.jsonl"), *self._out.glob("store.sqlite*"), *self._out.glob("*.log")):
+            if path.name != "demo.log":
+                path.unlink()
+        data = Path(tempfile.mkdtemp(prefix="cluster-", dir=self._out))
+        try:
+            with HistoryWriter(self._out / "demo.jsonl", "demo") as history:
+                drained = await self._run(data, history)
+            return await self._judge(drained)
+        finally:
+            keep_logs(data, self._out / "logs")
+
+    # ---- the run -------------------------------------------------------------------------------------
+
+    async def _run(self, data: Path, history: HistoryWriter) -> _Drained:
+        def fault(record: ClusterFault) -> None:
+            history.fault(record.kind, record.victim, phase=record.phase, at=record.at, details=record.details)
+
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            self._say("starting six brokers and the coordinator")
+            expect = await enter(self._expect())
+            loading = asyncio.create_task(asyncio.to_thread(load_events, settings.event_limit), name="events")
+            cluster = await enter(
+                LocalCluster(
+                    data, groups=settings.group_count, members=settings.member_count, name="demo", on_fault=fault
+                )
+            )
+            client = await enter(Client.connect(cluster.bootstrap))
+            admin = client.admin()
+            with suppress(TopicExistsError):  # the client asked twice, because an answer was lost
+                await admin.create_topic(TOPIC, settings.partition_count, settings=TopicSettings(flush=True))
+            await Observer(admin, TOPIC).wait_until(Snapshot.settled, "the topic accepts", LOAD_DEADLINE_S)
+            self._say("loading the flights of 2013, starting the consumers")
+            producer = self._producer = await enter(self._start_producer(cluster))
+            crew = await enter(Crew(settings, cluster.bootstrap, TOPIC, GROUP, on_change=self._changed))
+            events = await loading
+            self._keys = events.keys.dictionary_encode().indices.to_pylist()
+            poisoned = choose_poison(events, settings.seed)
+            troubles = Troubles(admin, TOPIC, GROUP, crew, poisoned, on_change=self._changed)
+            self._crew, self._troubles = crew, troubles
+            await admin.create_group(TOPIC, GROUP, settings=SETTINGS)
+            troubles.begin()
+            await crew.start()
+            self._event_count = (await producer.wait_for("ready", LOAD_DEADLINE_S))["events"]
+            self.scene.total = self._event_count
+            self._held_from = self._event_count * (1 - RESERVE_SHARE)
+            self._begin = time.monotonic()
+            producer.tell(rate=settings.rate, go=True)
+            drained = await self._faults_and_drain(cluster, Observer(admin, TOPIC, GROUP), producer, crew, history)
+            self._say("waiting for the histories computed from the file")
+            await expect.wait_for("done", EXPECT_DEADLINE_S)
+            return drained
+
+    def _expect(self) -> AbstractAsyncContextManager[Worker]:
+        arguments = [str(self._out / "expected.json"), "--limit", str(self._settings.event_limit)]
+        return start_worker("expect", "e2e.demo.expect", arguments, log=self._out / "expect.log")
+
+    def _start_producer(self, cluster: LocalCluster) -> AbstractAsyncContextManager[Worker]:
+        arguments = [
+            "--bootstrap", ",".join(cluster.bootstrap), "--topic", TOPIC, "--history",
+            str(self._out / "producer.jsonl"), "--limit", str(self._settings.event_limit),
+            "--final-places",
+        ]  # fmt: skip
+        return start_worker(
+            "producer", "e2e.demo.producer", arguments, log=self._out / "producer.log", on_line=self._producer_says
+        )
+
+    async def _faults_and_drain(
+        self, cluster: LocalCluster, observer: Observer, producer: Worker, crew: Crew, history: HistoryWriter
+    ) -> _Drained:
+        settings = self._settings
+        striker = Striker(
+            cluster, observer, self._acks, seed=settings.seed, hits_min=settings.broker_hits, begin=self._begin,
+            on_change=self._say, faults=broker_faults(settings.seed), kinds=self._broker_kinds,
+        )  # fmt: skip
+        self._striker = striker
+        async with asyncio.TaskGroup() as tasks:
+            guards = [
+                tasks.create_task(crew.guard(), name="guard of the consumers"),
+                tasks.create_task(_guard(producer), name="guard of the producer"),
+            ]
+            consumers = tasks.create_task(
+                crew.strike(consumer_faults(settings.seed, settings.consumer_faults), self._begin),
+                name="consumers fail",
+            )
+            parking = tasks.create_task(self._park_and_dead_letter(), name="aircraft fail")
+            await striker.run(after_each=lambda: self._after_fault(striker, producer))
+            await consumers
+            await parking
+            self._say("everything is mended: sending the rest at full speed")
+            await cluster.heal()
+            producer.tell(rate=None)
+            await producer.wait_for("done", DRAIN_DEADLINE_S)
+            self._say("waiting until all is worked on, but the dead letters")
+            await self._work_done()
+            self._say("replaying the dead letters")
+            await self._troubles.replay()
+            self._say("waiting until all is worked on")
+            is_drained, waiting = await self._drain(observer)
+            for guard in guards:
+                guard.cancel()
+        await crew.finish(DRAIN_DEADLINE_S)
+        history.end(GROUP, topic=TOPIC, drained=is_drained, waiting=waiting)
+        return _Drained(crew, (*striker.records, *crew.records))
+
+    async def _park_and_dead_letter(self) -> None:
+        await self._troubles.park_and_release(self._settings.parked_s, self._settings.parked_max_s)
+        await self._troubles.dead_letter()
+
+    async def _work_done(self) -> None:
+        """Wait until each event is in the store, or is a dead letter."""
+
+        async def is_done(count: int) -> bool:
+            return count + len(await self._troubles.letters()) >= self._event_count
+
+        await self._wait_store(is_done)
+
+    async def _drain(self, observer: Observer) -> tuple[bool, str]:
+        """Wait until the store has taken all events. Return whether it has, and otherwise what is missing.
+
+        The place of the consumer group says too little: it is behind a message that waits in the list of its key.
+        """
+
+        async def is_done(count: int) -> bool:
+            return count >= self._event_count
+
+        missing = self._event_count - await self._wait_store(is_done)
+        if missing > 0:
+            return False, f"{missing:,} events are not in the store"
+        try:
+            await observer.wait_until(
+                lambda snapshot: snapshot.settled() and snapshot.drained(), "the group is level", LEVEL_DEADLINE_S
+            )
+        except SeriatimError as error:
+            return False, str(error)
+        return True, ""
+
+    async def _wait_store(self, is_done: Callable[[int], Awaitable[bool]]) -> int:
+        """Wait until the number of events in the store is enough, or does not grow any more. Return the number."""
+        with closing(Store(self._out / "store.sqlite")) as store:
+            count, grown_at = store.count(), time.monotonic()
+            while not await is_done(count) and time.monotonic() - grown_at < self._settings.stalled_s:
+                self._changed()
+                await asyncio.sleep(POLL_S)
+                before, count = count, store.count()
+                if count != before:
+                    grown_at = time.monotonic()
+            return count
+
+    def _after_fault(self, striker: Striker, producer: Worker) -> None:
+        """Report the fault, and pace the producer so that its events last for the faults that are left."""
+        for fault in striker.records[self._reported :]:
+            self._on_fault(fault)
+        self._reported = len(striker.records)
+        elapsed_s = time.monotonic() - self._begin
+        done = len(striker.records)
+        # The first guess counts as two faults, so that one slow fault does not stop the flow.
+        fault_s = (elapsed_s + 2 * self._settings.fault_s) / (done + 2)
+        left_s = max(striker.left_count, 1) * fault_s
+        left = self._held_from - self.scene.sent
+        if not self._is_held:
+            producer.tell(rate=min(max(left / left_s, RATE_MIN), RATE_MAX))
+
+    # ---- what is seen meanwhile ----------------------------------------------------------------------
+
+    def _producer_says(self, line: dict[str, Any]) -> None:
+        if line["k"] == "progress":
+            self.scene.sent, self.scene.acknowledged = line["sent"], line["ok"]
+            for partition, at, _count in line["acks"]:
+                self._acks.add(partition, at)
+            if self.scene.sent >= self._held_from and not self._is_held:
+                self._is_held = True
+                self._producer.tell(rate=0)
+
+    def _say(self, doing: str) -> None:
+        if doing != self.scene.doing:
+            _log.info("doing", what=doing)
+        self.scene.doing = doing
+        self._changed()
+
+    def _changed(self) -> None:
+        scene = self.scene
+        scene.at_s = time.monotonic() - self._begin if self._begin else 0.0
+        if self._begin:
+            scene.count(self._crew.finished)
+            scene.aircraft = self._troubles.states
+            if self._striker is not None:
+                scene.faults = [*self._striker.records, *self._crew.records]
+        self._on_scene(scene)
+
+    # ---- the end -------------------------------------------------------------------------------------
+
+    async def _judge(self, drained: _Drained) -> Result:
+        self._say("checking the history")
+        settings, crew, troubles = self._settings, drained.crew, self._troubles
+        paths = [self._out / "demo.jsonl", self._out / "producer.jsonl", *crew.files("history")]
+        report = await asyncio.to_thread(
+            lambda: check_events(retell(paths, self._keys, troubles.dead_places), groups=[GROUP])
+        )
+        attempts = read_attempts(crew.files("attempts"))
+        wanted = read_histories(self._out / "expected.json")
+        with closing(Store(self._out / "store.sqlite")) as store:
+            judgement = judge(
+                store.entries(), attempts, wanted, strikes=crew.strikes, parked=troubles.parked, dead=troubles.dead
+            )
+        last = max((attempt.ended_at or 0.0 for attempt in attempts), default=self._begin)
+        duration_s = max(last - self._begin, 1.0)
+        outcome = Outcome(
+            check=report,
+            judgement=judgement,
+            event_count=self._event_count,
+            duration_s=duration_s,
+            partition_count=settings.partition_count,
+            consumer_count=settings.consumer_count,
+            process_count=settings.process_count,
+            process_starts=crew.starts,
+            faults=drained.faults,
+            parked=troubles.parked,
+            dead=troubles.dead,
+            seed=settings.seed,
+            quick=settings.quick,
+            faults_min=settings.broker_hits + settings.consumer_faults,
+            kinds_wanted=(*self._broker_kinds, *(CONSUMER_KINDS if settings.consumer_faults else ())),
+            planted=settings.planted,
+        )
+        story = Story(
+            attempts, place_names(settings), drained.faults, troubles.parked, troubles.dead, self._begin, duration_s
+        )
+        return Result(outcome, story)
+
+
+async def _guard(worker: Worker) -> None:
+    """Fail the run if a worker ends before it has said `done`."""
+    await worker.wait_for("done", None)

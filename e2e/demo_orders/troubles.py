@@ -1,0 +1,197 @@
+"""The two aircraft that fail: one is parked and released, the other is dead-lettered and replayed, all through `Admin`.
+
+park         the consumer group parks a key after its last attempt; the demo sees it parked, and waits for a while
+release      the consumers are mended, and the demo releases the key: its messages go on in their order
+dead-letter  the demo changes the policy; the consumers give up each event of the other aircraft
+replay       when all others are done, the consumers are mended, and the demo replays its dead letters
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from seriatim import Admin, DeadLetter, GroupKey, GroupSettings, KeyResult, RetryPolicy
+from seriatim_api.errors import SeriatimError, UnknownTopicError
+from seriatim_api.ids import format_offset
+from seriatim_api.retry import dead_letter_topic_of
+
+from e2e.demo.flights import event_number
+from e2e.demo_orders.crew import Crew
+from e2e.demo_orders.fates import Poison
+from e2e.demo_orders.judging import DeadLettered, Parked
+from e2e.demo_orders.planning import Poisoned
+
+POLL_S: Final = 0.25
+"""The time between two looks at the keys."""
+
+PARKING: Final = RetryPolicy(
+    attempts_max=5, back_off="list", delays_ms=(200, 400, 800), exhausted="park_key", grant_ms=10_000
+)
+"""With this policy the consumer group begins. Chance fails two attempts at most, and kills cut off one or two more."""
+
+SETTINGS: Final = GroupSettings(mode="key_ordered", retry=PARKING)
+
+DEAD_LETTERING: Final = replace(PARKING, exhausted="dead_letter")
+"""The policy from the release of the parked aircraft on."""
+
+
+class Troubles:
+    """Brings about what happens to the two aircraft, and notes it.
+
+    Args:
+        admin: The `Admin` of the cluster.
+        topic: The topic.
+        group: The consumer group.
+        crew: The processes with consumers, which are told who is poison.
+        poisoned: The two aircraft.
+        on_change: Called when `states` has changed.
+
+    Attributes:
+        parked: What happened to the parked aircraft; None: not yet over.
+        dead: What happened to the dead-lettered aircraft; None: not yet over.
+        dead_places: The place at which each dead letter failed, by the number of its event.
+        states: By aircraft: what is happening to it, for people.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        topic: str,
+        group: str,
+        crew: Crew,
+        poisoned: Poisoned,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._group = group
+        self._crew = crew
+        self._poisoned = poisoned
+        self._on_change = on_change
+        self._dead_from = 0.0
+        self.parked: Parked | None = None
+        self.dead: DeadLettered | None = None
+        self.dead_places: dict[int, str] = {}
+        self.states: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Tell the consumers which aircraft fails first."""
+        poison = Poison(self._poisoned.parked, self._poisoned.parked_first, "raises")
+        self._crew.tell_poison({poison.key: poison})
+
+    async def park_and_release(self, parked_s: float, parked_max_s: float) -> None:
+        """Wait until the first aircraft is parked, leave it so for a while, mend the consumers and release it.
+
+        If it is not parked in time, `parked` stays None.
+
+        Args:
+            parked_s: For how long it is left, in seconds.
+            parked_max_s: How long to wait until it is parked, in seconds.
+
+        Raises:
+            SeriatimError: The release was refused.
+        """
+        key = self._poisoned.parked
+        try:
+            async with asyncio.timeout(parked_max_s):
+                await self._wait_parked()
+        except TimeoutError:
+            self._crew.tell_poison({})
+            return
+        parked_at = time.monotonic()
+        self._is(key, "is parked")
+        await asyncio.sleep(parked_s)  # for so long it waits for a person
+        keys = await self._wait_parked()
+        own = next(found for found in keys if found.key == key.encode())
+        self._crew.tell_poison({})
+        result = await self._admin.release_keys(self._topic, self._group, keys)
+        _check(result)
+        self._is(key, f"was released after {own.attempts} attempts")
+        self.parked = Parked(
+            key=key,
+            attempts=own.attempts,
+            waiting=own.messages,
+            parked_at=parked_at,
+            released_at=time.monotonic(),
+            others=tuple(found.shown for found in keys if found is not own),
+        )
+
+    async def _wait_parked(self) -> list[GroupKey]:
+        """Look until the aircraft is parked. Return all parked keys."""
+        wanted = self._poisoned.parked.encode()
+        while True:
+            keys = await self._parked_keys()
+            if any(key.key == wanted for key in keys):
+                return keys
+            await asyncio.sleep(POLL_S)
+
+    async def _parked_keys(self) -> list[GroupKey]:
+        try:
+            return [key async for key in self._admin.group_keys(self._topic, self._group, states=["parked"])]
+        except SeriatimError:  # a server is being replaced: the next look tells
+            return []
+
+    async def dead_letter(self) -> None:
+        """From now on, failed messages go to the dead-letter topic, and the consumers give up the second aircraft.
+
+        Raises:
+            SeriatimError: The policy was refused.
+        """
+        done = await self._admin.configure_group(self._topic, self._group, retry=DEAD_LETTERING)
+        for partition in done:
+            if partition.error is not None:
+                raise SeriatimError(f"the policy was refused on partition {partition.partition}: {partition.error}")
+        poison = Poison(self._poisoned.dead, 0, "gives up")
+        self._crew.tell_poison({poison.key: poison})
+        self._dead_from = time.monotonic()
+        self._is(poison.key, "is given up, event by event")
+
+    async def letters(self) -> list[DeadLetter]:
+        """The dead letters that were not replayed.
+
+        Raises:
+            SeriatimError: No broker told them.
+        """
+        topic = dead_letter_topic_of(self._topic, self._group)
+        try:
+            return [letter async for letter in self._admin.dead_letters(topic, self._group)]
+        except UnknownTopicError:  # the asked broker has not heard of the new topic yet
+            return []
+
+    async def replay(self) -> None:
+        """Mend the consumers, and replay all dead letters.
+
+        Raises:
+            SeriatimError: The replay failed.
+        """
+        key = self._poisoned.dead.encode()
+        letters = await self.letters()
+        self._crew.tell_poison({})
+        self.dead_places = {event_number(letter.value): format_offset(letter.origin_offset) for letter in letters}
+        replayed_at = time.monotonic()
+        if letters:
+            await self._admin.replay_dead_letters(letters[0].topic, letters)
+        self._is(self._poisoned.dead, f"had {len(letters)} dead letters, which are replayed")
+        self.dead = DeadLettered(
+            key=self._poisoned.dead,
+            letters=tuple(letter.origin_offset for letter in letters if letter.key == key),
+            begun_at=self._dead_from,
+            replayed_at=replayed_at,
+            others=sum(letter.key != key for letter in letters),
+        )
+
+    def _is(self, key: str, state: str) -> None:
+        self.states[key] = state
+        self._on_change()
+
+
+def _check(results: list[KeyResult]) -> None:
+    """Raise what was refused."""
+    for result in results:
+        if result.error is not None:
+            raise SeriatimError(f"{result.key.shown} was not released: {result.error}")

@@ -1,0 +1,78 @@
+"""What the demo of orders plans: faults, poison and fates follow from the seed alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+import pyarrow as pa
+
+from e2e.demo.flights import Events
+from e2e.demo_orders.crew import place_names
+from e2e.demo_orders.fates import FAILING_ATTEMPTS_MAX, Fate, Poison, fate_of, poison_from_plain, poison_to_plain
+from e2e.demo_orders.planning import BROKER_KINDS, CONSUMER_KINDS, broker_faults, choose_poison, consumer_faults
+from e2e.demo_orders.settings import read_settings
+
+
+def events(keys: list[bytes]) -> Events:
+    numbers = pa.array(range(len(keys)), pa.int64())
+    return Events(pa.array(keys), numbers.cast(pa.string()).cast(pa.binary()), numbers)
+
+
+def test_a_block_of_broker_faults_has_all_kinds_and_both_roles() -> None:
+    for seed in range(20):
+        block = list(islice(broker_faults(seed), 4))
+        assert {fault.kind for fault in block} == set(BROKER_KINDS)
+        assert Counter(fault.role for fault in block) == {"head": 2, "server": 2}
+    assert list(islice(broker_faults(3), 30)) == list(islice(broker_faults(3), 30))
+    assert list(islice(broker_faults(3), 30)) != list(islice(broker_faults(4), 30))
+
+
+def test_consumers_are_killed_and_frozen() -> None:
+    for seed in range(20):
+        faults = consumer_faults(seed, 3)
+        assert {fault.kind for fault in faults} == set(CONSUMER_KINDS)
+        assert all(fault.hold_s == 0.0 for fault in faults if fault.kind == "kill consumers")
+        assert all(fault.hold_s > 4.0 for fault in faults if fault.kind == "freeze consumers"), "twice the session"
+    assert len(consumer_faults(1, 10)) == 10
+    assert consumer_faults(1, 0) == []
+
+
+def test_poison_are_two_busy_aircraft_and_the_first_begins_late_enough() -> None:
+    keys = [b"rare", *[b"A", b"B", b"C"] * 100]
+    for seed in range(20):
+        poisoned = choose_poison(events(keys), seed)
+        assert len({poisoned.parked, poisoned.dead}) == 2
+        assert keys[poisoned.parked_first].decode() == poisoned.parked
+        assert poisoned.parked_first >= int(0.12 * len(keys)) or poisoned.parked == "rare"
+    assert choose_poison(events(keys), 1) == choose_poison(events(keys), 1)
+
+
+def test_poison_strikes_from_its_first_event_on_and_is_told_as_plain_data() -> None:
+    poison = {"N1": Poison("N1", 7, "raises"), "N2": Poison("N2", 0, "gives up")}
+    assert not poison["N1"].strikes(b"N1", 6)
+    assert poison["N1"].strikes(b"N1", 7)
+    assert not poison["N1"].strikes(b"N2", 9)
+    assert poison_from_plain(poison_to_plain(poison)) == poison
+
+
+def test_fates_follow_from_seed_event_and_attempt_and_chance_parks_nothing() -> None:
+    first = [fate_of(7, number, 1) for number in range(8_000)]
+    assert first == [fate_of(7, number, 1) for number in range(8_000)]
+    assert first != [fate_of(8, number, 1) for number in range(8_000)]
+    kinds = Counter(fate.kind for fate in first)
+    assert set(kinds) == {"works", "asks again", "raises", "slow", "hangs"}
+    assert 0.95 < kinds["works"] / len(first) < 0.99
+    later = [fate_of(7, number, FAILING_ATTEMPTS_MAX + 1) for number in range(8_000)]
+    assert {fate.kind for fate in later} == {"works"}
+    assert all(isinstance(fate, Fate) and 0 < fate.work_s < 1 for fate in later)
+    assert {"slow", "hangs"}.isdisjoint(fate_of(7, number, 2).kind for number in range(8_000))
+
+
+def test_sixteen_consumers_have_places() -> None:
+    settings = read_settings({"QUICK": "1", "SEED": "3"})
+    places = place_names(settings)
+    assert settings.consumer_count == sum(map(len, places)) == 16
+    assert [names[0] for names in places] == ["c01", "c05", "c09", "c13"]
+    assert read_settings({"SEED": "3"}).event_limit > settings.event_limit
+    assert read_settings({"PLANT": "acks-early"}).planted == "acks-early"
