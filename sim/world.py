@@ -45,6 +45,7 @@ BATCH_US_MAX = 100_000
 """How long a batch may take when all faults are over, with slow disks and nothing else in flight."""
 
 SIM_CONFIG = BrokerConfig(
+    keys_at_once=2,
     adopted_bytes_min=0,
     heartbeat_us=100_000,
     slow_heartbeat_us=400_000,

@@ -8,7 +8,7 @@ from typing import Any
 
 from seriatim_api.ids import INDEX_MAX
 from seriatim_broker.core.consumers import crossing, cursors, granting, handling, handover, serving, waiting_keys
-from seriatim_broker.core.state import keyed_rows
+from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.log import LedgerChange
@@ -25,7 +25,8 @@ def _any_token_counts() -> list[Patch]:
 
     def run_at(keyed: KeyedDispatcher, consumer: Any, token: int, offset: int) -> Any:
         """An acknowledgement names a message, whatever its token is."""
-        keyed.weigh_all()
+        for name in list(keyed.singles):
+            keyed.weigh(name)
         found = (run for run in keyed.doing.values() if run.is_given and run.offsets[run.done] == offset)
         return real(keyed, consumer, token, offset) or next(found, None)
 
@@ -96,31 +97,7 @@ REAL_REPLICATE = cursors.on_replicate_ledger
 
 
 def _live_is_left() -> list[Patch]:
-    real = keyed_rows.rows_to_hand_over
-
-    def rows(dispatcher: KeyedDispatcher, now: Any) -> Any:
-        """Only lists are handed over."""
-        dispatcher.weigh_all()
-        lives = {key.name: key.live for key in dispatcher.keys.values()}
-        for key in dispatcher.keys.values():
-            key.live = []
-        found = real(dispatcher, now)
-        for key in dispatcher.keys.values():
-            key.live = lives[key.name]
-        return found
-
-    return [(keyed_rows, "rows_to_hand_over", rows)]
-
-
-def _grants_before_begun() -> list[Patch]:
-    real = serving._make_dispatcher
-
-    def make(broker: Any, of: Any, consumer_group: Any, *rest: Any) -> None:
-        real(broker, of, consumer_group, *rest)
-        consumer_group.keyed.is_begun = True
-        consumer_group.keyed.frozen = None
-
-    return [(serving, "_make_dispatcher", make)]
+    return [(KeyedDispatcher, "set_some_aside", lambda *_: False)]
 
 
 def _terms_fall() -> list[Patch]:
@@ -180,6 +157,21 @@ def _lists_untold() -> list[Patch]:
     return [(serving, "_oldest_listed", lambda *_: 0)]
 
 
+def _first_confirms() -> list[Patch]:
+    real = cursors.send_all
+
+    def send_all(broker: Any, *rest: Any) -> int:
+        """All messages of a full state have one number."""
+        serial, new_serial = broker.new_serial(), BrokerState.new_serial
+        BrokerState.new_serial = lambda _self: serial  # type: ignore[assignment, method-assign]
+        try:
+            return real(broker, *rest)
+        finally:
+            BrokerState.new_serial = new_serial  # type: ignore[method-assign]
+
+    return [(cursors, "send_all", send_all)]
+
+
 def _frozen_takes() -> list[Patch]:
     return [(handling, "_waits", lambda *_: False)]
 
@@ -231,9 +223,6 @@ MUTATIONS: dict[str, Mutation] = {
     "list-first": _mutation("what was set aside is older than what is live", _live_before_list),
     "full-first": _mutation("a new server first sends all rows, which replace what was there", _changes_only),
     "live-joins-the-list": _mutation("what is live is handed over in the lists", _live_is_left),
-    "begun-first": _mutation(
-        "nothing is granted before every eligible member knows that the next server has begun", _grants_before_begun
-    ),
     "terms-grow": _mutation("the tokens of the next server are higher than those of the last one", _terms_fall),
     "not-into-the-empty": _mutation("nothing is handed over to a segment without messages", _into_the_empty),
     "exactly-the-one-named": _mutation(
@@ -253,6 +242,12 @@ MUTATIONS: dict[str, Mutation] = {
     "aside-is-reserved": _mutation("what is granted from a list is reserved before", _lists_unreserved, "keyed-full"),
     "alone-tells-lists": _mutation(
         "a consumer group that passes a stub alone tells what its lists had there", _lists_untold, "keyed-dropped"
+    ),
+    "last-confirms": Mutation(
+        "a joining member has all control records when it confirms the last one",
+        _first_confirms,
+        ("I9", "I11", *K),
+        "keyed",
     ),
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
     "given-again": _mutation(

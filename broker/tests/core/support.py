@@ -562,6 +562,12 @@ class Serving(Bench):
 
     def begin(self, other: MemberId = M01, credit: int = 1 << 20) -> None:
         """One consumer joins, the right is taken anew for this run, the other member answers; nothing is read yet."""
+        self.begin_unconfirmed(other, credit)
+        self.persist()
+        self.confirm_replications()
+
+    def begin_unconfirmed(self, other: MemberId = M01, credit: int = 1 << 20) -> None:
+        """The same, and no member has the first control record yet."""
         if other in self.chain.segments[0].eligible:
             self.link(other)
         self.join()
@@ -572,8 +578,6 @@ class Serving(Bench):
         self.persist()
         self.wait(self.config.serve_lease_us + self.config.serve_margin_us + 100 * MS, (other,))
         self.cursor()
-        self.persist()
-        self.confirm_replications()
 
     def reads(self) -> None:
         """The disk answers what it was asked."""

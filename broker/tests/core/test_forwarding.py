@@ -192,7 +192,7 @@ def test_the_next_number_is_handed_over() -> None:
     bench.fail("a")
     bench.deliver()
     bench.done()
-    rows, _ = rows_to_hand_over(bench.keyed, bench.core.state.now)
+    rows, _ = rows_to_hand_over(bench.keyed, bench.rows(), bench.core.state.now)
     assert read_rows(rows).next_number == 2
     for run in bench.runs():
         bench.acks(run)

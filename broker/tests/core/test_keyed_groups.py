@@ -8,10 +8,10 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import BackOff, Exhausted, RetryPolicy
-from seriatim_broker.core.values.ledger_rows import read_rows
-from seriatim_broker.core.values.log import LedgerChange, PutLedger
+from seriatim_broker.core.values.ledger_rows import CarriedGrant, write_forwarder, write_grant
+from seriatim_broker.core.values.log import HandOverId, HandOverState, LedgerChange, PutLedger
 
-from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
+from .keyed_support import QUICK, KeyedServing, indexes_of, offsets, records_of
 from .support import GROUP, M00, M01, MS, SECOND, STREAM, P
 
 SHORT = replace(QUICK, grant_ms=1_000)
@@ -209,8 +209,7 @@ def test_another_member_goes_on_where_the_rows_end() -> None:
     bench.acks(run_b, upto=1)
     bench.nack(run_c, delay_ms=60_000)
     bench.deliver()
-    found = read_rows(tuple(bench.rows().items()))
-    assert sorted(found.keys) == [b"ka", b"kc"]
+    assert sorted(records_of(bench.rows())) == [b"ka", b"kc"]
     follower = KeyedServing("aabbc", M01)
     follower.link(M00)
     for change in bench.sent(msg.ReplicateLedger, M01):
@@ -272,3 +271,23 @@ def test_a_person_is_told_all_consumers_and_no_standbys() -> None:
     bench.wait(SECOND, (M01,))
     described = bench.all(fx.ConsumerGroupDescribed)[-1]
     assert (described.active, described.standbys) == ("consumer-1, consumer-2", ())
+
+
+def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun() -> None:
+    """Rule `begun-first`."""
+    named = HandOverId(7, 3)
+    bench = KeyedServing("ab", handover=named, policy=SHORT)
+    late = CarriedGrant(5 << 40, b"kz", "gone", 1, 10, True, True)
+    rows = (write_forwarder(2), write_grant(late))
+    bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, named, rows)}
+    bench.begin_unconfirmed()
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    bench.wait(SECOND, (M01,))
+    assert list(keyed.doing) == [5 << 40], "its deadline has passed, and it does not end yet"
+    assert not bench.all(fx.ReadKeys)
+    bench.persist()
+    bench.confirm_replications()
+    bench.wait(SECOND, (M01,))
+    assert not keyed.doing
+    assert bench.all(fx.ReadKeys)

@@ -128,3 +128,28 @@ def test_a_key_with_many_messages_gives_way_to_others() -> None:
     assert [indexes_of(run) for run in bench.runs()] == [[9]], "b is read although a has more than fits"
     assert first.token
     assert bench.keyed.live_count <= 4
+
+
+def test_reading_stops_when_too_many_keys_wait() -> None:
+    bench = Small("abcdefghij", waiting_keys_max=3)
+    bench.serve()
+    for _ in range(10):
+        for run in bench.runs():
+            bench.nack(run)  # for 5 minutes
+        bench.settle()
+    assert 3 <= len(bench.keyed.delayed) < 10
+    assert bench.keyed.read_index < 10
+    assert len(bench.notes("lists_full")) == 1
+
+
+def test_keys_that_wait_no_more_let_reading_go_on() -> None:
+    bench = Small("abcdefghij", waiting_keys_max=3)
+    bench.serve()
+    for _ in range(60):
+        for run in bench.runs():
+            if run.attempt == 1:
+                bench.nack(run, delay_ms=1_000)
+            else:
+                bench.acks(run)
+        bench.settle()
+    assert bench.part.consumer_groups[GROUP].ledger.acked == 10

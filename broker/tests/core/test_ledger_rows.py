@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seriatim_broker.core.state.keyed_rows import dispatcher_of, take_changes
+from seriatim_broker.core.state.keyed_rows import dispatcher_of, read_some, take_changes
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values.events import Moment
 from seriatim_broker.core.values.keyed import KeyPhase
@@ -22,6 +22,8 @@ from seriatim_broker.core.values.ledger_rows import (
     write_grant,
     write_key,
 )
+
+from .keyed_support import dispatcher_with, lists_of, records_of
 
 NOW = Moment(1_000_000, 1_700_000_000_000)
 
@@ -58,26 +60,25 @@ def test_lists_are_read_as_they_were_written(steps: list[int], first: int) -> No
     offsets = [first]
     for step in steps:
         offsets.append(offsets[-1] + step)
-    found = read_rows(((aside_name(b"kx", 3), write_aside(offsets)),))
-    assert found.asides == {b"kx": {3: offsets}}
+    assert lists_of({aside_name(b"kx", 3): write_aside(offsets)}) == {b"kx": {3: offsets}}
 
 
 def test_records_and_grants_are_read_as_they_were_written() -> None:
     record = KeyRecord(KeyPhase.PARKED, 2, 5, 1_700_000_000_000, 7, 1_024, 3, "why: ü")
     grant = CarriedGrant(1 << 60, b"k\0x", "consumer-ü", 3, 29_000, True)
-    found = read_rows(((key_name(b"k\0x"), write_key(record)), write_grant(grant)))
-    assert found.keys == {b"k\0x": record}
-    assert found.grants == [grant]
+    rows = dict([(key_name(b"k\0x"), write_key(record)), write_grant(grant)])
+    assert records_of(rows) == {b"k\0x": record}
+    assert read_rows(rows.items()).grants == (grant,)
 
 
 @pytest.mark.parametrize("row", [(b"", b""), (b"q", b""), (b"b1", b""), (b"kx", b"short"), (b"a", b""), (b"g1", b"")])
 def test_a_row_that_cannot_be_read_is_an_error(row: tuple[bytes, bytes]) -> None:
     with pytest.raises(LedgerRowError):
-        read_rows((row,))
+        dispatcher_with(1, 0, dict([row]), NOW)
 
 
 def test_long_lists_are_in_chunks_and_keep_their_order() -> None:
-    keyed = dispatcher_of(1, 0, (), NOW)
+    keyed = dispatcher_with(1, 0, {}, NOW)
     for index in range(3_000):
         keyed.take_in(b"kx", index, (1 << 40) | index)
     key = keyed.keys[b"kx"]
@@ -86,7 +87,7 @@ def test_long_lists_are_in_chunks_and_keep_their_order() -> None:
     assert keyed.window.floor == 3_000
     change = take_changes(keyed)
     rows = dict(change.puts)
-    again = dispatcher_of(1, 3_000, tuple(rows.items()), NOW)
+    again = dispatcher_with(1, 3_000, rows, NOW)
     assert list(again.keys[b"kx"].aside) == list(key.aside)
     assert again.oldest_aside == 1 << 40
     assert again.next_ready() is None, "it waits for a person"
@@ -98,8 +99,24 @@ def test_long_lists_are_in_chunks_and_keep_their_order() -> None:
     rows.update(change.puts)
     for name in change.deletes:
         rows.pop(name, None)
-    last = dispatcher_of(1, 3_000, tuple(rows.items()), NOW)
+    last = dispatcher_with(1, 3_000, rows, NOW)
     assert list(last.keys[b"kx"].aside) == list(key.aside)[1_500:]
     del rows[aside_name(b"kx", 2)]
     with pytest.raises(LedgerRowError):
-        dispatcher_of(1, 3_000, tuple(rows.items()), NOW)
+        dispatcher_with(1, 3_000, rows, NOW)
+
+
+def test_keys_are_read_some_at_a_time() -> None:
+    rows: dict[bytes, bytes] = {}
+    for number in range(5):
+        name = b"k%d" % number
+        rows[key_name(name)] = write_key(KeyRecord(KeyPhase.PARKED, 0, 1, 0, 0, 0, 1, ""))
+        rows[aside_name(name, 0)] = write_aside([1 << 40 | number])
+    keyed = dispatcher_of(1, 100, rows.items())
+    steps = 0
+    while not read_some(keyed, 3, NOW):
+        steps += 1
+        assert keyed.frozen == [], "nothing is granted before all are read"
+    assert steps == 3
+    assert [list(key.aside) for key in keyed.keys.values()] == [[1 << 40 | number] for number in range(5)]
+    assert (keyed.aside_count, keyed.list_count, keyed.oldest_aside) == (5, 5, 1 << 40)

@@ -9,7 +9,7 @@ from seriatim_api.errors import PreconditionError
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers import operations
 from seriatim_broker.core.consumers.keeping import KEEP_MS
-from seriatim_broker.core.state.keyed_rows import carried_grants, dispatcher_of, rows_to_hand_over
+from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -17,7 +17,7 @@ from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 from seriatim_broker.core.values.ledger_rows import read_rows
 from seriatim_broker.core.values.positions import Place
 
-from .keyed_support import QUICK, KeyedServing
+from .keyed_support import QUICK, KeyedServing, dispatcher_with, records_of
 from .support import GROUP, M00, M01, MS, SECOND, STREAM, TOPIC, P, Serving
 
 # ---- shared ---------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_a_shared_group_has_records_of_failed_messages_only() -> None:
     bench.nack(first, delay_ms=60_000)
     bench.acks(second)
     bench.deliver()
-    keys = read_rows(tuple(bench.rows().items())).keys
+    keys = records_of(bench.rows())
     assert list(keys) == [b"o" + make_offset(1, 0).to_bytes(8, "big")]
 
 
@@ -159,7 +159,7 @@ def test_at_most_once_nothing_comes_twice(how: str) -> None:
         bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.deliver(us=5 * SECOND)
     assert bench.granted() == []
-    assert read_rows(tuple(bench.rows().items())).keys == {}
+    assert records_of(bench.rows()) == {}
 
 
 def test_at_most_once_a_key_is_with_one_consumer_until_it_is_done() -> None:
@@ -210,11 +210,10 @@ def test_at_most_once_grants_that_are_handed_over_keep_their_keys() -> None:
     (run,) = bench.runs()
     keyed = bench.part.consumer_groups[GROUP].keyed
     assert keyed is not None
-    rows, _ = rows_to_hand_over(keyed, ev.Moment(bench.now_us, bench.wall_ms))
-    (carried,) = carried_grants(rows)
+    rows, _ = rows_to_hand_over(keyed, bench.rows(), ev.Moment(bench.now_us, bench.wall_ms))
+    (carried,) = read_rows(rows).grants
     assert (carried.token, carried.name, carried.message_count, carried.is_passed) == (run.token, b"ka", 1, True)
-    following = dispatcher_of(2, 0, rows, ev.Moment(bench.now_us, bench.wall_ms))
-    following.carry([carried], bench.now_us)
+    following = dispatcher_with(2, 0, dict(rows), ev.Moment(bench.now_us, bench.wall_ms))
     following.take_in(b"ka", 0, make_offset(2, 0))
     assert following.next_ready() is None, "the key is still with the consumer"
     grant = following.doing[run.token]

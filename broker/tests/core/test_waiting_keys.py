@@ -331,7 +331,7 @@ def test_names_of_keys_are_shown_safely() -> None:
 
 def test_the_limit_of_parked_keys_keeps_further_ones_in_retry() -> None:
     bench = Asked("ab", policy=ONCE)
-    bench.core.state.config = replace(bench.core.state.config, aside_keys_max=1)
+    bench.core.state.config = replace(bench.core.state.config, waiting_keys_max=1)
     bench.serve()
     first, second = bench.runs()
     bench.nack(first)

@@ -131,7 +131,7 @@ def on_replication_due(broker: BrokerState, partition: Partition, group: str) ->
 
 
 def replicate(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> int:
-    """Write the control record here, and send it to every other eligible or joining member. Returns its serial.
+    """Write the control record here, and send it to every other eligible or joining member. Returns its serial, or 0.
 
     Rule `ack-copies` (I11): an ack counts only once every eligible member has it. Without it:
       1. The server has an ack on its own disk only, and tells the consumer that it is confirmed.
@@ -143,6 +143,8 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
     keyed = consumer_group.keyed
+    if keyed is not None and keyed.unread is not None:
+        return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
     oldest = keyed.oldest_aside if keyed is not None else 0
     cursor = CursorState(
         no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved, segment.server_epoch, oldest
@@ -203,8 +205,13 @@ def _send_change(
 
 
 def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: int, server_epoch: int) -> int:
-    """Send a joining member all control records of a segment. Returns the serial that it confirms when it has them."""
-    serial = broker.new_serial()
+    """Send a joining member all control records of a segment. Returns the serial that it confirms when it has them.
+
+    Rule `last-confirms` (I9, I11): only the confirmation of the last message counts. Without it:
+      1. A member joins. It is sent the rows of a keyed group, and behind them the record of another group.
+      2. It confirms the rows, and is listed as eligible. The other record is still on its way.
+      3. The member becomes the server, and delivers what the other group had acknowledged, without a flag.
+    """
     plain: list[CursorState] = []
     for cursor in partition.cursors.values():
         if cursor.segment_no != no:
@@ -221,8 +228,9 @@ def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: in
             link = broker.links.get(member.broker)
             consumer_group.ledger.sessions[member] = link.session if link is not None else 0
         full = LedgerChange(tuple((rows or {}).items()), is_full=True)
-        message = ReplicateLedger(partition.id, no, server_epoch, serial, version - 1, cursor, full)
+        message = ReplicateLedger(partition.id, no, server_epoch, broker.new_serial(), version - 1, cursor, full)
         broker.send(member, message)
+    serial = broker.new_serial()
     broker.send(member, ReplicateCursors(partition.id, no, server_epoch, serial, tuple(plain)))
     return serial
 

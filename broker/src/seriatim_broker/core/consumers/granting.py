@@ -138,13 +138,13 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
       1. A consumer fails on the first message of key k. The policy tries again for ever.
       2. The window and the memory for live messages are full: all others wait for k.
 
-    If the lists are full, reading stops, and grants go on. An event names the oldest message.
+    If the lists are full, or too many keys wait, reading stops, and grants go on. An event names the oldest message.
     """
     config = broker.config
     limits = RoomLimits(
-        config.live_messages_max, config.window_indexes_max, config.aside_messages_max, config.aside_keys_max
+        config.live_messages_max, config.window_indexes_max, config.aside_messages_max, config.waiting_keys_max
     )
-    is_full = keyed.aside_count >= limits.aside_messages  # keys with lists may get more messages
+    is_full = keyed.is_full_of(limits)
     if not is_full and not keyed.is_short(limits):
         return True
     if broker.now.mono_us < keyed.looks_from_us:
@@ -157,7 +157,7 @@ def _has_room(broker: BrokerState, partition: Partition, consumer_group: Consume
         cursors.replicate_soon(broker, partition, consumer_group)
     if keyed.is_full:
         note_full(broker, partition, consumer_group, keyed)
-    if keyed.aside_count < limits.aside_messages and not keyed.is_short(limits):
+    if not keyed.is_full_of(limits) and not keyed.is_short(limits):
         return True
     keyed.looks_from_us = broker.now.mono_us + LOOK_US
     return False

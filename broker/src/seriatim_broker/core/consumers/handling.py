@@ -43,7 +43,7 @@ def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer)
     cursor, keyed = consumer_group.cursor, consumer_group.keyed
     assert cursor is not None
     assert keyed is not None
-    keyed.attach(consumer, broker.now.mono_us + CLAIM_US)
+    claim(broker, keyed, consumer)
     consumer.grant_ms = cursor.retry.grant_ms
     joined = Joined(
         True, consumer_group.segment_no, consumer_group.ledger.acked, 0, consumer_group.group_epoch,
@@ -51,6 +51,11 @@ def join(broker: BrokerState, consumer_group: ConsumerGroup, consumer: Consumer)
         cursor.at_most_once,
     )  # fmt: skip
     tell(broker, consumer, joined)
+
+
+def claim(broker: BrokerState, keyed: KeyedDispatcher, consumer: Consumer) -> None:
+    """The grants that were handed over for the name of a consumer are its own."""
+    keyed.attach(consumer, broker.now.mono_us + CLAIM_US)
 
 
 def _served(partition: Partition, stream: int, subscription: int) -> tuple[ConsumerGroup, Consumer] | None:
@@ -253,7 +258,7 @@ def _fail(
 
 def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:
     """Whether there is room for one more list. If not, the key is tried again, so that nothing is lost."""
-    return keyed.list_count < broker.config.aside_keys_max and keyed.aside_count < broker.config.aside_messages_max
+    return keyed.list_count < broker.config.waiting_keys_max and keyed.aside_count < broker.config.aside_messages_max
 
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:

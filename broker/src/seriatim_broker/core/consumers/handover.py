@@ -40,6 +40,10 @@ RESEND_US = 200_000
 GIVE_UP_US = 600_000
 """If the next server does not answer for so long, the grants go on here, and the hand-over is tried again later."""
 
+ROW_US = 40
+"""Both times are longer by this for each row that is handed over. On two processors, sending, writing and reading
+20,000 rows took 0.2 s."""
+
 PAUSE_US = 1_000_000
 """Time between two such tries."""
 
@@ -50,6 +54,8 @@ PAUSE_US = 1_000_000
 def cross(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Move the cursor to the next segment if that is possible; if there is state of keys, hand it over first."""
     keyed = consumer_group.keyed
+    if keyed is not None and keyed.unread is not None:
+        return  # which keys have messages is not known yet
     if keyed is not None and (keyed.has_keys or keyed.next_number > 1):
         hand_over_if_done(broker, partition, consumer_group)
     else:
@@ -76,10 +82,14 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
             broker.poll(keyed.rests_until_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
             return
         is_busy = keyed.reading or keyed.rows or keyed.unsent or keyed.fetches or keyed.has_ready
-        if is_busy or keyed.read_index < log.record.sealed_len:
+        if is_busy or keyed.read_index < log.record.sealed_len or keyed.grant_count > broker.config.handed_grants_max:
             return
         following = next_segment(partition, consumer_group.segment_no)
         if following is None:
+            return
+        if keyed.set_some_aside(broker.config.keys_at_once):
+            consumer_group.ledger.acknowledge(keyed.window.floor)
+            cursors.replicate(broker, partition, consumer_group)  # when that is durable, this is called again
             return
         keyed.frozen = []
         keyed.rests_until_us = now_us + GIVE_UP_US
@@ -123,7 +133,8 @@ def _make(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     following = next_segment(partition, consumer_group.segment_no)
     if following is None:
         return
-    rows, oldest = keyed_rows.rows_to_hand_over(keyed, broker.now)
+    known = partition.ledger_rows.get(consumer_group.name, {})
+    rows, oldest = keyed_rows.rows_to_hand_over(keyed, known, broker.now)
     state = HandOverState(
         following.no,
         consumer_group.name,
@@ -132,13 +143,14 @@ def _make(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         tuple(rows),
     )
     keyed.handover = HandingOver(state, oldest, following.server)
+    keyed.rests_until_us = broker.now.mono_us + GIVE_UP_US + ROW_US * len(rows)
     _send(broker, partition, keyed.handover)
 
 
 def _send(broker: BrokerState, partition: Partition, handing: HandingOver) -> None:
     now_us = broker.now.mono_us
     assert handing.to is not None
-    if not handing.asked_us or now_us >= handing.asked_us + RESEND_US:
+    if not handing.asked_us or now_us >= handing.asked_us + RESEND_US + ROW_US * len(handing.handover.rows):
         handing.asked_us = now_us
         broker.send(handing.to, HandOver(partition.id, handing.handover))
 

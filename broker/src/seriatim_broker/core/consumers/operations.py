@@ -326,7 +326,7 @@ def _check_aside(
         return
     counts, oldest = KeyCounts(), cursor.oldest
     keyed = consumer_group.keyed
-    if keyed is not None and consumer_group.phase is ConsumerGroupPhase.SERVING:
+    if keyed is not None and keyed.unread is None and consumer_group.phase is ConsumerGroupPhase.SERVING:
         counts, oldest = keyed.counts(), keyed.oldest_aside
     elif (rows := cursors.rows_at_rest(partition, consumer_group.name, cursor)) is not None:
         counts = count_keys(rows.items())

@@ -32,12 +32,10 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     handover.cross(broker, partition, consumer_group)
 
 
-def on_keys_due(broker: BrokerState, partition: Partition, group: str) -> None:
+def on_keys_due(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
     """A delay or a deadline of a key may be over, or a hand-over has no answer."""
-    consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is not None and consumer_group.phase is ConsumerGroupPhase.SERVING:
-        handling.end_late(broker, partition, consumer_group)
-        handover.cross(broker, partition, consumer_group)
+    handling.end_late(broker, partition, consumer_group)
+    handover.cross(broker, partition, consumer_group)
 
 
 def _chase_replications(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:

@@ -189,7 +189,7 @@ def _description(
         None,
         _oldest(partition, consumer_group, segment, acked),
         consumers,
-        sum(run.left for run in keyed.doing.values()) if keyed is not None else 0,
+        keyed.in_flight if keyed is not None else 0,
         _keys(partition, consumer_group),
     )
 
@@ -197,7 +197,7 @@ def _description(
 def _keys(partition: Partition, consumer_group: ConsumerGroup) -> KeyCounts | None:
     """The keys that wait. Without consumers the rows on this disk tell: the server would begin with them."""
     cursor, keyed = consumer_group.cursor, consumer_group.keyed
-    if keyed is not None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
+    if keyed is not None and keyed.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
         return keyed.counts()
     if cursor is None or not cursor.mode.is_keyed:
         return None
@@ -213,7 +213,7 @@ def _oldest(partition: Partition, consumer_group: ConsumerGroup, segment: Segmen
         return None
     known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, consumer_group.group_epoch)
     aside = cursor.oldest if known is None else known.oldest
-    if keyed is not None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
+    if keyed is not None and keyed.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
         aside = keyed.oldest_aside
     if aside:
         return aside

@@ -339,11 +339,7 @@ def _begin(
     if record.mode.is_keyed:
         _make_dispatcher(broker, partition, consumer_group, record, known)
     subscribing.begin(broker, partition, consumer_group)
-    # send what this disk has of the server before to every eligible member
-    cursors.replicate(broker, partition, consumer_group)
-    if consumer_group.name in partition.consumer_groups:
-        keeping.look(broker, partition, consumer_group.name)
-        progress.go_on(broker, partition, consumer_group)
+    _go_on_begun(broker, partition, consumer_group)
 
 
 def _skip_what_may_have_been_given(
@@ -380,14 +376,45 @@ def _make_dispatcher(
     handed_over = _handed_over(partition, consumer_group, record) if known is None else None
     if handed_over is not None:
         rows = handed_over.rows
-    keyed = keyed_rows.dispatcher_of(record.segment_no, ledger.acked, rows, broker.now)
+    keyed = keyed_rows.dispatcher_of(record.segment_no, ledger.acked, rows, from_before=handed_over is not None)
     consumer_group.keyed = keyed
     ledger.acked = keyed.window.floor
-    if handed_over is not None:
-        keyed.is_begun = False
-        keyed.frozen = []
-        keyed.carry(keyed_rows.carried_grants(rows), broker.now.mono_us)
-        keyed.mark_all_changed()
+    keyed.is_begun = handed_over is None
+
+
+def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
+    """Read the keys, some in each step, and then go on. Until then the consumer group is frozen.
+
+    No step reads all of many keys. Without it:
+      1. 100,000 keys failed, because a database was away. Their server dies.
+      2. The next server reads their records for seconds, and answers no heartbeat.
+      3. Others believe that it is dead, and the next one begins with the same.
+    """
+    keyed = consumer_group.keyed
+    if keyed is not None and keyed.unread is not None:
+        if not keyed_rows.read_some(keyed, broker.config.keys_at_once, broker.now):
+            broker.poll(0, TimerKind.KEYS, partition.id, consumer_group.name)
+            return
+        for consumer in consumer_group.consumers:
+            handling.claim(broker, keyed, consumer)
+        if keyed.is_begun:
+            handling.thaw(broker, partition, consumer_group)
+    # send what this disk has of the server before to every eligible member
+    cursors.replicate(broker, partition, consumer_group)
+    if consumer_group.name in partition.consumer_groups:
+        keeping.look(broker, partition, consumer_group.name)
+        progress.go_on(broker, partition, consumer_group)
+
+
+def on_keys_due(broker: BrokerState, partition: Partition, group: str) -> None:
+    """A delay or a deadline of a key may be over, or keys are not read yet, or a hand-over has no answer."""
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
+        return
+    if consumer_group.keyed is not None and consumer_group.keyed.unread is not None:
+        _go_on_begun(broker, partition, consumer_group)
+    else:
+        progress.on_keys_due(broker, partition, consumer_group)
 
 
 def _handed_over(partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> HandOverState | None:

@@ -448,7 +448,7 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.REPLICATION: cursors.on_replication_due,
     TimerKind.CURSOR: serving.on_cursor_timer,
     TimerKind.SESSION: sessions.on_due,
-    TimerKind.KEYS: progress.on_keys_due,
+    TimerKind.KEYS: serving.on_keys_due,
     TimerKind.KEEPING: keeping.look,
     TimerKind.OPERATIONS: operations.on_due,
     TimerKind.WAITING_KEYS: waiting_keys.on_due,

@@ -51,7 +51,7 @@ class RoomLimits(NamedTuple):
     live_messages: int
     window_indexes: int
     aside_messages: int
-    aside_keys: int
+    waiting_keys: int
 
 
 class Key(State):
@@ -236,6 +236,23 @@ class HandingOver(State):
 
 
 @dataclass(slots=True, eq=False)
+class UnreadRows(State):
+    """Rows of keys that are read into the dispatcher step by step.
+
+    Attributes:
+        rows: The rows, those of lists before those of keys.
+        at: How many of them were read.
+        chunks: Chunks of lists whose key was not read yet.
+        grants: Grants that go on when all is read.
+    """
+
+    rows: tuple[tuple[bytes, bytes], ...]
+    at: int = 0
+    chunks: dict[bytes, dict[int, list[int]]] = field(default_factory=dict)
+    grants: tuple[CarriedGrant, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
 class Unsent(State):
     """What was read and is not given yet. In an at-most-once group it is acknowledged.
 
@@ -342,6 +359,8 @@ class KeyedDispatcher(State):
         forwards: Keys whose first message goes to the dead-letter topic, in the order in which they came to it.
         next_number: The forwarder's next number; 1: it has given none in this group epoch.
         is_number_new: No control record has `next_number` yet.
+        unread: Rows of keys that are not read yet; None: all are. Until then it is frozen.
+        handed: The rows that were handed over, until the first control record has them; None: it has.
         is_common: Every eligible member has a control record of this dispatcher.
         sending: The serial of the dead letters that were sent and not answered; 0: none.
         sent: Their keys.
@@ -366,6 +385,7 @@ class KeyedDispatcher(State):
         "frames",
         "frozen",
         "granted",
+        "handed",
         "handover",
         "is_begun",
         "is_common",
@@ -391,6 +411,7 @@ class KeyedDispatcher(State):
         "sent",
         "singles",
         "turn",
+        "unread",
         "unsent",
         "window",
     )
@@ -432,6 +453,8 @@ class KeyedDispatcher(State):
         self.forwards: dict[bytes, Forward] = {}
         self.next_number = 1
         self.is_number_new = False
+        self.unread: UnreadRows | None = None
+        self.handed: tuple[tuple[bytes, bytes], ...] | None = None
         self.is_common = False
         self.sending = 0
         self.sent: tuple[bytes, ...] = ()
@@ -465,6 +488,16 @@ class KeyedDispatcher(State):
         """Whether any key has messages or a record."""
         return bool(self.keys or self.singles)
 
+    @property
+    def grant_count(self) -> int:
+        """How many grants are under way."""
+        return len(self.doing) + len(self.granted)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are granted and not acknowledged."""
+        return sum(run.left for run in self.doing.values()) + len(self.granted)
+
     def weigh(self, name: bytes) -> Key | None:
         """The key of that name, as an object of its own from now on; None if it has no messages and no record."""
         key = self.keys.get(name)
@@ -492,11 +525,6 @@ class KeyedDispatcher(State):
             frame.runs.append(run)
         self.leave_frame(frame, 1)
         return key
-
-    def weigh_all(self) -> None:
-        """Make an object of each single."""
-        for name in list(self.singles):
-            self.weigh(name)
 
     def grants_of(self, consumers: Sequence[Consumer]) -> list[Grant]:
         """The grants of these consumers, as objects of their own from now on."""
@@ -642,16 +670,6 @@ class KeyedDispatcher(State):
             self.live_count -= len(run.offsets)
         run.is_passed = run.is_aside = True  # they are not live any more
 
-    def mark_all_changed(self) -> None:
-        """No control record has anything of this yet: the next one has all records and lists."""
-        self.is_number_new = self.next_number > 1
-        for name, key in self.keys.items():
-            if key.phase is not None:
-                self.changed[name] = None
-            if key.aside:
-                first, last = key.aside_first // CHUNK_OFFSETS, (key.aside_end - 1) // CHUNK_OFFSETS
-                self.chunks[name] = dict.fromkeys(range(first, last + 1))
-
     def end_run(self, run: Grant) -> None:
         """The run is over: what it holds that is not acknowledged comes again, before the key's other messages."""
         key = run.key
@@ -763,10 +781,28 @@ class KeyedDispatcher(State):
             key.phase = KeyPhase.RETRY
         self.changed[key.name] = None
 
+    def set_some_aside(self, count: int) -> bool:
+        """The live messages of up to `count` keys go into their lists. Returns whether any key had live messages."""
+        for name in list(islice(self.singles, count)):
+            self.weigh(name)
+        chosen = list(islice((key for key in self.keys.values() if key.live), count))
+        for key in chosen:
+            self.set_aside(key)
+        self.window.rise()
+        return bool(chosen)
+
     def is_short(self, limits: RoomLimits) -> bool:
         """Whether no more messages may be read: too many are live, or the floor lies too far behind."""
         window = self.read_index - self.window.floor
         return self.live_count >= limits.live_messages or window >= limits.window_indexes
+
+    def is_full_of(self, limits: RoomLimits) -> bool:
+        """Whether no more messages may be read because too many keys, or too many messages in lists, wait.
+
+        Then most keys fail, so reading further helps no consumer. The limit bounds what a hand-over has.
+        """
+        waiting = max(len(self.delayed), self.list_count)
+        return waiting >= limits.waiting_keys or self.aside_count >= limits.aside_messages
 
     def make_room(self, limits: RoomLimits) -> None:
         """Set keys aside until a tenth of the room is free, or the lists are full (`is_full`).
@@ -778,7 +814,7 @@ class KeyedDispatcher(State):
         Keys that are ready wait for consumers. So they are set aside only if they have many messages.
         """
         if self.is_full and self.aside_count < limits.aside_messages * 9 // 10:
-            self.is_full = self.is_full_noted = self.list_count >= limits.aside_keys
+            self.is_full = self.is_full_noted = max(len(self.delayed), self.list_count) >= limits.waiting_keys
         window_begin = self.read_index - limits.window_indexes * 9 // 10
         live_wanted = limits.live_messages * 9 // 10
         if self.read_index - self.window.floor < limits.window_indexes:
@@ -792,7 +828,7 @@ class KeyedDispatcher(State):
         for rank, key in sorted(victims, key=lambda victim: victim[0]):
             if rank[0] > _HOLDS_WINDOW and self.live_count < live_wanted:
                 break
-            is_more = not key.aside and self.list_count >= limits.aside_keys
+            is_more = not key.aside and self.list_count >= limits.waiting_keys
             if is_more or self.aside_count + len(key.live) > limits.aside_messages:
                 self.is_full = True
                 break

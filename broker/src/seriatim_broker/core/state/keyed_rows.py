@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from heapq import heapify
 from itertools import islice
-
-from seriatim_api.ids import INDEX_MAX, make_offset
 
 from ..values.events import Moment
 from ..values.keyed import KeyPhase
@@ -18,7 +15,11 @@ from ..values.ledger_rows import (
     KeyRecord,
     LedgerRowError,
     aside_name,
+    is_grant,
+    is_handed_over,
     key_name,
+    read_key_row,
+    read_list_row,
     read_rows,
     write_aside,
     write_forwarder,
@@ -26,13 +27,16 @@ from ..values.ledger_rows import (
     write_key,
 )
 from ..values.log import LedgerChange
-from .keyed import Forward, Grant, Key, KeyedDispatcher
+from .keyed import Forward, Key, KeyedDispatcher, UnreadRows
 from .window import Window
 
 
 def take_changes(dispatcher: KeyedDispatcher) -> LedgerChange:
     """The change of the rows since the last call."""
     puts, deletes = dispatcher.window.take_changes()
+    if dispatcher.handed is not None:
+        rows, dispatcher.handed = dispatcher.handed, None
+        return LedgerChange((*puts, *rows), is_full=True)
     for name in dispatcher.changed:
         key = dispatcher.keys.get(name)
         if key is None or key.phase is None:
@@ -74,78 +78,101 @@ def _chunk(key: Key, chunk: int) -> list[int]:
     return list(islice(key.aside, begin, max(end, begin)))
 
 
-def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Moment) -> tuple[list[tuple[bytes, bytes]], int]:
+def rows_to_hand_over(
+    dispatcher: KeyedDispatcher, known: Mapping[bytes, bytes], now: Moment
+) -> tuple[list[tuple[bytes, bytes]], int]:
     """The rows with which the server of the next segment goes on, and the oldest offset in them (0: there is none).
 
-    Rule `live-joins-the-list` (J1): what is live goes into the lists. Without it:
+    Nothing is live, and `known`, the rows on this disk, has all changes. So these rows go over as they are, with the
+    grants.
+
+    Rule `live-joins-the-list` (J1): what is live goes into the lists first (`set_some_aside`). Without it:
       1. k:5 failed and waits in segment 1. k:6, in segment 1 too, waits behind it and is live.
       2. Only the list of k is handed over, and the cursor moves to segment 2.
       3. k:6 is never delivered.
+
+    Rule `numbers-cross` (J4): the next number of the forwarder is handed over too. Without it:
+      1. The forwarder gives k:5 of segment 1 the number 1, and it is stored.
+      2. The next server begins with number 1, and gives it to j:9 of segment 2.
+      3. The master finds that number 1 of this producer is stored, and j:9 is passed without a dead letter.
     """
-    rows: list[tuple[bytes, bytes]] = []
-    oldest = 0
-    dispatcher.weigh_all()
-    for name, key in dispatcher.keys.items():
-        run = dispatcher.doing.get(key.token)
-        done = run.done if run is not None and not run.is_aside else 0
-        live = key.live if not done or run is None else key.live[bisect_right(key.live, _last_done(run)) :]
-        offsets = [*key.aside, *(make_offset(dispatcher.segment_no, index) for index in live)]
-        if run is not None:
-            left_ms = max(run.deadline_us - now.mono_us, 0) // 1_000
-            carried = CarriedGrant(run.token, name, run.consumer.name, run.left, left_ms, run.is_started, run.is_passed)
-            rows.append(write_grant(carried))
-        if not offsets:
-            continue
-        oldest = min(oldest or offsets[0], offsets[0])
-        phase = key.phase if key.phase is not None else KeyPhase.RETRY
-        record = KeyRecord(phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, 0, len(offsets), key.error)
-        rows.append((key_name(name), write_key(record)))
-        for begin in range(0, len(offsets), CHUNK_OFFSETS):
-            chunk = offsets[begin : begin + CHUNK_OFFSETS]
-            rows.append((aside_name(name, begin // CHUNK_OFFSETS), write_aside(chunk)))
-    if dispatcher.next_number > 1:
-        # Rule `numbers-cross` (J4): the next number is handed over too. Without it:
-        #   1. The forwarder gives k:5 of segment 1 the number 1, and it is stored.
-        #   2. The next server begins with number 1, and gives it to j:9 of segment 2.
-        #   3. The master finds that number 1 of this producer is stored, and j:9 is passed without a dead letter.
-        rows.append(write_forwarder(dispatcher.next_number))
-    return rows, oldest
+    rows = [row for row in known.items() if is_handed_over(row[0])]
+    for run in dispatcher.doing.values():
+        left_ms = max(run.deadline_us - now.mono_us, 0) // 1_000
+        rows.append(
+            write_grant(
+                CarriedGrant(
+                    run.token, run.key.name, run.consumer.name, run.left, left_ms, run.is_started, run.is_passed
+                )
+            )
+        )
+    return rows, dispatcher.oldest_aside
 
 
-def _last_done(run: Grant) -> int:
-    return run.offsets[run.done - 1] & INDEX_MAX
+def dispatcher_of(
+    segment_no: int, floor: int, rows: Iterable[tuple[bytes, bytes]], *, from_before: bool = False
+) -> KeyedDispatcher:
+    """A dispatcher that goes on where the rows end. `read_some` must read the keys first. It reads from the floor on.
+
+    Args:
+        segment_no: The cursor segment.
+        floor: Its first index that is not passed.
+        rows: The rows.
+        from_before: They are from the segment before, so the first control record must have all of them.
+
+    Raises:
+        LedgerRowError: A row cannot be read.
+    """
+    found = read_rows(rows)
+    dispatcher = KeyedDispatcher(segment_no, Window(floor, found.blocks))
+    dispatcher.next_number = found.next_number
+    dispatcher.unread = UnreadRows(found.rest, grants=found.grants)
+    dispatcher.frozen = []
+    if from_before:
+        dispatcher.handed = tuple(row for row in rows if not is_grant(row[0]))
+    return dispatcher
 
 
-def carried_grants(rows: Sequence[tuple[bytes, bytes]]) -> list[CarriedGrant]:
-    """The grants in the rows of a hand-over."""
-    return read_rows(rows).grants
+def read_some(dispatcher: KeyedDispatcher, count: int, now: Moment) -> bool:
+    """Read up to `count` rows into the dispatcher. Returns whether all are read.
 
-
-def dispatcher_of(segment_no: int, floor: int, rows: Sequence[tuple[bytes, bytes]], now: Moment) -> KeyedDispatcher:
-    """A dispatcher that goes on where the rows end. Nothing is granted, and it reads from the floor on.
+    Then the grants that were handed over go on, for absent consumers.
 
     Raises:
         LedgerRowError: A row cannot be read, or a list has not as many offsets as its key's record says.
     """
-    found = read_rows(rows)
-    dispatcher = KeyedDispatcher(segment_no, Window(floor, found.blocks))
-    for name, record in found.keys.items():
-        key = dispatcher.keys[name] = Key(name)
-        key.phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, key.aside_first, count, key.error = record
-        chunks = found.asides.get(name, {})
-        offsets = [offset for chunk in sorted(chunks) for offset in chunks[chunk]]
-        if len(offsets) != count:
-            raise LedgerRowError(f"the list of a key has {len(offsets)} offsets, and its record says {count}")
-        if offsets:
-            key.aside = deque(offsets)
-            dispatcher.aside_count += count
-            dispatcher.list_count += 1
-            dispatcher.first_asides.append((offsets[0], name))
-        if key.ready_at_ms > now.wall_ms and not key.is_held:
-            key.ready_us = now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms)
-        dispatcher.queue(key)
-        if key.phase is KeyPhase.FORWARDING:
-            dispatcher.forwards[name] = Forward(name, key.sequence)
-    dispatcher.next_number = found.next_number
+    unread = dispatcher.unread
+    if unread is None:
+        return True
+    for name, value in unread.rows[unread.at : unread.at + count]:
+        chunk = read_list_row(name, value)
+        if chunk is not None:
+            unread.chunks.setdefault(chunk[0], {})[chunk[1]] = chunk[2]
+        else:
+            _read_key(dispatcher, unread, *read_key_row(name, value), now)
+    unread.at += count
+    if unread.at < len(unread.rows):
+        return False
+    dispatcher.unread = None
     heapify(dispatcher.first_asides)
-    return dispatcher
+    dispatcher.carry(unread.grants, now.mono_us)
+    return True
+
+
+def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, record: KeyRecord, now: Moment) -> None:
+    key = dispatcher.keys[name] = Key(name)
+    key.phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, key.aside_first, count, key.error = record
+    chunks = unread.chunks.pop(name, {})
+    offsets = [offset for number in sorted(chunks) for offset in chunks[number]]
+    if len(offsets) != count:
+        raise LedgerRowError(f"the list of a key has {len(offsets)} offsets, and its record says {count}")
+    if offsets:
+        key.aside = deque(offsets)
+        dispatcher.aside_count += count
+        dispatcher.list_count += 1
+        dispatcher.first_asides.append((offsets[0], name))
+    if key.ready_at_ms > now.wall_ms and not key.is_held:
+        key.ready_us = now.mono_us + 1_000 * (key.ready_at_ms - now.wall_ms)
+    dispatcher.queue(key)
+    if key.phase is KeyPhase.FORWARDING:
+        dispatcher.forwards[name] = Forward(name, key.sequence)

@@ -110,7 +110,9 @@ class BrokerConfig:
             partition.
         window_indexes_max: How far such a consumer group reads ahead of the first message that is not passed.
         aside_messages_max: How many offsets the lists of its keys have together.
-        aside_keys_max: How many of its keys have lists.
+        waiting_keys_max: How many of its keys may be delayed, or have lists, before reading stops.
+        handed_grants_max: A consumer group crosses only when at most so many of its grants are under way.
+        keys_at_once: So many records of keys are read or changed in one step, so that none stops the broker for long.
         copy_bytes: Bytes of one answer to a member that copies.
         ack_replication_us: The longest delay before acknowledgements are made durable on the other eligible members.
         append_time_ahead_ms_max: How far the append time of a partition may be ahead of the wall clock of the member
@@ -187,7 +189,9 @@ class BrokerConfig:
     live_messages_max: int = 100_000
     window_indexes_max: int = 1_000_000
     aside_messages_max: int = 1_000_000
-    aside_keys_max: int = 100_000
+    waiting_keys_max: int = 100_000
+    handed_grants_max: int = 10_000
+    keys_at_once: int = 2_000
     copy_bytes: int = 1024 * 1024
     ack_replication_us: int = 20_000
     append_time_ahead_ms_max: int = 7_200_000

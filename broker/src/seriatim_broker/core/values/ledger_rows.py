@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from .keyed import ERROR_BYTES_MAX, KeyCounts, KeyPhase
@@ -33,6 +34,7 @@ _GRANT: Final = b"g"
 _FORWARDER: Final = b"f"
 _NUMBER = struct.Struct(">Q")
 _RECORD = struct.Struct(">BIIQQQQ")
+_PHASES: Final = {int(phase): phase for phase in KeyPhase}
 _CARRIED = struct.Struct(">IIBH")
 _STARTED: Final = 1
 _PASSED: Final = 2
@@ -161,48 +163,94 @@ def count_keys(rows: Iterable[tuple[bytes, bytes]]) -> KeyCounts:
 
 
 class LedgerRows(NamedTuple):
-    """The rows of a ledger, read: bits by block, records by key, each key's chunks, grants, and the next number."""
+    """The rows of a ledger by their kind.
+
+    Attributes:
+        blocks: Bits by block.
+        grants: Grants that were handed over.
+        next_number: The forwarder's next number.
+        rest: Rows of lists, and behind them those of keys. They must still be read.
+    """
 
     blocks: dict[int, int]
-    keys: dict[bytes, KeyRecord]
-    asides: dict[bytes, dict[int, list[int]]]
-    grants: list[CarriedGrant]
-    forwarders: list[int]  # the next number, if the forwarder has given any
-
-    @property
-    def next_number(self) -> int:
-        """The forwarder's next number."""
-        return self.forwarders[0] if self.forwarders else 1
+    grants: tuple[CarriedGrant, ...]
+    next_number: int
+    rest: tuple[tuple[bytes, bytes], ...]
 
 
-def read_rows(rows: Sequence[tuple[bytes, bytes]]) -> LedgerRows:
-    """Read all rows of a ledger.
+def read_rows(rows: Iterable[tuple[bytes, bytes]]) -> LedgerRows:
+    """Read the rows of a ledger, except those of keys and of their lists, which may be many.
 
     Raises:
         LedgerRowError: A row is of a kind that is not known here, or cut short.
     """
-    found = LedgerRows({}, {}, {}, [], [])
-    for name, value in rows:
-        try:
-            if name[:1] == _BLOCK:
-                found.blocks[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
-            elif name[:1] == _KEY:
-                phase, turn, attempts, ready_at_ms, sequence, first, count = _RECORD.unpack_from(value)
-                error = value[_RECORD.size :].decode(errors="replace")
-                record = KeyRecord(KeyPhase(phase), turn, attempts, ready_at_ms, sequence, first, count, error)
-                found.keys[name[1:]] = record
-            elif name[:1] == _ASIDE:
-                chunk = _NUMBER.unpack_from(name, 1)[0]
-                found.asides.setdefault(name[1 + _NUMBER.size :], {})[chunk] = _read_aside(value)
-            elif name[:1] == _GRANT:
-                found.grants.append(_read_grant(name, value))
-            elif name == _FORWARDER:
-                found.forwarders.append(_NUMBER.unpack(value)[0])
-            else:
-                raise LedgerRowError(f"a row of a ledger begins with {name[:1]!r}")
-        except (struct.error, ValueError, IndexError) as exc:
-            raise LedgerRowError(f"the row {name[:40]!r} of a ledger cannot be read: {exc}") from exc
-    return found
+    blocks: dict[int, int] = {}
+    grants: list[CarriedGrant] = []
+    lists: list[tuple[bytes, bytes]] = []
+    keys: list[tuple[bytes, bytes]] = []
+    next_number = 1
+    for row in rows:
+        name, value = row
+        kind = name[:1]
+        if kind == _KEY:
+            keys.append(row)
+        elif kind == _ASIDE:
+            lists.append(row)
+        else:
+            try:
+                if kind == _BLOCK:
+                    blocks[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
+                elif kind == _GRANT:
+                    grants.append(_read_grant(name, value))
+                elif name == _FORWARDER:
+                    next_number = _NUMBER.unpack(value)[0]
+                else:
+                    raise LedgerRowError(f"a row of a ledger begins with {kind!r}")
+            except (struct.error, ValueError) as exc:
+                raise _unreadable(name, exc) from exc
+    return LedgerRows(blocks, tuple(grants), next_number, (*lists, *keys))
+
+
+def read_list_row(name: bytes, value: bytes) -> tuple[bytes, int, list[int]] | None:
+    """The key, the number and the offsets of a chunk of a list; None: it is the row of a key.
+
+    Raises:
+        LedgerRowError: The row is cut short.
+    """
+    if name[:1] != _ASIDE:
+        return None
+    try:
+        return name[1 + _NUMBER.size :], _NUMBER.unpack_from(name, 1)[0], _read_aside(value)
+    except (struct.error, IndexError) as exc:
+        raise _unreadable(name, exc) from exc
+
+
+def read_key_row(name: bytes, value: bytes) -> tuple[bytes, KeyRecord]:
+    """The key and its record.
+
+    Raises:
+        LedgerRowError: The row is cut short.
+    """
+    try:
+        phase, turn, attempts, ready_at_ms, sequence, first, count = _RECORD.unpack_from(value)
+        error = value[_RECORD.size :].decode(errors="replace") if len(value) > _RECORD.size else ""
+        return name[1:], KeyRecord(_PHASES[phase], turn, attempts, ready_at_ms, sequence, first, count, error)
+    except (struct.error, KeyError) as exc:
+        raise _unreadable(name, exc) from exc
+
+
+def is_handed_over(name: bytes) -> bool:
+    """Whether the row of that name is handed over to the next segment: all are but the bits of blocks."""
+    return name[:1] != _BLOCK
+
+
+def is_grant(name: bytes) -> bool:
+    """Whether it is the row of a grant."""
+    return name[:1] == _GRANT
+
+
+def _unreadable(name: bytes, error: Exception) -> LedgerRowError:
+    return LedgerRowError(f"the row {name[:40]!r} of a ledger cannot be read: {error}")
 
 
 def _read_grant(name: bytes, value: bytes) -> CarriedGrant:
@@ -215,6 +263,8 @@ def _read_grant(name: bytes, value: bytes) -> CarriedGrant:
 def _read_aside(value: bytes) -> list[int]:
     offsets = [_NUMBER.unpack_from(value)[0]]
     at = _NUMBER.size
+    if max(value[at:], default=0) < 0x80:  # each byte is a step
+        return list(accumulate(value[at:], initial=offsets[0]))
     while at < len(value):
         step = shift = 0
         while True:
