@@ -72,9 +72,9 @@ def _passed_unanswered() -> list[Patch]:
 def _numbers_begin_anew() -> list[Patch]:
     real = keyed_rows.rows_to_hand_over
 
-    def rows_to_hand_over(dispatcher: KeyedDispatcher, now: Any) -> Any:
+    def rows_to_hand_over(dispatcher: KeyedDispatcher, known: Any, now: Any) -> Any:
         """The next number is not handed over."""
-        rows, oldest = real(dispatcher, now)
+        rows, oldest = real(dispatcher, known, now)
         name, _ = write_forwarder(1)
         return [row for row in rows if row[0] != name], oldest
 

@@ -12,7 +12,6 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, KeyColumn, KeyGrant, RetryPolicy
-from seriatim_broker.core.values.ledger_rows import KeyRecord, read_key_row, read_list_row, read_rows
 from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, HandOverId, LedgerRow
 
 from .support import GROUP, M00, M01, MS, STREAM, TOPIC, P, Serving
@@ -152,21 +151,6 @@ def indexes_of(run: KeyGrant) -> list[int]:
 def offsets(indexes: Sequence[int], no: int = 1) -> tuple[int, ...]:
     """Offsets in a segment."""
     return tuple(make_offset(no, index) for index in indexes)
-
-
-def records_of(rows: Mapping[bytes, bytes]) -> dict[bytes, KeyRecord]:
-    """The records of keys in the rows of a ledger."""
-    return dict(read_key_row(*row) for row in read_rows(rows.items()).rest if read_list_row(*row) is None)
-
-
-def lists_of(rows: Mapping[bytes, bytes]) -> dict[bytes, dict[int, list[int]]]:
-    """The chunks of lists in the rows of a ledger, by key."""
-    lists: dict[bytes, dict[int, list[int]]] = {}
-    for row in read_rows(rows.items()).rest:
-        found = read_list_row(*row)
-        if found is not None:
-            lists.setdefault(found[0], {})[found[1]] = found[2]
-    return lists
 
 
 def dispatcher_with(segment_no: int, floor: int, rows: Mapping[bytes, bytes], now: ev.Moment) -> KeyedDispatcher:

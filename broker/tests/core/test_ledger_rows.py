@@ -23,7 +23,7 @@ from seriatim_broker.core.values.ledger_rows import (
     write_key,
 )
 
-from .keyed_support import dispatcher_with, lists_of, records_of
+from .keyed_support import dispatcher_with
 
 NOW = Moment(1_000_000, 1_700_000_000_000)
 
@@ -60,14 +60,14 @@ def test_lists_are_read_as_they_were_written(steps: list[int], first: int) -> No
     offsets = [first]
     for step in steps:
         offsets.append(offsets[-1] + step)
-    assert lists_of({aside_name(b"kx", 3): write_aside(offsets)}) == {b"kx": {3: offsets}}
+    assert read_rows([(aside_name(b"kx", 3), write_aside(offsets))]).asides == {b"kx": {3: offsets}}
 
 
 def test_records_and_grants_are_read_as_they_were_written() -> None:
     record = KeyRecord(KeyPhase.PARKED, 2, 5, 1_700_000_000_000, 7, 1_024, 3, "why: ü")
     grant = CarriedGrant(1 << 60, b"k\0x", "consumer-ü", 3, 29_000, True)
     rows = dict([(key_name(b"k\0x"), write_key(record)), write_grant(grant)])
-    assert records_of(rows) == {b"k\0x": record}
+    assert read_rows(rows.items()).keys == {b"k\0x": record}
     assert read_rows(rows.items()).grants == (grant,)
 
 

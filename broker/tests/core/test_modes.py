@@ -17,7 +17,7 @@ from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
 from seriatim_broker.core.values.ledger_rows import read_rows
 from seriatim_broker.core.values.positions import Place
 
-from .keyed_support import QUICK, KeyedServing, dispatcher_with, records_of
+from .keyed_support import QUICK, KeyedServing, dispatcher_with
 from .support import GROUP, M00, M01, MS, SECOND, STREAM, TOPIC, P, Serving
 
 # ---- shared ---------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_a_shared_group_has_records_of_failed_messages_only() -> None:
     bench.nack(first, delay_ms=60_000)
     bench.acks(second)
     bench.deliver()
-    keys = records_of(bench.rows())
+    keys = read_rows(bench.rows().items()).keys
     assert list(keys) == [b"o" + make_offset(1, 0).to_bytes(8, "big")]
 
 
@@ -159,7 +159,7 @@ def test_at_most_once_nothing_comes_twice(how: str) -> None:
         bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.deliver(us=5 * SECOND)
     assert bench.granted() == []
-    assert records_of(bench.rows()) == {}
+    assert read_rows(bench.rows().items()).keys == {}
 
 
 def test_at_most_once_a_key_is_with_one_consumer_until_it_is_done() -> None:

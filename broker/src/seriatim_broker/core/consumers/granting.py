@@ -42,10 +42,10 @@ FRAME_MESSAGES_MAX: Final = 1_024
 
 
 ROOM_SHARE: Final = 4
-"""A consumer is given more when a fourth of what it may hold is free. Without it, each acknowledgement of a few messages
-would be answered by a frame with a few messages, and a frame costs as much as some hundred messages. So if few keys are
-ready, they are shared among the consumers that have room, but each gets as many as make a fourth of what it may
-hold."""
+"""A consumer is given more when a fourth of what it may hold is free. Without it, each acknowledgement of a few
+messages would be answered by a frame with a few messages, and a frame costs as much as some hundred messages. So if few
+keys are ready, they are shared among the consumers that have room, but each gets as many as make a fourth of what it
+may hold."""
 
 
 def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -570,8 +570,9 @@ def _give_durable(
 ) -> None:
     """Give what was held back, if this member has the serving right (rule `no-second-look`).
 
-    That is what was read while the right was missing, and what is acknowledged durably of an at-most-once group. What was acknowledged for a consumer that has left is lost: it may not be given to another one, because this server
-    does not know whether it would be the first to give it once the consumer group has moved on.
+    That is what was read while the right was missing, and what is acknowledged durably of an at-most-once group. What
+    was acknowledged for a consumer that has left is lost: it may not be given to another one, because this server does
+    not know whether it would be the first to give it once the consumer group has moved on.
     """
     if not any(unsent.is_durable for unsent in keyed.unsent):
         return

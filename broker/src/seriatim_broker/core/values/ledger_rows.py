@@ -177,6 +177,19 @@ class LedgerRows(NamedTuple):
     next_number: int
     rest: tuple[tuple[bytes, bytes], ...]
 
+    @property
+    def keys(self) -> dict[bytes, KeyRecord]:
+        """The records of all keys. They are read now: a server reads some at a time."""
+        return dict(read_key_row(*row) for row in self.rest if row[0][:1] == _KEY)
+
+    @property
+    def asides(self) -> dict[bytes, dict[int, list[int]]]:
+        """The chunks of all lists, by key. They are read now."""
+        found: dict[bytes, dict[int, list[int]]] = {}
+        for name, number, offsets in filter(None, (read_list_row(*row) for row in self.rest)):
+            found.setdefault(name, {})[number] = offsets
+        return found
+
 
 def read_rows(rows: Iterable[tuple[bytes, bytes]]) -> LedgerRows:
     """Read the rows of a ledger, except those of keys and of their lists, which may be many.
