@@ -164,6 +164,8 @@ class SimKeyedConsumer(SimConsumer):
         message = self._known[token, offsets[at]]
         if rng.random() < self._clients.options.keyed_failures:
             delay_ms = rng.choice((None, 0, 5, 300))
+            if rng.random() < 0.2:
+                self._lie(token, offsets[at])  # a request from long ago overtakes the failure
             self._tell(f"fails on {message} under {token:#x}")
             self._judge.rules.keyed.failed(self.group, self.partition, self._group_epoch, message, token)
             self._messages.pop(token, None)
