@@ -60,8 +60,8 @@ FAILING_KEYS: Final = 1_000
 WORKERS: Final = 64
 WORK_S: Final = 0.005
 WORK_KEYS: Final = 10_000
-WORK_ACK_MS: Final = 20
-"""Each consumer acknowledges four messages at once. A request costs a broker as much as some hundred messages."""
+WORK_ACK_MS: Final = 50
+"""Each consumer acknowledges ten messages at once. A request costs a broker as much as some hundred messages."""
 
 IDLE_GROUPS: Final = 20
 IDLE_ROUNDS: Final = 8
