@@ -28,18 +28,14 @@ from seriatim_api.key_names import shown
 from ..peers import right, versions
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
-from ..state.keyed import Forward, Key, KeyedDispatcher
+from ..state.keyed import FORWARDS_MAX, Forward, Key, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.effects import ForwardBatches
 from ..values.events import DeadLetterRead, ForwardsDone
 from ..values.keyed import DeadLetter
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import FORM_DEAD_LETTERS
-from ..values.producers import WINDOW_BATCHES
 from . import cursors, fetching
-
-FORWARDS_MAX: Final = WINDOW_BATCHES
-"""At most so many dead letters of a consumer group and partition have a number or are read. Others wait for them."""
 
 SEND_BYTES_MAX: Final = 2 << 20
 """A request with more than one dead letter has at most so many bytes of bodies."""
@@ -86,7 +82,7 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
 
 def _take_up(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
     """Find the offsets of messages whose keys were read, and let go of what retention dropped."""
-    for forward in list(keyed.forwards.values()):
+    for forward in keyed.first_forwards:
         key = keyed.keys.get(forward.name)
         if key is None:
             del keyed.forwards[forward.name]
@@ -112,9 +108,8 @@ def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         if broker.now.mono_us >= keyed.send_from_us:
             _note_refusal(broker, partition, consumer_group, keyed, refusal)
         return
-    forwards = sorted(keyed.forwards.values(), key=lambda forward: (not forward.number, forward.number))
     now_us = broker.now.mono_us
-    for forward in forwards[:FORWARDS_MAX]:
+    for forward in keyed.first_forwards:
         if forward.row is not None or forward.reading or not forward.offset:
             continue
         if now_us < forward.from_us:
@@ -183,7 +178,7 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
 
 
 def _reading(keyed: KeyedDispatcher, serial: int) -> Forward | None:
-    return next((forward for forward in keyed.forwards.values() if forward.reading == serial), None)
+    return next((forward for forward in keyed.first_forwards if forward.reading == serial), None)
 
 
 def _read_failed(
@@ -256,7 +251,7 @@ def _ready(consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> list[Forwar
     """
     ready: list[Forward] = []
     size_bytes = 0
-    for forward in sorted(keyed.forwards.values(), key=lambda forward: forward.number):
+    for forward in sorted(keyed.first_forwards, key=lambda forward: forward.number):
         if not forward.number:
             continue
         is_durable = keyed.is_common and forward.written not in consumer_group.ledger.replications

@@ -440,8 +440,8 @@ def _pass_gone_forwards(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
 ) -> None:
     """The same for keys that wait for the dead-letter topic."""
-    for name in list(keyed.forwards):
-        key = keyed.keys.get(name)
+    for forward in keyed.first_forwards:
+        key = keyed.keys.get(forward.name)
         if key is not None and key.aside:
             _pass_gone(broker, partition, consumer_group, keyed, key)
 

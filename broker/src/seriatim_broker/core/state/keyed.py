@@ -30,12 +30,16 @@ from ..values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
 from ..values.keyed import DeadLetterRow, KeyCounts, KeyPhase
 from ..values.ledger_rows import CHUNK_OFFSETS, CarriedGrant
 from ..values.log import Batch, HandOverState
+from ..values.producers import WINDOW_BATCHES
 from ..values.states import State
 from .dispatcher import Consumer
 from .window import Window
 
 RUN_MESSAGES_MAX: Final = 256
 RUN_BYTES_MAX: Final = 64 << 10
+FORWARDS_MAX: Final = WINDOW_BATCHES
+"""At most so many dead letters of a consumer group and partition have a number or are read. Others wait for them."""
+
 STALE_DEADLINES_MAX: Final = 10_000
 """So many deadlines of grants that are over are kept, and as many as grants are under way."""
 
@@ -894,6 +898,14 @@ class KeyedDispatcher(State):
         key.sequence = 0
         self.changed[key.name] = None
         self.forwards[key.name] = Forward(key.name)
+
+    @property
+    def first_forwards(self) -> list[Forward]:
+        """The keys whose turn it is: those with a number, and the next ones. The others wait, and cost nothing.
+
+        Only these get a number, and each place in the order only comes nearer. So all that have one are among them.
+        """
+        return list(islice(self.forwards.values(), FORWARDS_MAX))
 
     def give_number(self, forward: Forward) -> None:
         """The first message of the key gets the next number."""

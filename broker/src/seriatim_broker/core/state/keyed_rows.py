@@ -155,6 +155,8 @@ def read_some(dispatcher: KeyedDispatcher, count: int, now: Moment) -> bool:
         return False
     dispatcher.unread = None
     heapify(dispatcher.first_asides)
+    forwards = sorted(dispatcher.forwards.items(), key=lambda item: (not item[1].number, item[1].number))
+    dispatcher.forwards = dict(forwards)
     dispatcher.carry(unread.grants, now.mono_us)
     return True
 
