@@ -32,10 +32,7 @@ test: $(SYNCED) ## all tests that need nothing but Python, package by package
 test-slow: $(SYNCED) ## the tests that take minutes (disks, whole clusters)
 	$(BIN)/python -m tools.run_tests --kind slow $(TESTS)
 
-test-bench-consume: $(SYNCED) ## one partition shared by key among consumers, and take-overs of their keys, in two minutes (QUICK=1: a tenth of the messages)
-	$(BIN)/python -m e2e.bench.consume $(if $(QUICK),--quick)
-
-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
+test-faults: $(SYNCED) ## kill, freeze and cut a whole cluster of processes under checked traffic, and a quick demo
 	$(BIN)/python -m tools.run_tests --kind faults --package e2e $(TESTS)
 
 ifneq ($(KAFKA),)
@@ -121,6 +118,9 @@ bench-smoke: $(SYNCED) ## throughput, latency and the gap at kill -9, in under a
 
 bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk made good, in a minute (QUICK=1: a tenth of it)
 	$(BIN)/python -m e2e.bench.drain $(if $(QUICK),--quick)
+
+bench-consume: $(SYNCED) ## one partition shared by key among consumers, and take-overs of their keys, in minutes (QUICK=1: a tenth of the messages)
+	$(BIN)/python -m e2e.bench.consume $(if $(QUICK),--quick)
 
 faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too)
 	$(BIN)/python -m e2e.faults
