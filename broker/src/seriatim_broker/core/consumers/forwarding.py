@@ -22,7 +22,7 @@ from typing import Final
 
 from seriatim_api import errors
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
-from seriatim_api.ids import format_offset
+from seriatim_api.ids import format_offset, split_offset
 from seriatim_api.key_names import shown
 
 from ..peers import right, versions
@@ -35,6 +35,7 @@ from ..values.events import DeadLetterRead, ForwardsDone
 from ..values.keyed import DeadLetter
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import FORM_DEAD_LETTERS
+from ..values.segment import SegmentState
 from . import cursors, fetching
 
 SEND_BYTES_MAX: Final = 2 << 20
@@ -90,12 +91,19 @@ def _take_up(broker: BrokerState, partition: Partition, consumer_group: Consumer
         offset = keyed.first_offset(key)
         if not forward.offset:
             forward.offset = offset
-        elif offset != forward.offset:
+        if offset != forward.offset or (offset and not key.aside and _is_gone(partition, offset)):
             # A dropped message takes its number with it. Without it: the next message of the key would be passed
             # under that number, although the dead letter is not a copy of it.
             keyed.end_forward(forward)
             keyed.requeue(key)
             cursors.replicate_soon(broker, partition, consumer_group)
+
+
+def _is_gone(partition: Partition, offset: int) -> bool:
+    """Whether retention dropped the message, or it was declared lost."""
+    no, index = split_offset(offset)
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    return segment is None or segment.state is SegmentState.LOST or index < segment.start
 
 
 # ---- reading and numbering ------------------------------------------------------------------------------
@@ -186,6 +194,8 @@ def _read_failed(
 ) -> None:
     pause_us = min(PAUSE_US << min(forward.tries, 10), PAUSE_US_MAX)
     forward.tries += 1
+    if not forward.number:  # it goes behind the others, so that it holds up none of them
+        keyed.forwards[forward.name] = keyed.forwards.pop(forward.name)
     forward.from_us = broker.now.mono_us + pause_us
     if forward.tries == 5:  # about 3 s: it is no accident
         broker.out.note(

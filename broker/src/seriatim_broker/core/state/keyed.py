@@ -908,8 +908,16 @@ class KeyedDispatcher(State):
         return list(islice(self.forwards.values(), FORWARDS_MAX))
 
     def give_number(self, forward: Forward) -> None:
-        """The first message of the key gets the next number."""
+        """The first message of the key gets the next number, and is the first one of the key's list.
+
+        So the record says which message has the number. Without it:
+          1. k:5 has number 7, and is live. The server dies.
+          2. Retention drops k:5. The next server reads k:9 as the first message of k.
+          3. It sends k:9 under number 7. The master has that number, so k:9 is passed without a dead letter.
+        """
         key = self.keys[forward.name]
+        if key.live:
+            self.set_aside(key)
         forward.number = key.sequence = self.next_number
         self.next_number += 1
         self.is_number_new = True
