@@ -63,10 +63,9 @@ def test_producer_ids_are_those_of_forwarders_and_differ() -> None:
 
 
 def test_a_header_names_the_only_group_that_a_batch_is_for() -> None:
-    fields = dict.fromkeys(("producer_epoch", "base_sequence", "first_timestamp_ms", "last_timestamp_ms"), 0)
     raw = make_header(
-        partition=1, message_count=1, producer=bytes(16), body_length=0, body_crc=0, for_group=group_hash("g"),
-        origin=(9, 1 << 50), **fields,
+        partition=1, message_count=1, producer=bytes(16), producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
+        last_timestamp_ms=0, body_length=0, body_crc=0, for_group=group_hash("g"), origin=(9, 1 << 50),
     )  # fmt: skip
     header = parse_header(raw)
     assert (header.for_group, header.origin) == (group_hash("g"), (9, 1 << 50))

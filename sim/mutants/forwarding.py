@@ -8,7 +8,7 @@ from typing import Any
 
 from seriatim_broker.core.consumers import forwarding
 from seriatim_broker.core.state import keyed_rows
-from seriatim_broker.core.state.keyed import Key, KeyedDispatcher
+from seriatim_broker.core.state.keyed import FORWARDS_MAX, Key, KeyedDispatcher
 from seriatim_broker.core.values.events import ForwardsDone
 from seriatim_broker.core.values.keyed import KeyPhase
 from seriatim_broker.core.values.ledger_rows import write_forwarder
@@ -64,7 +64,7 @@ def _passed_unanswered() -> list[Patch]:
 
     def on_done(broker: Any, partition: Any, event: ForwardsDone) -> None:
         """What was sent is passed, whatever the answer is."""
-        real(broker, partition, replace(event, stored_count=forwarding.FORWARDS_MAX))
+        real(broker, partition, replace(event, stored_count=FORWARDS_MAX))
 
     return [(forwarding, "on_done", on_done)]
 

@@ -179,7 +179,7 @@ async def test_while_the_dead_letter_topic_is_gone_only_those_keys_wait_and_noth
         assert [key.key for key in keys] == [b"k0"]
         await admin.create_topic(dead, 1)
         await app.until(98)
-        letters = []
+        letters: list[int] = []
         async with asyncio.timeout(DEADLINE_S):
             while len(letters) < 2:
                 letters = [int(letter.value) async for letter in admin.dead_letters(dead)]
