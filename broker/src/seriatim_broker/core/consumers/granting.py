@@ -515,7 +515,7 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
             return
     elif not _is_asked_for(frame):
         _take_back(keyed, frame)
-    elif not has_right:  # it mostly comes back within milliseconds, and then the read was not in vain
+    elif not has_right:  # it mostly comes back within milliseconds, so keep what was read
         consumer.rows = event.serial
         keyed.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
         right.seek(broker, partition, consumer_group.segment_no)
