@@ -30,7 +30,6 @@ KEYED_LIMITS: dict[str, Any] = {
     "live_messages_max": 12,
     "window_indexes_max": 30,
     "aside_messages_max": 20,
-    "aside_keys_max": 5,
 }
 """The limits of worlds in which they are reached all the time."""
 
