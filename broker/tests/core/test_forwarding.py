@@ -251,3 +251,25 @@ def test_a_group_without_consumers_goes_on_until_its_dead_letters_are_stored() -
     bench.done()
     bench.deliver()
     assert GROUP not in bench.part.consumer_groups
+
+
+def test_a_hand_over_whose_transaction_finds_a_newer_chain_reads_the_chain() -> None:
+    bench = forwarding("ab")
+    following = bench.chain.segments[1].server
+    bench.link(following)
+    bench.fail("a")
+    bench.deliver()
+    bench.done()
+    for run in bench.runs():
+        bench.acks(run)
+    bench.keyed.rests_until_us = 0
+    for _ in range(4):
+        bench.deliver()
+    handed = bench.sent(msg.HandOver, following)[-1].handover
+    assert read_rows(handed.rows).next_number == 2, "no key has messages, and the next number is handed over"
+    bench.hear(following, msg.HandOverKept(P, handed.segment_no, GROUP, handed.group_epoch, handed.id))
+    (written,) = bench.all(fx.WriteCursor)
+    assert written.chain_revision
+    before = len(bench.all(fx.ReadChain))
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.CONFLICT, 0))
+    assert len(bench.all(fx.ReadChain)) == before + 1
