@@ -21,6 +21,7 @@ EXCEPTIONS = {
     "api/src/seriatim_api/ids.py: RunId": "public; a member run has an identity, a producer run has none",
     "client/src/seriatim/_records.py: *": "the records' names are public",
     "client/src/seriatim/_broker_groups.py: heads": "a field of a public record",
+    "client/src/seriatim/_consumer_group_settings.py: Group*": "public names, as those of the records",
     "client/src/seriatim/_group_operations.py: *": "the base of the public `Admin`, which says group",
     "client/src/seriatim/sync.py: sync": "the public module with the calls that block",
     "client/src/seriatim/cli/group.py: group": "the command `seriatim group`",

@@ -12,8 +12,8 @@ from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import (
     RETRY_DEFAULT,
     BackOff,
+    ConsumerGroupSettings,
     ConsumerMode,
-    GroupSettings,
     RetryPolicy,
     WantedSettings,
 )
@@ -264,5 +264,5 @@ def test_a_rewind_before_all_that_was_set_aside_loses_nothing() -> None:
 
 
 def test_settings_of_a_cursor_record() -> None:
-    record = ev.CursorRecord(1, 1, 0, TOPIC).with_settings(GroupSettings(ConsumerMode.SHARED, SLOW, True))
-    assert record.settings == GroupSettings(ConsumerMode.SHARED, SLOW, True)
+    record = ev.CursorRecord(1, 1, 0, TOPIC).with_settings(ConsumerGroupSettings(ConsumerMode.SHARED, SLOW, True))
+    assert record.settings == ConsumerGroupSettings(ConsumerMode.SHARED, SLOW, True)

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from seriatim._broker_groups import BrokerGroup, BrokerGroupMember, RestartCheck
     from seriatim._client import Client, Opening
     from seriatim._consumer import Consumer
+    from seriatim._consumer_group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
     from seriatim._consuming.inbox import FetchedTable
     from seriatim._dead_letters import DeadLetter, ReplayedDeadLetter
     from seriatim._errors import SendError, SendFailedError, SendUnknownError
-    from seriatim._group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
     from seriatim._keyed_consumer import GiveUp, KeyedBatch, KeyedConsumer, KeyedMessage, Retry
     from seriatim._partitioner import Partitioner, partition_of_key
     from seriatim._producer import Producer
@@ -176,10 +176,10 @@ _HOMES: Final = {
     "RestartCheck": "seriatim._broker_groups",
     "DeadLetter": "seriatim._dead_letters",
     "ReplayedDeadLetter": "seriatim._dead_letters",
-    "GroupKey": "seriatim._group_settings",
-    "GroupSettings": "seriatim._group_settings",
-    "KeyResult": "seriatim._group_settings",
-    "RetryPolicy": "seriatim._group_settings",
+    "GroupKey": "seriatim._consumer_group_settings",
+    "GroupSettings": "seriatim._consumer_group_settings",
+    "KeyResult": "seriatim._consumer_group_settings",
+    "RetryPolicy": "seriatim._consumer_group_settings",
     "AckLevel": "seriatim._records",
     "Assignment": "seriatim._records",
     "Balance": "seriatim._records",

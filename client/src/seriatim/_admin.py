@@ -16,10 +16,10 @@ from seriatim_api.ids import is_legal_name
 from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
+from seriatim._consumer_group_keys import ConsumerGroupKeys
+from seriatim._consumer_group_settings import GroupMode, GroupSettings, RetryPolicy, check_mode, settings_to_proto
 from seriatim._dead_letters import DeadLetterAdmin
-from seriatim._group_keys import GroupKeys
 from seriatim._group_operations import STARTS, check_one_partition, target_to_proto
-from seriatim._group_settings import GroupMode, GroupSettings, RetryPolicy, check_mode, settings_to_proto
 from seriatim._records import (
     Balance,
     Broker,
@@ -70,7 +70,7 @@ _TOPIC_STATES: Final = {
 }
 
 
-class Admin(DeadLetterAdmin, GroupKeys, WriterAdmin):
+class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
     """Shows the cluster and changes it. Get one from `Client.admin`.
 
     Every method raises `UnavailableError` if no broker answered in time, and the error with which a broker refused the

@@ -17,7 +17,7 @@ from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._admin import Admin, topic_of
-from seriatim._group_settings import GroupSettings
+from seriatim._consumer_group_settings import GroupSettings
 from seriatim._ranges import questions
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._recording import HistoryLike, MessageIdOf, Recorder

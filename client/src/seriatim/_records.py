@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from seriatim_api.ids import format_offset
 
-from seriatim._group_settings import GroupSettings
+from seriatim._consumer_group_settings import GroupSettings
 
 OutcomeName = Literal["ok", "failed", "unknown"]
 

@@ -28,10 +28,10 @@ import seriatim._client as asynchronous
 from seriatim import _admin, _consumer, _keyed_consumer, _producer, _writer
 from seriatim._batch import BytesLike, Headers
 from seriatim._broker_groups import BrokerGroup, Intent, RestartCheck
+from seriatim._consumer_group_settings import GroupKey, GroupMode, GroupSettings, KeyResult, KeyState, RetryPolicy
 from seriatim._consuming import handlers
 from seriatim._consuming.inbox import FetchedTable
 from seriatim._dead_letters import DeadLetter, ReplayedDeadLetter
-from seriatim._group_settings import GroupKey, GroupMode, GroupSettings, KeyResult, KeyState, RetryPolicy
 from seriatim._partitioner import Partitioner
 from seriatim._producing import deliveries as asynchronous_deliveries
 from seriatim._producing.backlog import FlushResult

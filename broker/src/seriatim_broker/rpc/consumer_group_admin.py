@@ -29,7 +29,7 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 from ..core.values.chain import Chain
 from ..core.values.effects import ConsumerGroupDescribed, LogsListed
 from ..core.values.events import CursorRecord, DescribeConsumerGroup, ListLogs
-from ..core.values.keyed import SETTINGS_DEFAULT, GroupSettings, KeyCounts
+from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerGroupSettings, KeyCounts
 from ..core.values.messages import FORM_KEY_ORDERED
 from ..core.values.positions import first_kept
 from ..interfaces.coordinator import Compare
@@ -39,8 +39,8 @@ from ..runtime.forms import all_read
 from ..runtime.keys import group_of
 from ..runtime.operators import Guard, unguarded
 from ..runtime.records import cursor_from_value, operation_to_number, settings_to_proto
+from .consumer_group_settings import check_dead_letter_topic, needs_new_brokers, settings_from
 from .consumer_group_targets import ConsumerGroupTargets, Found
-from .group_settings import check_dead_letter_topic, needs_new_brokers, settings_from
 from .outbound import BrokerCalls, is_forwarded, operator_epoch
 from .places import Places
 from .ranges import RangesServicer
@@ -119,7 +119,7 @@ class ConsumerGroupAdmin(TopicAdmin):
         cursors: ConsumerGroupCursors,
         missing: Sequence[Chain],
         request: broker_pb2.CreateConsumerGroupRequest,
-        settings: GroupSettings,
+        settings: ConsumerGroupSettings,
         compares: Sequence[Compare],
         context: Any,
     ) -> bool:
@@ -139,7 +139,7 @@ class ConsumerGroupAdmin(TopicAdmin):
                 created |= answer.created
         return created
 
-    async def _compares(self, settings: GroupSettings) -> tuple[Compare, ...]:
+    async def _compares(self, settings: ConsumerGroupSettings) -> tuple[Compare, ...]:
         """What the transaction compares so that every broker knows how to serve the consumer group.
 
         Raises:
@@ -319,7 +319,7 @@ class ConsumerGroupAdmin(TopicAdmin):
 
 
 def _check_same_settings(
-    chains: Sequence[Chain], cursors: ConsumerGroupCursors, settings: GroupSettings, group: str
+    chains: Sequence[Chain], cursors: ConsumerGroupCursors, settings: ConsumerGroupSettings, group: str
 ) -> None:
     """Refuse to make a consumer group that is there with other settings.
 

@@ -34,8 +34,8 @@ from ..core.values.positions import Place
 from ..core.values.targets import named, place_of
 from ..runtime.records import operation_to_number
 from .consumer_group_admin import ConsumerGroupAdmin, chosen_chains, row_of, unknown_consumer_group
+from .consumer_group_settings import check_dead_letter_topic, wanted_from
 from .consumer_group_targets import Found, place_from
-from .group_settings import check_dead_letter_topic, wanted_from
 from .outbound import is_forwarded, operator_epoch
 from .services import check_group, guard_of_call, remaining_s, typed_errors
 

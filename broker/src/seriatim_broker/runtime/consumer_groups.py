@@ -15,7 +15,7 @@ from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 
 from ..core.values.events import CursorRecord
-from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerMode, GroupSettings
+from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerGroupSettings, ConsumerMode
 from ..interfaces.coordinator import Compare, Coordinator, Get, Operation, Put, mod_revision_is, present
 from .coordination import READS_PER_TXN
 from .group_epochs import NO_FLOOR, EpochFloor
@@ -68,7 +68,7 @@ class ConsumerGroupCursors:
         self,
         topic: str,
         starts: Mapping[PartitionId, tuple[int, int]],
-        settings: GroupSettings = SETTINGS_DEFAULT,
+        settings: ConsumerGroupSettings = SETTINGS_DEFAULT,
         compares: Sequence[Compare] = (),
         now_ms: int = 0,
         *,

@@ -24,7 +24,7 @@ from seriatim_api.v1 import common_pb2, records_pb2
 from ..core.values.chain import Chain
 from ..core.values.deleted import NONE_DELETED, DeletedPartitions
 from ..core.values.events import ConsumerGroupOperation, CursorRecord
-from ..core.values.keyed import RETRY_DEFAULT, BackOff, ConsumerMode, Exhausted, GroupSettings, RetryPolicy
+from ..core.values.keyed import RETRY_DEFAULT, BackOff, ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
 from ..core.values.log import HandOverId
 from ..core.values.placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec, Intent
 from ..core.values.segment import Segment
@@ -297,7 +297,7 @@ def retry_from_proto(written: records_pb2.RetryPolicy) -> RetryPolicy:
     )
 
 
-def settings_to_proto(settings: GroupSettings) -> records_pb2.GroupSettings:
+def settings_to_proto(settings: ConsumerGroupSettings) -> records_pb2.GroupSettings:
     """The settings of a consumer group as clients have them. An exclusive one has no retry policy."""
     written = records_pb2.GroupSettings(mode=mode_to_number(settings.mode), at_most_once=settings.at_most_once)
     if settings.mode is not ConsumerMode.EXCLUSIVE:

@@ -41,10 +41,10 @@ from ..interfaces.coordinator import (
     absent,
     mod_revision_is,
 )
+from .consumer_group_growth import give_settings, groups_with_settings
 from .directory import Directory
 from .driver import Driver, Reply
 from .election import Election
-from .group_growth import give_settings, groups_with_settings
 from .keys import Keys
 from .operators import Guard, unguarded
 

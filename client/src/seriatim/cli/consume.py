@@ -20,8 +20,8 @@ from seriatim_api.errors import DeadlineExceededError, SeriatimError, UnknownGro
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
+from seriatim.cli._consumer_group_settings import MODES
 from seriatim.cli._end import TopicEnd
-from seriatim.cli._group_settings import MODES
 from seriatim.cli._notes import Note, Notes, print_note
 from seriatim.cli._places import HELP, PlaceType, Written
 from seriatim.cli._printing import Format, render

@@ -14,9 +14,9 @@ import click
 from seriatim_api.errors import PositionUnknownError, StaleGroupEpochError, make_error
 from seriatim_api.ids import format_offset
 
-from seriatim.cli import _broadcast, group_keys
+from seriatim.cli import _broadcast, consumer_group_keys
 from seriatim.cli._connect import call_admin
-from seriatim.cli._group_settings import (
+from seriatim.cli._consumer_group_settings import (
     SettingsOptions,
     settings_fields,
     settings_lines,
@@ -41,9 +41,9 @@ def group() -> None:
     """List, describe, create, configure, rewind, skip, pause and delete consumer groups."""
 
 
-group.add_command(group_keys.parked)
-group.add_command(group_keys.release)
-group.add_command(group_keys.dead_letter)
+group.add_command(consumer_group_keys.parked)
+group.add_command(consumer_group_keys.release)
+group.add_command(consumer_group_keys.dead_letter)
 
 
 @group.command()
@@ -284,8 +284,8 @@ def rewind(settings: Settings, /, topic: str, name: str, **options: Any) -> None
 @click.argument("topic")
 @click.argument("name", metavar="GROUP")
 @click.option("--to", type=PlaceType(), help=f"The new place: {HELP}. An offset needs exactly one --partition.")
-@group_keys.KEYS
-@group_keys.ALL_PARKED
+@consumer_group_keys.KEYS
+@consumer_group_keys.ALL_PARKED
 @_PARTITIONS
 @_DRY_RUN
 @_YES
@@ -313,7 +313,7 @@ def skip(settings: Settings, /, topic: str, name: str, keys: tuple[str, ...], al
     if not move.yes and not sys.stdin.isatty():
         raise click.UsageError("nothing was changed: stdin is no terminal to ask you on, so add --yes")
     partition = move.partitions[0] if move.partitions else None
-    group_keys.operate(settings, topic, name, "skip", keys, all_parked, partition, yes=move.yes)
+    consumer_group_keys.operate(settings, topic, name, "skip", keys, all_parked, partition, yes=move.yes)
 
 
 @group.command()

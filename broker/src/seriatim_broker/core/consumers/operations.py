@@ -71,7 +71,7 @@ from ..values.events import (
     StartPosition,
     WriteOutcome,
 )
-from ..values.keyed import GroupSettings, KeyCounts
+from ..values.keyed import ConsumerGroupSettings, KeyCounts
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import count_keys
 from ..values.messages import FORM_GROUP_OPERATIONS, FORM_KEY_ORDERED
@@ -305,7 +305,7 @@ def _check_settings(
     return True
 
 
-def _keeps_epoch(cursor: CursorRecord, settings: GroupSettings) -> bool:
+def _keeps_epoch(cursor: CursorRecord, settings: ConsumerGroupSettings) -> bool:
     """Whether the settings count at once. Otherwise they begin without consumers, in a new group epoch.
 
     At-most-once delivery begins so too. Without it:

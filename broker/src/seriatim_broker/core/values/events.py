@@ -16,9 +16,9 @@ from .deleted import DeletedPartitions
 from .keyed import (
     NOTHING_WANTED,
     RETRY_DEFAULT,
+    ConsumerGroupSettings,
     ConsumerMode,
     DeadLetterRow,
-    GroupSettings,
     KeyColumn,
     KeyOperation,
     KeyPhase,
@@ -152,11 +152,11 @@ class CursorRecord:
     repeated_to: int = 0
 
     @property
-    def settings(self) -> GroupSettings:
+    def settings(self) -> ConsumerGroupSettings:
         """How the consumer group is served."""
-        return GroupSettings(self.mode, self.retry, self.at_most_once)
+        return ConsumerGroupSettings(self.mode, self.retry, self.at_most_once)
 
-    def with_settings(self, settings: GroupSettings) -> CursorRecord:
+    def with_settings(self, settings: ConsumerGroupSettings) -> CursorRecord:
         """This record with these settings."""
         return replace(self, mode=settings.mode, retry=settings.retry, at_most_once=settings.at_most_once)
 

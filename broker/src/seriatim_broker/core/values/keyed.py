@@ -96,7 +96,7 @@ RETRY_DEFAULT: Final = RetryPolicy()
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSettings:
+class ConsumerGroupSettings:
     """How a consumer group is served.
 
     Attributes:
@@ -110,7 +110,7 @@ class GroupSettings:
     at_most_once: bool = False
 
 
-SETTINGS_DEFAULT: Final = GroupSettings()
+SETTINGS_DEFAULT: Final = ConsumerGroupSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class WantedSettings:
     retry: RetryPolicy | None = None
     at_most_once: bool | None = None
 
-    def over(self, settings: GroupSettings) -> GroupSettings:
+    def over(self, settings: ConsumerGroupSettings) -> ConsumerGroupSettings:
         """The settings after the change.
 
         Raises:
@@ -135,7 +135,7 @@ class WantedSettings:
             )
         retry = settings.retry if self.retry is None else self.retry
         at_most_once = settings.at_most_once if self.at_most_once is None else self.at_most_once
-        return GroupSettings(mode, retry if mode.is_keyed else RETRY_DEFAULT, at_most_once)
+        return ConsumerGroupSettings(mode, retry if mode.is_keyed else RETRY_DEFAULT, at_most_once)
 
 
 NOTHING_WANTED: Final = WantedSettings()

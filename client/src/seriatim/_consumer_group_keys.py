@@ -9,14 +9,14 @@ from typing import Any, Final, cast
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.v1 import broker_pb2
 
+from seriatim._consumer_group_settings import GroupKey, KeyResult, KeyState, key_of, state_to_number
 from seriatim._group_operations import DEADLINE_S, OPERATE_DEADLINE_S, RETRY_PAUSE_S, GroupOperations
-from seriatim._group_settings import GroupKey, KeyResult, KeyState, key_of, state_to_number
 
 KEYS_PER_CALL: Final = 1_000
 KEYS_PER_PAGE: Final = 500
 
 
-class GroupKeys(GroupOperations):
+class ConsumerGroupKeys(GroupOperations):
     """The part of `Admin` for keys that wait."""
 
     async def group_keys(

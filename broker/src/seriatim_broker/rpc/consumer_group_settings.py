@@ -8,9 +8,9 @@ from seriatim_api.v1 import records_pb2
 
 from ..core.values.keyed import (
     SETTINGS_DEFAULT,
+    ConsumerGroupSettings,
     ConsumerMode,
     Exhausted,
-    GroupSettings,
     RetryPolicy,
     WantedSettings,
 )
@@ -18,7 +18,7 @@ from ..runtime.records import mode_from_number, retry_from_proto
 from .services import Services
 
 
-def settings_from(written: records_pb2.GroupSettings, topic: str, group: str) -> GroupSettings:
+def settings_from(written: records_pb2.GroupSettings, topic: str, group: str) -> ConsumerGroupSettings:
     """The settings of a new consumer group. What is not specified is as in `SETTINGS_DEFAULT`.
 
     Raises:
@@ -89,6 +89,6 @@ async def check_dead_letter_topic(services: Services, retry: RetryPolicy | None,
         )
 
 
-def needs_new_brokers(settings: GroupSettings) -> bool:
+def needs_new_brokers(settings: ConsumerGroupSettings) -> bool:
     """Whether brokers of version 0.3.0 and before do not know how to serve a consumer group with these settings."""
     return settings.mode is not ConsumerMode.EXCLUSIVE or settings.at_most_once

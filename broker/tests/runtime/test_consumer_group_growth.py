@@ -8,8 +8,8 @@ import pytest
 from seriatim_api.errors import UnavailableError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, GroupSettings, RetryPolicy
-from seriatim_broker.runtime import group_growth
+from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
+from seriatim_broker.runtime import consumer_group_growth
 from seriatim_broker.runtime.consumer_groups import ConsumerGroupCursors
 from seriatim_broker.runtime.records import cursor_from_value
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
@@ -17,10 +17,12 @@ from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, Memory
 from .test_topics import KEYS, SETTINGS, Controller, topic_in, unchanged
 
 PARKS = RetryPolicy(3, delays_ms=(100, 1_000), exhausted=Exhausted.PARK_KEY)
-KEYED = GroupSettings(ConsumerMode.KEY_ORDERED, PARKS)
+KEYED = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, PARKS)
 
 
-async def make(store: MemoryStore, group: str, settings: GroupSettings, partitions: range, **options: bool) -> None:
+async def make(
+    store: MemoryStore, group: str, settings: ConsumerGroupSettings, partitions: range, **options: bool
+) -> None:
     cursors = ConsumerGroupCursors(MemoryCoordinator(store), KEYS, group)
     ids = [PartitionId(number) for number in partitions]
     await cursors.read(ids)
@@ -41,7 +43,7 @@ async def test_new_partitions_have_the_settings_of_groups_that_have_some() -> No
     async with Controller(store) as topics:
         await topics.create("t", 2, SETTINGS, 5)
         await make(store, "keyed", KEYED, range(1, 3), paused=True)
-        await make(store, "plain", GroupSettings(), range(1, 3))
+        await make(store, "plain", ConsumerGroupSettings(), range(1, 3))
         await topics.update("t", "", 4, unchanged, 5)
     keyed = cursors_of(store, "keyed")
     assert sorted(keyed) == [1, 2, 3, 4]
@@ -96,7 +98,7 @@ async def test_the_dead_letter_topic_grows_too() -> None:
     async with Controller(store) as topics:
         await topics.create("t", 1, SETTINGS, 5)
         await topics.create("d", 1, SETTINGS, 5)
-        await make(store, "keyed", GroupSettings(ConsumerMode.KEY_ORDERED, dead), range(1, 2))
+        await make(store, "keyed", ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, dead), range(1, 2))
         await topics.update("t", "", 3, unchanged, 5)
         grown = await topics.update("d", "", 3, unchanged, 5)
     assert len(grown.partition_ids) == 3
@@ -107,7 +109,7 @@ async def test_groups_are_looked_for_on_every_partition() -> None:
     async with Controller(store) as topics:
         await topics.create("t", 3, SETTINGS, 5)
         await make(store, "late", KEYED, range(3, 4))
-        found = await group_growth.groups_with_settings(
+        found = await consumer_group_growth.groups_with_settings(
             MemoryCoordinator(store), KEYS, [PartitionId(1), PartitionId(2), PartitionId(3)]
         )
     assert list(found) == ["late"]

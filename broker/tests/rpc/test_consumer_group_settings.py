@@ -17,15 +17,15 @@ from seriatim_broker.core.values.keyed import (
     RETRY_DEFAULT,
     SETTINGS_DEFAULT,
     BackOff,
+    ConsumerGroupSettings,
     ConsumerMode,
     Exhausted,
-    GroupSettings,
     RetryPolicy,
     WantedSettings,
 )
 from seriatim_broker.core.values.messages import FORM_KEY_ORDERED, FORMS
 from seriatim_broker.interfaces.coordinator import Put
-from seriatim_broker.rpc.group_settings import check_dead_letter_topic, settings_from, wanted_from
+from seriatim_broker.rpc.consumer_group_settings import check_dead_letter_topic, settings_from, wanted_from
 from seriatim_broker.runtime.forms import all_read
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import settings_to_proto
@@ -38,13 +38,13 @@ def policy(**fields: Any) -> records_pb2.RetryPolicy:
     return records_pb2.RetryPolicy(**fields)
 
 
-def settings(**fields: Any) -> GroupSettings:
+def settings(**fields: Any) -> ConsumerGroupSettings:
     return settings_from(records_pb2.GroupSettings(**fields), "t", "g")
 
 
 def test_what_is_not_specified_is_the_default() -> None:
     assert settings() == SETTINGS_DEFAULT
-    assert settings(mode=KEYED) == GroupSettings(ConsumerMode.KEY_ORDERED, RETRY_DEFAULT)
+    assert settings(mode=KEYED) == ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, RETRY_DEFAULT)
     found = settings(mode=KEYED, retry=policy(attempts_max=3, exhausted=records_pb2.EXHAUSTED_PARK_KEY)).retry
     assert (found.attempts_max, found.back_off, found.exhausted) == (3, BackOff.EXPONENTIAL, Exhausted.PARK_KEY)
     assert found.grant_ms == RETRY_DEFAULT.grant_ms
@@ -53,7 +53,9 @@ def test_what_is_not_specified_is_the_default() -> None:
 def test_settings_go_there_and_back() -> None:
     for some in (
         SETTINGS_DEFAULT,
-        GroupSettings(ConsumerMode.SHARED, RetryPolicy(2, BackOff.FIXED, (5,), 0, Exhausted.PARK_KEY, "", 1_000), True),
+        ConsumerGroupSettings(
+            ConsumerMode.SHARED, RetryPolicy(2, BackOff.FIXED, (5,), 0, Exhausted.PARK_KEY, "", 1_000), True
+        ),
     ):
         assert settings_from(settings_to_proto(some), "t", "g") == some
 
