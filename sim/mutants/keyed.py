@@ -249,6 +249,11 @@ MUTATIONS: dict[str, Mutation] = {
         ("I9", "I11", *K),
         "keyed",
     ),
+    "unknown-stays-frozen": _mutation(
+        "until it is known whether the cursor moves with a hand-over, nothing of its keys changes",
+        lambda: [(handover, "may_be_carried_out", lambda *_: False)],
+        "keyed-moved",
+    ),
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
     "given-again": _mutation(
         "what a consumer was given and said nothing about comes again flagged", _given_without_flag

@@ -47,3 +47,28 @@ def test_what_people_are_told_of_parked_keys_stays_so(seeds: range) -> None:
     assert states.get("a key was parked", 0) >= len(seeds) // 3
     assert states.get("a key: release", 0) >= len(seeds) // 3
     assert states.get("a key: skip", 0)
+
+
+MORE = (("keyed-moved", 30, 8), ("keyed-lost", 60, 8), ("keyed-full", 28, 6))
+"""Profile, and of how many seeds, slow and quick."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("profile", "seeds"),
+    [
+        *((profile, range(quick)) for profile, _, quick in MORE),
+        *(pytest.param(profile, range(quick, slow), marks=pytest.mark.slow) for profile, slow, quick in MORE),
+    ],
+)
+def test_lists_outlive_moves_losses_and_small_limits(profile: str, seeds: range) -> None:
+    states: dict[str, int] = {}
+    broken: list[str] = []
+    for result in run_all([Task(seed, "cores", "", profile) for seed in seeds], min(2, os.cpu_count() or 1), 2):
+        for state in result.states:
+            states[state] = states.get(state, 0) + 1
+        if result.violation:
+            broken.append(f"seed {result.seed} (--world cores --profile {profile}): {result.violation}")
+    assert not broken, "\n".join(broken)
+    assert states.get("set aside", 0) >= len(seeds) // 3
+    assert states.get("attempts counted", 0) >= len(seeds) // 4

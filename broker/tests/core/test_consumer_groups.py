@@ -222,8 +222,24 @@ def test_a_crossing_that_is_not_known_to_have_happened_is_not_told(outcome: ev.W
     write = cross(bench)
     bench.clear()
     bench.do(ev.CursorWritten(P, GROUP, write.serial, outcome, 6))
-    assert bench.all(fx.ReadCursor)
+    assert bench.all(fx.ReadChain if outcome is CONFLICT else fx.ReadCursor)  # after the chain, the cursor is read
     assert not bench.delivered(fx.EndOfSegment)
+
+
+def test_a_crossing_compares_the_chain_record() -> None:
+    bench = served()
+    write = cross(bench)
+    assert write.chain_revision == bench.part.revision > 0
+
+
+def test_a_crossing_reads_the_chain_first_if_its_revision_is_not_known() -> None:
+    bench = served()
+    bench.part.revision = 0
+    bench.ack(bench.length - 1)
+    bench.persist()
+    bench.confirm_replications()
+    assert bench.all(fx.ReadChain)
+    assert not bench.all(fx.WriteCursor)
 
 
 def test_the_place_of_a_group_is_found_anew_when_the_coordinator_is_rebuilt() -> None:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 import structlog
-from seriatim_api.batch import FLAG_LZ4, FLAG_ZSTD
+from seriatim_api.batch import FLAG_LZ4, FLAG_ZSTD, BatchHeader
 from seriatim_api.errors import CorruptionError, SeriatimError
 from seriatim_api.ids import PartitionId, make_offset, split_offset
 
@@ -90,24 +90,33 @@ class KeyedReads:
             return None
 
     async def rows(self, effect: fx.ReadRows) -> RowsRead:
-        """A body with the messages that the effect asks for."""
+        """A body with the messages that the effect asks for, or which of them are in bodies that cannot be read."""
         await self._prepare()
-        for batch in effect.batches:
-            self._keep(effect.partition, batch)
-        parts: list[tuple[OpenedBody, list[int]]] = []
+        bad: list[BatchHeader] = []  # batches that cannot be read
         try:
+            for batch in effect.batches:
+                self._keep_if_readable(effect.partition, batch, bad)
+            parts: list[tuple[OpenedBody, list[int]]] = []
+            unreadable: list[int] = []
             rows: list[int] = []
             first = end = 0  # the offsets that the last opened body has
             for offset in effect.offsets:
                 if not first <= offset < end:
                     no, index = split_offset(offset)
-                    found = self._find(effect.partition, no, index) or await self._read(effect.partition, no, index)
+                    found = self._find(effect.partition, no, index)
+                    if found is None and not _has(bad, no, index):
+                        found = await self._read(effect.partition, no, index, bad)
+                    if found is None and _has(bad, no, index):
+                        unreadable.append(offset)
+                        continue
                     if found is None:
                         return RowsRead(effect.serial, None)
                     rows = []
                     parts.append((found[0], rows))
                     first, end = make_offset(no, found[1]), make_offset(no, found[2])
                 rows.append(offset - first)
+            if unreadable:
+                return RowsRead(effect.serial, None, unreadable=tuple(unreadable))
             return RowsRead(effect.serial, self._bodies.join(parts))
         except SeriatimError as exc:
             _log.error("messages_not_read", partition=effect.partition, error=str(exc))
@@ -116,14 +125,22 @@ class KeyedReads:
             _log.error("messages_not_read", partition=effect.partition, error=str(exc))
             return RowsRead(effect.serial, None)
 
+    def _keep_if_readable(self, partition: PartitionId, batch: Batch, bad: list[BatchHeader]) -> None:
+        try:
+            self._keep(partition, batch)
+        except UnreadableBodyError as exc:
+            header = batch.header
+            _log.error("body_not_readable", segment=header.segment, index=header.base_index, error=str(exc))
+            bad.append(header)
+
     async def dead_letter(self, effect: fx.ReadDeadLetter) -> DeadLetterRead:
         """The copy of one message for the dead-letter topic."""
         await self._prepare()
         no, index = split_offset(effect.offset)
         try:
             for batch in effect.batches:
-                self._keep(effect.partition, batch)
-            found = self._find(effect.partition, no, index) or await self._read(effect.partition, no, index)
+                self._keep_if_readable(effect.partition, batch, [])
+            found = self._find(effect.partition, no, index) or await self._read(effect.partition, no, index, [])
             if found is None:
                 return DeadLetterRead(effect.serial, None)
             return DeadLetterRead(effect.serial, self._bodies.dead_letter(found[0], index - found[1], effect.origin))
@@ -131,10 +148,12 @@ class KeyedReads:
             _log.error("message_not_read", partition=effect.partition, error=str(exc))
             return DeadLetterRead(effect.serial, None, isinstance(exc, CorruptionError))
 
-    async def _read(self, partition: PartitionId, no: int, index: int) -> tuple[OpenedBody, int, int] | None:
+    async def _read(
+        self, partition: PartitionId, no: int, index: int, bad: list[BatchHeader]
+    ) -> tuple[OpenedBody, int, int] | None:
         batches = await self._storage.read(partition, no, index, index + 1, READ_BYTES, sequential=True)
         for batch in batches:
-            self._keep(partition, batch)
+            self._keep_if_readable(partition, batch, bad)
         return self._find(partition, no, index)
 
     # ---- the cache -----------------------------------------------------------------------------------
@@ -168,3 +187,8 @@ class KeyedReads:
             bases.remove(base)
             if not bases:
                 del self._bases[gone_from, no]
+
+
+def _has(headers: list[BatchHeader], no: int, index: int) -> bool:
+    """Whether a message is in one of these batches."""
+    return any(header.segment == no and header.base_index <= index < header.end_index for header in headers)

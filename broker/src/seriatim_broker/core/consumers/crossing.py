@@ -57,10 +57,13 @@ def cross_if_done(broker: BrokerState, partition: Partition, consumer_group: Con
     wait_us = partition.write_wait_us(broker)
     if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
         broker.poll(min(wait_us, broker.config.refused_us_max), TimerKind.PUMP, partition.id, consumer_group.segment_no)
-    elif right.may_deliver(broker, partition, consumer_group.segment_no):
-        move_on(broker, partition, consumer_group, next_no(partition, consumer_group.segment_no))
-    else:
+    elif not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
+    elif not partition.revision:
+        partition.read_chain(broker)  # a member told the record, without its revision; then this is tried again
+    else:
+        following_no = next_no(partition, consumer_group.segment_no)
+        move_on(broker, partition, consumer_group, following_no, chain_revision=partition.revision)
 
 
 def next_no(partition: Partition, no: int) -> int:
@@ -79,9 +82,23 @@ def jump(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
 
 
 def move_on(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, next_no: int, *, new_epoch: bool = False
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    next_no: int,
+    *,
+    new_epoch: bool = False,
+    chain_revision: int = 0,
 ) -> None:
-    """Cross: write that the cursor is at the beginning of segment `next_no`."""
+    """Cross: write that the cursor is at the beginning of segment `next_no`.
+
+    Rule `crossing-compares-chain` (J3, I11): a server that crosses compares the chain record, which names the server.
+    Only a segment that is lost needs no compare, because it has no server any more. Without it:
+      1. A serves a key-ordered group in segment 1, at chain epoch 3. Nothing is left to do, and A is cut off.
+      2. B takes the right over at chain epoch 9. It does not have the last acknowledgements, and grants k:7 again under
+         a token of term 9.
+      3. A crosses. It does not know of B, so the tokens of the next server begin at a term below 9.
+    """
     if _must_wait(broker, partition, consumer_group):
         return
     assert consumer_group.cursor is not None
@@ -91,7 +108,7 @@ def move_on(
     record = consumer_group.cursor.moved_to(next_no, new_epoch=new_epoch)
     record = with_term(partition, consumer_group, record)
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
-    write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision)
+    write_cursor(broker, partition, consumer_group, record, consumer_group.cursor_revision, chain_revision)
 
 
 def with_term(partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord) -> CursorRecord:
@@ -171,6 +188,8 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
         end_segment(broker, partition, consumer_group)
         return
     consumer_group.phase = ConsumerGroupPhase.LOADING
+    if keyed is not None and keyed.handover is not None and outcome is not WriteOutcome.UNKNOWN:
+        keyed.handover.sent = (0, 0)
     if keyed is None or keyed.handover is None:  # else the grants go on if the cursor did not move
         consumer_group.drop_deliveries()
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
@@ -178,7 +197,10 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
         # The transaction compared the chain too. Without a look at it: this member, which was not told of the last
         # switch, would write the same cursor under the same revision of the chain for ever.
         partition.read_chain(broker)
-    if outcome is not WriteOutcome.REFUSED:
+    if outcome is WriteOutcome.CONFLICT:
+        partition.read_chain(broker)  # perhaps it was the chain that had changed; the cursor is read after it
+        broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+    elif outcome is not WriteOutcome.REFUSED:
         read_cursor(broker, partition, consumer_group)
     elif consumer_group.consumers or consumer_group.is_asked:
         broker.poll(partition.write_wait_us(broker), TimerKind.CURSOR, partition.id, consumer_group.name)

@@ -41,6 +41,9 @@ FRAME_MESSAGES_MAX: Final = 1_024
 """At most so many messages are read for one consumer at once."""
 
 
+UNREADABLE_MAX: Final = 10_000
+"""Of so many messages a server remembers that their bodies cannot be read."""
+
 ROOM_SHARE: Final = 4
 """A consumer is given more when a fourth of what it may hold is free. Without it, each acknowledgement of a few
 messages would be answered by a frame with a few messages, and a frame costs as much as some hundred messages. So if few
@@ -460,13 +463,18 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
     """
     if key.aside:
         end = make_offset(keyed.segment_no, below)
-        return tuple(takewhile(lambda offset: offset < end, islice(key.aside, count)))
-    if len(key.live) == 1 and key.live[0] < below:
+        found = tuple(takewhile(lambda offset: offset < end, islice(key.aside, count)))
+    elif len(key.live) == 1 and key.live[0] < below:
         return (make_offset(keyed.segment_no, key.live[0]),)
-    found = key.live[:count]
-    if found and found[-1] >= below:
-        found = [index for index in found if index < below]
-    return tuple(make_offset(keyed.segment_no, index) for index in found)
+    else:
+        live = key.live[:count]
+        if live and live[-1] >= below:
+            live = [index for index in live if index < below]
+        found = tuple(make_offset(keyed.segment_no, index) for index in live)
+    if keyed.unreadable:  # a run ends before such a message, which comes alone
+        found = found[:1] + tuple(takewhile(lambda offset: offset not in keyed.unreadable, found[1:]))
+        found = found[:1] if found and found[0] in keyed.unreadable else found
+    return found
 
 
 def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
@@ -507,7 +515,9 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
     if consumer.rows == event.serial:
         consumer.rows = 0
     has_right = right.may_deliver(broker, partition, consumer_group.segment_no)
-    if event.body is None or not is_whole or (not has_right and consumer_group.is_at_most_once):
+    if event.unreadable:
+        _set_unreadable_aside(broker, partition, consumer_group, keyed, frame, event.unreadable)
+    elif event.body is None or not is_whole or (not has_right and consumer_group.is_at_most_once):
         _take_back(keyed, frame)  # the body has the messages of all these runs, so it counts only if all of them do
         if event.body is None or is_whole:
             right.seek(broker, partition, consumer_group.segment_no)
@@ -540,6 +550,45 @@ def _take_back(keyed: KeyedDispatcher, frame: Frame) -> None:
         if keyed.doing.get(run.token) is run:
             keyed.end_run(run)
             keyed.requeue(run.key)
+
+
+def _set_unreadable_aside(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    frame: Frame,
+    unreadable: tuple[int, ...],
+) -> None:
+    """No reader can take some messages of a frame apart: their keys wait for a person, and all others go on.
+
+    Nothing is passed over in silence: a person sees the key and the message in the list of keys that wait, and skips
+    the message, or releases the key when brokers can read the body. Without it:
+      1. A client that does not follow the contract sends a batch whose body is no record batch.
+      2. A message of it is granted together with messages of other keys. The read fails, and all are read again.
+      3. This goes on for ever: the consumers get nothing.
+    """
+    if len(keyed.unreadable) > UNREADABLE_MAX:
+        keyed.unreadable = {}  # what is forgotten is found again
+    keyed.unreadable.update(dict.fromkeys(unreadable))
+    for run in _grants_in(keyed, frame):
+        if keyed.doing.get(run.token) is not run:
+            continue
+        keyed.end_run(run)
+        key, first = run.key, run.offsets[0]
+        if first not in keyed.unreadable:
+            keyed.requeue(key)
+        elif keyed.list_count < broker.config.aside_keys_max and keyed.aside_count < broker.config.aside_messages_max:
+            keyed.park(key, "the body of the message cannot be read: no consumer can be given it")
+            broker.out.note(
+                "unreadable_message", partition.id, group=consumer_group.name, key=shown(key.name),
+                offset=format_offset(first),
+            )  # fmt: skip
+        else:
+            note_full(broker, partition, consumer_group, keyed)
+            key.ready_us = broker.now.mono_us + broker.config.retry_us_max
+            keyed.requeue(key)
+    _after_passing(broker, partition, consumer_group, keyed)
 
 
 def _acknowledge_first(

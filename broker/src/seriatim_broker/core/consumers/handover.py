@@ -93,7 +93,7 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
             return
         keyed.frozen = []
         keyed.rests_until_us = now_us + GIVE_UP_US
-    elif now_us >= keyed.rests_until_us:
+    elif now_us >= keyed.rests_until_us and not may_be_carried_out(partition, consumer_group):
         keyed.rests_until_us = now_us + PAUSE_US
         keyed.handover = None
         handling.thaw(broker, partition, consumer_group)
@@ -173,7 +173,25 @@ def _move(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         return
     record = consumer_group.cursor.moved_to(segment.no).after_term(consumer_group.server_epoch, segment.server_epoch)
     record = replace(record, handover=handing.handover.id, oldest=handing.oldest)
+    handing.sent = (consumer_group.cursor_revision, partition.revision)
     crossing.move_to(broker, partition, consumer_group, record, partition.revision)
+
+
+def may_be_carried_out(partition: Partition, consumer_group: ConsumerGroup) -> bool:
+    """Whether the coordinator may still write the cursor for a transaction that had no answer.
+
+    Rule `unknown-stays-frozen` (J2): until that is known, the consumer group stays frozen. The same transaction is
+    tried again: it succeeds, or finds that the cursor or the chain has changed. Without it:
+      1. A hands over, and writes the cursor. It has no answer. It reads the cursor, which has not moved, and goes on.
+      2. A consumer acknowledges k:5, and A confirms that.
+      3. The coordinator carries out the write. The next server begins from the hand-over, and grants k:5 again.
+    """
+    keyed = consumer_group.keyed
+    handing = keyed.handover if keyed is not None else None
+    if handing is None or not handing.sent[0]:
+        return False
+    cursor_revision, chain_revision = handing.sent
+    return consumer_group.cursor_revision == cursor_revision and partition.revision in (0, chain_revision)
 
 
 def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment: Segment) -> bool:

@@ -301,7 +301,9 @@ def _renew_epoch(
     renewed = crossing.with_term(partition, consumer_group, record.moved_to(record.segment_no, start, new_epoch=True))
     if start > record.start_index:  # a later message was acknowledged, so the consumer was told
         renewed = replace(renewed, dropped_from=0, dropped_position=0)
-    crossing.write_cursor(broker, partition, consumer_group, renewed, consumer_group.cursor_revision)
+    crossing.write_cursor(
+        broker, partition, consumer_group, renewed, consumer_group.cursor_revision, partition.revision
+    )
 
 
 def _begin(
@@ -310,6 +312,10 @@ def _begin(
     """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
     keyed = consumer_group.keyed
     if keyed is not None and handover.is_still_served(consumer_group, record, segment):
+        if handover.may_be_carried_out(partition, consumer_group):
+            consumer_group.phase = ConsumerGroupPhase.SERVING
+            handover.hand_over_if_done(broker, partition, consumer_group)
+            return
         keyed.handover = None
         consumer_group.phase = ConsumerGroupPhase.SERVING
         handling.thaw(broker, partition, consumer_group)
@@ -534,12 +540,18 @@ def _pass_alone(
     listed = _oldest_listed(cursor if known else None, record)
     if listed and (not ledger.dropped_from or listed < ledger.dropped_from):
         ledger.dropped_from, ledger.dropped_position = listed, _position(chain, listed)
+    if not partition.revision:
+        partition.read_chain(broker)  # the cursor is read after it
+        broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
+        return
     # The forwarder's next number is not handed over here, so its numbers begin anew, in a new group epoch.
     has_numbers = record.handover != NO_HAND_OVER or write_forwarder(1)[0] in partition.ledger_rows.get(
         consumer_group.name, {}
     )
     following = crossing.next_no(partition, segment.no)
-    crossing.move_on(broker, partition, consumer_group, following, new_epoch=has_numbers)
+    crossing.move_on(
+        broker, partition, consumer_group, following, new_epoch=has_numbers, chain_revision=partition.revision
+    )
 
 
 def _oldest_listed(known: CursorState | None, record: CursorRecord) -> int:

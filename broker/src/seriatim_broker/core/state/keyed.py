@@ -230,6 +230,8 @@ class HandingOver(State):
         to: The server to which it was sent.
         asked_us: When it was sent last.
         is_kept: Every member that must keep it has it.
+        sent: The revisions of the cursor and of the chain that the transaction of the cursor compares, as long as it
+            may be carried out; (0, 0): none is under way.
     """
 
     handover: HandOverState
@@ -237,6 +239,7 @@ class HandingOver(State):
     to: MemberId | None = None
     asked_us: int = 0
     is_kept: bool = False
+    sent: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -357,6 +360,7 @@ class KeyedDispatcher(State):
         handover: What is handed over to the next segment.
         rests_until_us: While it is frozen: when it is given up. Else: no hand-over begins before.
         absent: Consumers with grants that were handed over, and that have not joined here, by name.
+        unreadable: Offsets of messages whose bodies no reader can take apart, as far as this server knows.
         fetches: Messages that are fetched from other members, by the serial of their read.
         unsent: What was read, and waits until it may be given, oldest first. In an at-most-once group it is
             acknowledged, and waits until that is durable.
@@ -416,6 +420,7 @@ class KeyedDispatcher(State):
         "singles",
         "turn",
         "unread",
+        "unreadable",
         "unsent",
         "window",
     )
@@ -450,6 +455,7 @@ class KeyedDispatcher(State):
         self.frozen: list[ConsumerAcks | ConsumerNack | ConsumerExtend] | None = None
         self.handover: HandingOver | None = None
         self.rests_until_us = 0
+        self.unreadable: dict[int, None] = {}
         self.absent: dict[str, Consumer] = {}
         self.fetches: dict[int, Fetch] = {}
         self.numbers = 0

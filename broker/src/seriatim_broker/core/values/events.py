@@ -259,11 +259,15 @@ class KeysRead:
 
 @dataclass(frozen=True, slots=True)
 class RowsRead:
-    """The answer to `ReadRows`: a body with exactly these messages, in that order; None if the read failed."""
+    """The answer to `ReadRows`: a body with exactly these messages, in that order; None if the read failed.
+
+    `unreadable`: offsets of messages whose bodies no reader can take apart, although the disk has what was sent.
+    """
 
     serial: int
     body: bytes | None
     is_damaged: bool = False
+    unreadable: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
