@@ -30,6 +30,7 @@ KEYED_LIMITS: dict[str, Any] = {
     "live_messages_max": 12,
     "window_indexes_max": 30,
     "aside_messages_max": 20,
+    "waiting_keys_max": 5,
 }
 """The limits of worlds in which they are reached all the time."""
 

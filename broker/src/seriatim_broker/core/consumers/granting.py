@@ -570,6 +570,7 @@ def _set_unreadable_aside(
     """
     if len(keyed.unreadable) > UNREADABLE_MAX:
         keyed.unreadable = {}  # what is forgotten is found again
+    config = broker.config
     keyed.unreadable.update(dict.fromkeys(unreadable))
     for run in _grants_in(keyed, frame):
         if keyed.doing.get(run.token) is not run:
@@ -578,7 +579,7 @@ def _set_unreadable_aside(
         key, first = run.key, run.offsets[0]
         if first not in keyed.unreadable:
             keyed.requeue(key)
-        elif keyed.list_count < broker.config.aside_keys_max and keyed.aside_count < broker.config.aside_messages_max:
+        elif keyed.list_count < config.waiting_keys_max and keyed.aside_count < config.aside_messages_max:
             keyed.park(key, "the body of the message cannot be read: no consumer can be given it")
             broker.out.note(
                 "unreadable_message", partition.id, group=consumer_group.name, key=shown(key.name),
