@@ -1423,12 +1423,14 @@ class CursorState(_message.Message):
     ACKED_FIELD_NUMBER: _builtins.int
     RESERVED_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
+    UNTOLD_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group: _builtins.str
     group_epoch: _builtins.int
     acked: _builtins.int
     reserved: _builtins.int
     oldest: _builtins.int
+    untold: _builtins.int
     def __init__(
         self,
         *,
@@ -1438,10 +1440,11 @@ class CursorState(_message.Message):
         acked: _builtins.int = ...,
         reserved: _builtins.int = ...,
         oldest: _builtins.int = ...,
+        untold: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "segment", b"segment", "untold", b"untold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -267,6 +267,7 @@ class StoredCursor(_message.Message):
     RESERVED_FIELD_NUMBER: _builtins.int
     SERVER_EPOCH_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
+    UNTOLD_FIELD_NUMBER: _builtins.int
     group_epoch: _builtins.int
     acked: _builtins.int
     reserved: _builtins.int
@@ -274,6 +275,8 @@ class StoredCursor(_message.Message):
     """of the server that wrote it: one of an older server is refused"""
     oldest: _builtins.int
     """the oldest offset that the group set aside; 0: none"""
+    untold: _builtins.int
+    """from this offset on messages were dropped, and perhaps no consumer knows; 0: none"""
     def __init__(
         self,
         *,
@@ -282,10 +285,11 @@ class StoredCursor(_message.Message):
         reserved: _builtins.int = ...,
         server_epoch: _builtins.int = ...,
         oldest: _builtins.int = ...,
+        untold: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "server_epoch", b"server_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "server_epoch", b"server_epoch", "untold", b"untold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -466,12 +466,13 @@ def _write_cursor(cursor: CursorState, field: Pb) -> None:
     field.acked = cursor.acked
     field.reserved = cursor.reserved
     field.oldest = cursor.oldest
+    field.untold = cursor.untold
 
 
 def _read_cursor(field: Pb) -> CursorState:
     """A control record; the message that has it says of which server epoch it is."""
     place = (field.segment, field.group, field.group_epoch)
-    return CursorState(*place, field.acked, field.reserved, oldest=field.oldest)
+    return CursorState(*place, field.acked, field.reserved, oldest=field.oldest, untold=field.untold)
 
 
 def _write_replicate_ledger(message: m.ReplicateLedger, field: Pb) -> None:

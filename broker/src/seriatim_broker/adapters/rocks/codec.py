@@ -295,6 +295,7 @@ def write_cursor(cursor: CursorState) -> bytes:
             reserved=cursor.reserved,
             server_epoch=cursor.server_epoch,
             oldest=cursor.oldest,
+            untold=cursor.untold,
         )
     )
 
@@ -303,8 +304,9 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     """The cursor in a value."""
     stored = _load(storage_pb2.StoredCursor, value)
     return CursorState(
-        segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest
-    )
+        segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest,
+        stored.untold,
+    )  # fmt: skip
 
 
 def write_handover(handover: HandOverState) -> bytes:

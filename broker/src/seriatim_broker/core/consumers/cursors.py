@@ -146,9 +146,11 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
     if keyed is not None and keyed.unread is not None:
         return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
     oldest = keyed.oldest_aside if keyed is not None else 0
+    untold = ledger.dropped_from if ledger.untold_token else 0
     cursor = CursorState(
-        no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved, segment.server_epoch, oldest
-    )
+        no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved, segment.server_epoch,
+        oldest, untold,
+    )  # fmt: skip
     change = keyed_rows.take_changes(keyed) if keyed is not None else None
     _keep(broker, partition, cursor, change)
     serial = broker.new_serial()

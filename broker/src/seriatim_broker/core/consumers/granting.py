@@ -25,6 +25,7 @@ from ..values.events import KeysRead, RowsRead
 from ..values.keyed import KEY_BYTES_MAX, ConsumerMode, KeyColumn, KeyPhase, name_of_key, name_of_offset
 from ..values.kinds import ReadKind, TimerKind
 from ..values.messages import CopyAnswer
+from ..values.positions import position_of
 from ..values.producers import ProducerTable
 from ..values.segment import SegmentState
 from . import cursors, delivery, fetching, forwarding
@@ -94,10 +95,20 @@ def _drop_below(
     floor = keyed.window.floor
     for consumer in consumer_group.consumers:
         delivery.tell_dropped_to(broker, partition, consumer_group, consumer, floor, start)
+    note_dropped(broker, partition, consumer_group, make_offset(keyed.segment_no, floor))
     keyed.drop_below(start)
     keyed.read_index = max(keyed.read_index, start)
     consumer_group.ledger.acknowledge(keyed.window.floor)
     cursors.replicate_soon(broker, partition, consumer_group)
+
+
+def note_dropped(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, offset: int) -> None:
+    """Retention dropped messages from an offset on, and the consumers were told: see `Ledger.note_dropped`."""
+    cursor = consumer_group.cursor
+    if partition.chain is None or cursor is None or cursor.at_most_once:
+        return
+    token = (cursor.term_base + consumer_group.server_epoch) << TOKEN_COUNTER_BITS | broker.streams.tokens
+    consumer_group.ledger.note_dropped(offset, position_of(partition.chain, offset), token)
 
 
 # ---- reading keys ---------------------------------------------------------------------------------------
@@ -418,6 +429,8 @@ def _pass_gone(
         keyed.pass_first(key)
         cursors.replicate_soon(broker, partition, consumer_group)
         event = Gap(no, index, "declared lost") if is_lost else Dropped(make_offset(no, index), no, index + 1, 1)
+        if not is_lost:
+            note_dropped(broker, partition, consumer_group, make_offset(no, index))
         for consumer in consumer_group.consumers:
             tell(broker, consumer, event)
 

@@ -161,6 +161,10 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
             keyed.end_run(run)
             keyed.requeue(run.key)
     keyed.pass_singles(consumer, passed)
+    if consumer_group.ledger.untold_token:
+        newest = max((token for token in event.tokens if token not in void), default=0)
+        if consumer_group.ledger.told_dropped(newest):
+            cursors.replicate_soon(broker, partition, consumer_group)
     _tell_void(broker, consumer, void)
     _note_passed(broker, partition, consumer_group, keyed)
     if event.tokens and not consumer_group.ledger.dirty and not consumer_group.ledger.replications:

@@ -25,13 +25,14 @@ from ..values.kinds import TimerKind
 from ..values.ledger_rows import write_forwarder
 from ..values.log import NO_HAND_OVER, CursorState, HandOverState
 from ..values.messages import FORM_KEY_ORDERED, PassRequest
-from ..values.positions import Place, first_kept
+from ..values.positions import Place, first_kept, position_of
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
 from . import (
     crossing,
     cursors,
     delivery_attempts,
+    granting,
     handling,
     handover,
     keeping,
@@ -327,6 +328,12 @@ def _begin(
         return
     ledger = consumer_group.ledger
     ledger.begin(known, record)
+    if record.mode.is_keyed and ((known is not None and known.untold) or ledger.dropped_from):
+        assert partition.chain is not None
+        offset = known.untold if known is not None and known.untold else ledger.dropped_from
+        term = record.term_base + segment.server_epoch
+        token = term << granting.TOKEN_COUNTER_BITS | broker.streams.tokens
+        ledger.note_dropped(offset, position_of(partition.chain, offset), token)
     consumer_group.passes_alone = False
     is_behind = segment.no <= record.repeated_to or cursors.was_further(
         partition, consumer_group.name, segment.no, record.group_epoch
@@ -469,17 +476,7 @@ def _back_at(chain: Chain, record: CursorRecord, place: Place) -> CursorRecord:
         return record.moved_to(*place, new_epoch=True)
     dropped_from = make_offset(*place)
     moved = record.moved_to(*first, new_epoch=True)
-    return replace(moved, dropped_from=dropped_from, dropped_position=_position(chain, dropped_from))
-
-
-def _position(chain: Chain, offset: int) -> int:
-    """The position of an offset that retention dropped. If its segment has left the record, one message is counted."""
-    no, index = split_offset(offset)
-    segment, first = chain.segment(no), first_kept(chain)
-    if segment is not None and segment.base is not None:
-        return segment.base + index
-    kept = chain.segment(first.segment_no)
-    return max((kept.base or 0) + first.index - 1, 0) if kept is not None else 0
+    return replace(moved, dropped_from=dropped_from, dropped_position=position_of(chain, dropped_from))
 
 
 def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassConsumerGroup) -> None:
@@ -539,7 +536,7 @@ def _pass_alone(
         ledger.dropped_from, ledger.dropped_position = make_offset(oldest.no, 0), oldest.base
     listed = _oldest_listed(cursor if known else None, record)
     if listed and (not ledger.dropped_from or listed < ledger.dropped_from):
-        ledger.dropped_from, ledger.dropped_position = listed, _position(chain, listed)
+        ledger.dropped_from, ledger.dropped_position = listed, position_of(chain, listed)
     if not partition.revision:
         partition.read_chain(broker)  # the cursor is read after it
         broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, consumer_group.name)
@@ -562,7 +559,9 @@ def _oldest_listed(known: CursorState | None, record: CursorRecord) -> int:
       2. Retention drops both segments. The consumer group moves on to segment 3.
       3. No consumer is ever told that k:5 is missing.
     """
-    return known.oldest if known is not None else record.oldest
+    if known is None:
+        return record.oldest
+    return min((offset for offset in (known.oldest, known.untold) if offset), default=0)
 
 
 # ---- the record changes ---------------------------------------------------------------------------------

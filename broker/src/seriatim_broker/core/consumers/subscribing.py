@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seriatim_api import errors
+from seriatim_api.ids import make_offset
 
 from ..peers import right
 from ..state.broker import BrokerState
@@ -10,10 +11,11 @@ from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.dispatcher import Consumer
 from ..state.partition import Partition
 from ..values.chain import Chain
-from ..values.effects import Gap, Joined, Revoked, SubscriptionRefused
+from ..values.effects import Dropped, Gap, Joined, Revoked, SubscriptionRefused
 from ..values.events import ConsumerJoin
 from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
+from ..values.positions import first_kept, position_of
 from ..values.segment import SegmentState
 from . import cursors, delivery, delivery_attempts, granting, handling
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
@@ -113,9 +115,17 @@ def _welcome(broker: BrokerState, partition: Partition, consumer_group: Consumer
     for no in lost_before(partition.chain, consumer_group):
         tell(broker, consumer, Gap(no, 0, "declared lost"))
     start = partition.logs[consumer_group.segment_no].start
-    if consumer_group.ledger.dropped_from and start <= consumer_group.ledger.acked:
-        acked = consumer_group.ledger.acked
-        delivery.tell_dropped_to(broker, partition, consumer_group, consumer, acked, acked)
+    cursor, ledger = consumer_group.cursor, consumer_group.ledger
+    assert cursor is not None
+    assert partition.chain is not None
+    first = first_kept(partition.chain)
+    if ledger.dropped_from and first.segment_no < consumer_group.segment_no:
+        if ledger.dropped_from < make_offset(*first):
+            count = position_of(partition.chain, make_offset(*first)) - ledger.dropped_position
+            tell(broker, consumer, Dropped(ledger.dropped_from, first.segment_no, first.index, max(count, 1)))
+    elif ledger.dropped_from and start <= ledger.acked:
+        to_index = max(start, cursor.start_index)
+        delivery.tell_dropped_to(broker, partition, consumer_group, consumer, to_index, to_index)
     if len(consumer_group.consumers) > 1:
         broker.poll(broker.config.session_poll_us, TimerKind.SESSION, partition.id, consumer_group.name)
 

@@ -45,6 +45,7 @@ class Ledger(State):
         "safe_acked",
         "safe_reserved",
         "sessions",
+        "untold_token",
         "version",
     )
 
@@ -57,6 +58,7 @@ class Ledger(State):
         self.repeated_below = 0  # another server may have delivered messages below
         self.dropped_from = 0  # an offset, as in the cursor's record, until a message behind it is acknowledged
         self.dropped_position = 0
+        self.untold_token = 0  # not in exclusive mode: the drop is told when a later token than this acknowledges
         self.dirty = False  # a change is not in any control record yet
         self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
         self.replications: dict[int, CursorReplication] = {}  # by serial
@@ -91,6 +93,25 @@ class Ledger(State):
         is_open = bool(record.dropped_from) and self.acked <= record.start_index
         self.dropped_from, self.dropped_position = (record.dropped_from, record.dropped_position) if is_open else (0, 0)
 
+    def note_dropped(self, offset: int, position: int, token: int) -> None:
+        """Messages from an offset on were dropped, when `token` was the newest one: the consumers were told.
+
+        Rule `drop-is-no-ack` (J6): it stays noted, also on disks, until a message counts that was given later. So a
+        consumer that came later, or the next server's consumers, are told again. Without it:
+          1. Retention drops the messages from 1:0 to 1:99. The only consumer is told, and its connection is broken.
+          2. The next consumer is given 1:100, and no consumer ever hears of the drop.
+        """
+        if not self.dropped_from or offset < self.dropped_from:
+            self.dropped_from, self.dropped_position = offset, position
+        self.untold_token = max(token, 1)
+
+    def told_dropped(self, token: int) -> bool:
+        """A message counts that was given under this token. Returns whether a drop is not noted any more."""
+        if not self.untold_token or token <= self.untold_token:
+            return False
+        self.untold_token = self.dropped_from = self.dropped_position = 0
+        return True
+
     def distrust(self, tail: int) -> None:
         """The control record may lack what another server delivered: each message up to `tail` may be a repeat."""
         self.repeated_below = INDEX_MAX
@@ -101,7 +122,8 @@ class Ledger(State):
         if end_index <= self.acked:
             return False
         self.acked = end_index
-        self.dropped_from = 0  # the consumer was told of the drop before it got this message
+        if not self.untold_token:
+            self.dropped_from = 0  # the consumer was told of the drop before it got this message
         return True
 
     def begin_replication(

@@ -123,6 +123,7 @@ class CursorState:
         reserved: An index.
         server_epoch: The server epoch of the server that wrote it; 0 from a broker of an older version.
         oldest: The oldest offset that the consumer group set aside, of this segment or an earlier one; 0: none.
+        untold: Retention dropped messages from this offset on, and perhaps no consumer that runs was told; 0: none.
     """
 
     segment_no: int
@@ -132,6 +133,7 @@ class CursorState:
     reserved: int
     server_epoch: int = 0
     oldest: int = 0
+    untold: int = 0
 
 
 @dataclass(frozen=True, slots=True)

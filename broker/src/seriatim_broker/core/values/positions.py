@@ -14,6 +14,8 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from seriatim_api.ids import split_offset
+
 from .chain import Chain
 from .segment import Segment, SegmentState
 
@@ -61,6 +63,16 @@ def first_kept(chain: Chain) -> Place:
     """The start of the first segment that is LOST, is open, or has messages."""
     segment = next(segment for segment in chain.segments if not segment.is_stub)
     return Place(segment.no, segment.start)
+
+
+def position_of(chain: Chain, offset: int) -> int:
+    """The position of an offset that retention dropped. If its segment has left the record, one message is counted."""
+    no, index = split_offset(offset)
+    segment, first = chain.segment(no), first_kept(chain)
+    if segment is not None and segment.base is not None:
+        return segment.base + index
+    kept = chain.segment(first.segment_no)
+    return max((kept.base or 0) + first.index - 1, 0) if kept is not None else 0
 
 
 def is_dropped(chain: Chain, place: Place, first: Place) -> bool:
