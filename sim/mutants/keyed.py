@@ -10,12 +10,11 @@ from seriatim_api.ids import INDEX_MAX
 from seriatim_broker.core.consumers import crossing, cursors, granting, handling, handover, serving, waiting_keys
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
-from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.log import LedgerChange
 from seriatim_broker.core.values.messages import ReplicateLedger
 
-from .mutation import Mutation, Patch, nothing, with_handler
+from .mutation import Mutation, Patch, with_handler
 
 K = ("K1", "K2", "K3", "K4", "J1", "J2", "J5", "I13", "CORE")
 """What a bug about keys may break first."""
@@ -254,11 +253,6 @@ MUTATIONS: dict[str, Mutation] = {
         "until it is known whether the cursor moves with a hand-over, nothing of its keys changes",
         lambda: [(handover, "may_be_carried_out", lambda *_: False)],
         "keyed-moved",
-    ),
-    "drop-is-no-ack": _mutation(
-        "a drop that consumers were told stays noted until a message counts that was given later",
-        lambda: [(Ledger, "note_dropped", nothing)],
-        "keyed-dropped",
     ),
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
     "given-again": _mutation(

@@ -64,3 +64,21 @@ def test_a_drop_is_told_until_a_later_message_is_acknowledged() -> None:
     assert (ledger.dropped_from, ledger.dropped_position) == (make_offset(1, 0), 7)
     ledger.acknowledge(11)
     assert ledger.dropped_from == 0
+
+
+def test_a_drop_stays_noted_until_a_message_counts_that_was_given_later() -> None:
+    ledger = begun()
+    ledger.note_dropped(make_offset(2, 10), 10, token=7)
+    assert ledger.acknowledge(30)  # the floor rises over what was dropped
+    assert not ledger.told_dropped(7)
+    assert ledger.dropped_from == make_offset(2, 10)
+    assert ledger.told_dropped(8)
+    assert ledger.dropped_from == 0
+
+
+def test_the_earliest_drop_counts_and_the_newest_token() -> None:
+    ledger = begun()
+    ledger.note_dropped(make_offset(2, 10), 10, token=7)
+    ledger.note_dropped(make_offset(1, 5), 3, token=9)
+    assert (ledger.dropped_from, ledger.dropped_position) == (make_offset(1, 5), 3)
+    assert not ledger.told_dropped(8)
