@@ -1,6 +1,6 @@
 """The two aircraft that fail: one is parked and released, the other is dead-lettered and replayed, all through `Admin`.
 
-park         the consumer group parks a key after its last attempt; the demo sees it parked, and waits for a while
+park         the consumer group parks a key after its last attempt; the demo sees that, and waits for some seconds
 release      the consumers are mended, and the demo releases the key: its messages go on in their order
 dead-letter  the demo changes the policy; the consumers give up each event of the other aircraft
 replay       when all others are done, the consumers are mended, and the demo replays its dead letters
@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from seriatim import Admin, DeadLetter, GroupKey, GroupSettings, KeyResult, RetryPolicy
-from seriatim_api.errors import SeriatimError, UnknownTopicError
+from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import format_offset
 from seriatim_api.retry import dead_letter_topic_of
 
@@ -27,6 +27,9 @@ from e2e.demo_orders.planning import Poisoned
 
 POLL_S: Final = 0.25
 """The time between two looks at the keys."""
+
+REPLAY_MAX_S: Final = 30.0
+"""The replay is asked for again for so long, in seconds, if a segment's members are slow or are being replaced."""
 
 PARKING: Final = RetryPolicy(
     attempts_max=5, back_off="list", delays_ms=(200, 400, 800), exhausted="park_key", grant_ms=10_000
@@ -85,7 +88,7 @@ class Troubles:
         self._crew.tell_poison({poison.key: poison})
 
     async def park_and_release(self, parked_s: float, parked_max_s: float) -> None:
-        """Wait until the first aircraft is parked, leave it so for a while, mend the consumers and release it.
+        """Wait until the first aircraft is parked, leave it so for some seconds, mend the consumers and release it.
 
         If it is not parked in time, `parked` stays None.
 
@@ -152,15 +155,11 @@ class Troubles:
         self._is(poison.key, "is given up, event by event")
 
     async def letters(self) -> list[DeadLetter]:
-        """The dead letters that were not replayed.
-
-        Raises:
-            SeriatimError: No broker told them.
-        """
+        """The dead letters that were not replayed; empty if no broker tells them now."""
         topic = dead_letter_topic_of(self._topic, self._group)
         try:
             return [letter async for letter in self._admin.dead_letters(topic, self._group)]
-        except UnknownTopicError:  # the asked broker has not heard of the new topic yet
+        except SeriatimError:  # a server is being replaced, or the asked broker has not heard of the new topic yet
             return []
 
     async def replay(self) -> None:
@@ -170,12 +169,17 @@ class Troubles:
             SeriatimError: The replay failed.
         """
         key = self._poisoned.dead.encode()
-        letters = await self.letters()
+        until = time.monotonic() + REPLAY_MAX_S
+        while True:
+            letters = await self.letters()
+            if letters or time.monotonic() > until:
+                break
+            await asyncio.sleep(POLL_S)
         self._crew.tell_poison({})
         self.dead_places = {event_number(letter.value): format_offset(letter.origin_offset) for letter in letters}
         replayed_at = time.monotonic()
         if letters:
-            await self._admin.replay_dead_letters(letters[0].topic, letters)
+            await self._replay(letters)
         self._is(self._poisoned.dead, f"had {len(letters)} dead letters, which are replayed")
         self.dead = DeadLettered(
             key=self._poisoned.dead,
@@ -184,6 +188,19 @@ class Troubles:
             replayed_at=replayed_at,
             others=sum(letter.key != key for letter in letters),
         )
+
+    async def _replay(self, letters: list[DeadLetter]) -> None:
+        """Replay the dead letters. A call that is repeated replays each of them once."""
+        until = time.monotonic() + REPLAY_MAX_S
+        while True:
+            try:
+                await self._admin.replay_dead_letters(letters[0].topic, letters)
+            except SeriatimError as error:
+                if not error.retriable or time.monotonic() > until:
+                    raise
+            else:
+                return
+            await asyncio.sleep(POLL_S)
 
     def _is(self, key: str, state: str) -> None:
         self.states[key] = state
