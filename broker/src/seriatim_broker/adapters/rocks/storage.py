@@ -391,10 +391,11 @@ class RocksStorage:
         if write.change.is_full:
             self._delete_range(group, CURSOR, keys.ledger_range(*place))
         self._put(group, CURSOR, keys.cursor_key(*place), codec.write_cursor(write.cursor))
+        prefix = keys.ledger_key(*place, b"")
         for name, value in write.change.puts:
-            self._put(group, CURSOR, keys.ledger_key(*place, name), value)
+            self._put(group, CURSOR, prefix + name, value)
         for name in write.change.deletes:
-            key = keys.ledger_key(*place, name)
+            key = prefix + name
             group.add((DELETE, self._engine.family(CURSOR), key, None), len(key))
 
     def _put_handover(self, group: WriteGroup, write: PutHandOver) -> None:

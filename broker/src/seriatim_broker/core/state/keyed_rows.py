@@ -15,12 +15,12 @@ from ..values.ledger_rows import (
     KeyRecord,
     LedgerRowError,
     aside_name,
-    is_grant,
-    is_handed_over,
     key_name,
     read_key_row,
     read_list_row,
     read_rows,
+    without_blocks,
+    without_grants,
     write_aside,
     write_forwarder,
     write_grant,
@@ -96,7 +96,7 @@ def rows_to_hand_over(
       2. The next server begins with number 1, and gives it to j:9 of segment 2.
       3. The master finds that number 1 of this producer is stored, and j:9 is passed without a dead letter.
     """
-    rows = [row for row in known.items() if is_handed_over(row[0])]
+    rows = without_blocks(known.items())
     for run in dispatcher.doing.values():
         left_ms = max(run.deadline_us - now.mono_us, 0) // 1_000
         rows.append(
@@ -129,7 +129,7 @@ def dispatcher_of(
     dispatcher.unread = UnreadRows(found.rest, grants=found.grants)
     dispatcher.frozen = []
     if from_before:
-        dispatcher.handed = tuple(row for row in rows if not is_grant(row[0]))
+        dispatcher.handed = without_grants(rows)
     return dispatcher
 
 

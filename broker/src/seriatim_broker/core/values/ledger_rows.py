@@ -252,14 +252,16 @@ def read_key_row(name: bytes, value: bytes) -> tuple[bytes, KeyRecord]:
         raise _unreadable(name, exc) from exc
 
 
-def is_handed_over(name: bytes) -> bool:
-    """Whether the row of that name is handed over to the next segment: all are but the bits of blocks."""
-    return name[:1] != _BLOCK
+def without_blocks(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The rows that are handed over to the next segment: all but the bits of blocks."""
+    kind = _BLOCK[0]
+    return [row for row in rows if row[0][0] != kind]
 
 
-def is_grant(name: bytes) -> bool:
-    """Whether it is the row of a grant."""
-    return name[:1] == _GRANT
+def without_grants(rows: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
+    """The rows that stay after a hand-over: all but the grants."""
+    kind = _GRANT[0]
+    return tuple([row for row in rows if row[0][0] != kind])
 
 
 def _unreadable(name: bytes, error: Exception) -> LedgerRowError:
