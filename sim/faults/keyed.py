@@ -47,6 +47,7 @@ def _with_keys(rng: random.Random, options: Options) -> Options:
         keyed_groups=rng.choice((1, 1, 2, 3)),
         keyed_limits=rng.random() < 0.4,
         keyed_failures=rng.choice((0.02, 0.08, 0.08, 0.3)),
+        drain_us=max(options.drain_us, 20_000_000),  # one hand may fail and be slow again and again, on one key
         one_version=True,
     )
 
