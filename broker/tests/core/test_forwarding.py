@@ -6,11 +6,14 @@ from dataclasses import replace
 
 from seriatim_api import errors
 from seriatim_api.dead_letters import dead_letter_producer
+from seriatim_broker.core.consumers.fetching import TRIES_MAX
+from seriatim_broker.core.state.keyed import Fetch
 from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.keyed import DeadLetterRow, Exhausted, KeyPhase
+from seriatim_broker.core.values.keyed import DeadLetterRow, Exhausted, KeyOperation, KeyPhase, SeenKey
+from seriatim_broker.core.values.kinds import ReadKind
 from seriatim_broker.core.values.ledger_rows import read_rows
 from seriatim_broker.core.values.log import LedgerRow
 
@@ -273,3 +276,38 @@ def test_a_hand_over_whose_transaction_finds_a_newer_chain_reads_the_chain() -> 
     before = len(bench.all(fx.ReadChain))
     bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.CONFLICT, 0))
     assert len(bench.all(fx.ReadChain)) == before + 1
+
+
+def test_a_read_for_the_forwarder_that_a_person_ended_ends_in_peace() -> None:
+    bench = forwarding("ab")
+    bench.unreadable = set(offsets([0]))
+    bench.fail("a")
+    bench.deliver()
+    forward = bench.keyed.forwards[b"ka"]
+    serial = forward.reading = bench.core.state.new_serial()
+    bench.core.state.reads[serial] = (ReadKind.KEYS, P, 1, GROUP, 0)
+    bench.keyed.fetches[serial] = Fetch(offsets([0]), list(offsets([0])), tries=TRIES_MAX)  # no member has the message
+    seen = SeenKey(b"ka", 0, offsets([0])[0])
+    bench.do(ev.OperateKeys(9, P, GROUP, KeyOperation.SKIP, (seen,), bench.now_us + SECOND))
+    assert not bench.keyed.forwards
+    bench.wait(SECOND, (M01,))
+    bench.deliver()
+    assert not bench.keyed.fetches
+    assert serial not in bench.core.state.reads
+
+
+def test_an_answer_counts_for_the_number_that_was_sent() -> None:
+    bench = forwarding("aab")
+    bench.fail("a")
+    bench.deliver()
+    assert bench.numbers() == [1]
+    key = bench.keyed.keys[b"ka"]
+    bench.keyed.pass_first(key)  # retention dropped the first message, and what was begun for it ends
+    bench.wait(200 * MS, (M01,))
+    bench.deliver()
+    bench.fail("a")
+    (request,) = bench.asked()
+    bench.do(ev.ForwardsDone(P, GROUP, request.serial, 1, None))
+    bench.deliver()
+    assert [forward.offset for forward in bench.keyed.forwards.values()] == list(offsets([1]))
+    assert "dead_lettered" not in bench.notes()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from seriatim_api import errors
+from seriatim_broker.core.consumers import handling
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -158,6 +161,53 @@ def test_what_a_consumer_was_given_and_said_nothing_about_comes_again_with_the_f
     assert again[1,] == again[2,] == (True, 1), "it may have worked on them"
     assert again[3, 4][1] == 2, "it failed on the first one, so it had not begun with the second one"
     assert not any(run.maybe_repeated for run in (first, single, other))
+
+
+def test_a_shorter_grant_forgets_nothing_that_was_given_before() -> None:
+    bench = served("aaa")
+    for leaving in (1, 2):
+        bench.join(leaving + 1)
+        bench.part.consumer_groups[GROUP].consumers[-1].run_max = 1
+        bench.runs()
+        bench.do(ev.ConsumerLeave(STREAM, leaving))
+        bench.deliver(SECOND)
+    for index in range(3):
+        (run,) = bench.runs()
+        assert (indexes_of(run), run.maybe_repeated) == ([index], True), "the first consumer was given all three"
+        bench.acks(run, number=index + 1, subscription=3)
+        bench.deliver()
+
+
+def test_who_sends_too_much_during_a_hand_over_is_ended_and_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handling, "FROZEN_ROWS_MAX", 2)
+    bench = served("abc")
+    first, second, third = bench.runs()
+    bench.join(2)
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    keyed.frozen = []
+    bench.do(ev.ConsumerExtend(STREAM, 2, (first.token, second.token), 1_000))
+    bench.acks(first, number=1)
+    handling.thaw(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+    bench.acks(second, number=2)
+    bench.acks(third, number=3)
+    bench.deliver()
+    assert not bench.delivered(fx.AcksConfirmed)
+    assert isinstance(bench.delivered(fx.Revoked)[0].error, errors.OverloadedError)
+    bench.deliver(SECOND)
+    assert sorted(index for run in bench.runs() for index in indexes_of(run)) == [0, 1, 2], "another consumer has them"
+
+
+def test_what_was_forgotten_is_not_confirmed() -> None:
+    bench = served("ab")
+    (run, _) = bench.runs()
+    bench.acks(run, number=7)
+    consumer_group = bench.part.consumer_groups[GROUP]
+    consumer_group.look_again()
+    bench.cursor()
+    bench.deliver(SECOND)
+    assert sorted(bench.granted()) == [[0], [1]], "it comes again"
+    assert not bench.delivered(fx.AcksConfirmed)
 
 
 def test_what_comes_after_messages_that_came_again_has_no_flag() -> None:

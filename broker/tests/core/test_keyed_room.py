@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from seriatim_broker.core.state.keyed import KeyedDispatcher
+import pytest
+from seriatim_api.ids import make_offset
+from seriatim_broker.core.state import keyed as keyed_state
+from seriatim_broker.core.state.dispatcher import Consumer
+from seriatim_broker.core.state.keyed import Frame, Key, KeyedDispatcher
+from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.keyed import RetryPolicy
 
@@ -153,3 +158,33 @@ def test_keys_that_wait_no_more_let_reading_go_on() -> None:
                 bench.acks(run)
         bench.settle()
     assert bench.part.consumer_groups[GROUP].ledger.acked == 10
+
+
+def test_an_old_parked_key_keeps_no_entries_of_messages_that_are_done_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_state, "STALE_ENTRIES_MAX", 10)
+    dispatcher = KeyedDispatcher(1, Window(0, {}))
+    for name in (b"kparked", b"kbusy"):
+        dispatcher.keys[name] = Key(name)
+        dispatcher.park(dispatcher.keys[name], "no")
+    dispatcher.take_in(b"kparked", 0, make_offset(1, 0))
+    for index in range(1, 100):
+        dispatcher.take_in(b"kbusy", index, make_offset(1, index))
+        dispatcher.pass_first(dispatcher.keys[b"kbusy"])
+    assert len(dispatcher.first_asides) <= 2 * dispatcher.list_count + 11
+    assert dispatcher.oldest_aside == make_offset(1, 0)
+    dispatcher.pass_first(dispatcher.keys[b"kparked"])
+    assert dispatcher.oldest_aside == 0
+
+
+def test_frames_that_are_over_keep_no_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_state, "STALE_ENTRIES_MAX", 10)
+    dispatcher = KeyedDispatcher(1, Window(0, {}))
+    for token in range(1, 100):
+        frame = Frame(Consumer.absent("c"), token, 86_400 * SECOND)
+        frame.names, frame.indexes, frame.single_count = [b"k"], [token], 1
+        dispatcher.granted[token], dispatcher.singles[b"k"] = frame, -token
+        dispatcher.begin_frame(frame)
+        if token < 99:
+            dispatcher.leave_frame(frame, 1)
+    assert len(dispatcher.frame_deadlines) <= 12
+    assert [run.token for run in dispatcher.due_runs(86_400 * SECOND)] == [99]

@@ -160,7 +160,11 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
         held.joining = dict.fromkeys(held.joining, serial)
     joining = held.joining if held is not None else ()
     others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != broker.member]
-    confirms = tuple((row.stream, row.subscription, row.ack_number) for row in consumer_group.consumers if keyed)
+    confirms = tuple(
+        (row.stream, row.subscription, row.ack_number)
+        for row in (consumer_group.consumers if keyed is not None else ())
+        if row.ack_number > row.ack_confirmed
+    )
     ledger.begin_replication(serial, (broker.member, *others), confirms)
     ledger.eligible = segment.eligible
     if change is None:

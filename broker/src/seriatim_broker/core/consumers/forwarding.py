@@ -231,7 +231,7 @@ def _send(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     assert consumer_group.cursor is not None
     assert partition.chain is not None
     keyed.sending = broker.new_serial()
-    keyed.sent = tuple(forward.name for forward in ready)
+    keyed.sent = tuple((forward.name, forward.number) for forward in ready)
     keyed.send_from_us = now_us + ANSWER_US
     letters = tuple(DeadLetter(forward.number, forward.row) for forward in ready if forward.row is not None)
     producer = dead_letter_producer(partition.id, consumer_group.name, consumer_group.group_epoch)
@@ -283,6 +283,11 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
     dead-letter topic's segment. Without it:
       1. The dead letter of k:5 is sent. The master dies before it has stored it.
       2. k:5 is passed, and in no topic.
+
+    An answer counts for the number that was sent, and not for the key. Without it:
+      1. The dead letter of k:5 is sent under number 7. Retention drops k:5, so that ends.
+      2. A consumer fails on k:9, and it is to be forwarded too.
+      3. The answer says that number 7 is stored. k:9 is passed, and in no topic.
     """
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     keyed = consumer_group.keyed if consumer_group is not None else None
@@ -291,9 +296,9 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
     sent, keyed.sending, keyed.sent, keyed.send_from_us = keyed.sent, 0, (), 0
     if keyed.frozen is not None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
         return  # nothing changes while the state is handed over: the next server sends it again, and finds it stored
-    for name in sent[: event.stored_count]:
+    for name, number in sent[: event.stored_count]:
         forward = keyed.forwards.get(name)
-        if forward is not None:
+        if forward is not None and forward.number == number:
             _pass(broker, partition, consumer_group, keyed, forward)
     if event.error is not None:
         _note_refusal(broker, partition, consumer_group, keyed, event.error)

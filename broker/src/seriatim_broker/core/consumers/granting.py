@@ -497,7 +497,6 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
         if keyed is None or not keyed.fetches:
             continue
         for serial in fetching.on_answer(broker, partition, consumer_group, sender, message):
-            broker.reads.pop(serial, None)
             _give_back(broker, partition, consumer_group, keyed, serial)
         go_on(broker, partition, consumer_group)
 
@@ -506,9 +505,12 @@ def _give_back(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, serial: int
 ) -> None:
     """No member has the messages now: their keys wait a moment, and others go on."""
+    broker.reads.pop(serial, None)
     if forwarding.give_back(broker, partition, consumer_group, serial):
         return
-    frame = keyed.rows.pop(serial)
+    frame = keyed.rows.pop(serial, None)
+    if frame is None:
+        return  # it was read for the forwarder, and meanwhile a person or retention ended that
     frame.consumer.rows = 0
     for run in _grants_in(keyed, frame):
         if keyed.doing.get(run.token) is run:

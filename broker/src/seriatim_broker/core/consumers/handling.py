@@ -22,7 +22,7 @@ from ..state.consumers import ConsumerGroup
 from ..state.dispatcher import Consumer
 from ..state.keyed import Grant, Key, KeyedDispatcher
 from ..state.partition import Partition
-from ..values.effects import Joined, TokensVoid
+from ..values.effects import Joined, Revoked, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
 from ..values.keyed import Exhausted
 from . import cursors, forwarding, granting
@@ -30,6 +30,9 @@ from .consumer_group import tell
 
 FROZEN_MAX = 10_000
 """At most so many requests of consumers wait for the end of a hand-over."""
+
+FROZEN_ROWS_MAX = 500_000
+"""At most so many rows are in them. A row takes about 80 bytes of memory."""
 
 CLAIM_US = 2_000_000
 """A consumer that joined has so long to say something of the grants that were handed over for its name."""
@@ -82,7 +85,12 @@ def _run_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: int)
     return run if run is not None and (run.is_passed or run.offsets[run.done] == offset) else None
 
 
-def _waits(keyed: KeyedDispatcher, event: ConsumerAcks | ConsumerNack | ConsumerExtend) -> bool:
+def _waits(
+    broker: BrokerState,
+    consumer_group: ConsumerGroup,
+    consumer: Consumer,
+    event: ConsumerAcks | ConsumerNack | ConsumerExtend,
+) -> bool:
     """Whether what a consumer sent waits until the hand-over is over.
 
     Rule `frozen-waits` (J2): nothing changes while the state of the keys is handed over. Without it:
@@ -90,12 +98,25 @@ def _waits(keyed: KeyedDispatcher, event: ConsumerAcks | ConsumerNack | Consumer
       2. c1 acknowledges k:5, which is confirmed here. The cursor moves.
       3. The next server grants k:5 again.
 
-    If too much waits, it is dropped, as if it were lost on its way: nothing of it was confirmed.
+    If too much waits, the consumer is ended, and joins again. Nothing of what it sent counts then, or is confirmed.
+    Without it (J2):
+      1. So much waits that an acknowledgement is dropped, as if it were lost on its way.
+      2. The consumer group goes on. The consumer's next request is confirmed, and with it all before it.
+      3. The message of the first one comes again, although its acknowledgement was confirmed.
     """
+    keyed = consumer_group.keyed
+    assert keyed is not None
     if keyed.frozen is None:
         return False
-    if len(keyed.frozen) < FROZEN_MAX:
+    rows = 1 if isinstance(event, ConsumerNack) else len(event.tokens)
+    rows += len(event.started) if isinstance(event, ConsumerAcks) else 0
+    if len(keyed.frozen) < FROZEN_MAX and keyed.frozen_rows + rows <= FROZEN_ROWS_MAX:
         keyed.frozen.append(event)
+        keyed.frozen_rows += rows
+        return True
+    text = f"{len(keyed.frozen)} requests wait until the keys of group {consumer_group.name} are handed over"
+    tell(broker, consumer, Revoked(errors.OverloadedError(f"{text}: join again", retry_after_ms=200)))
+    consumer_group.consumers.remove(consumer)  # `thaw` ends its grants
     return True
 
 
@@ -104,7 +125,7 @@ def thaw(broker: BrokerState, partition: Partition, consumer_group: ConsumerGrou
     keyed = consumer_group.keyed
     if keyed is None or keyed.frozen is None:
         return
-    waiting, keyed.frozen = keyed.frozen, None
+    waiting, keyed.frozen, keyed.frozen_rows = keyed.frozen, None, 0
     for event in waiting:
         if isinstance(event, ConsumerAcks):
             on_acks(broker, partition, event)
@@ -129,7 +150,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
     consumer_group, consumer = served
     keyed = consumer_group.keyed
     assert keyed is not None
-    if _waits(keyed, event):
+    if _waits(broker, consumer_group, consumer, event):
         return
     consumer.ack_number = max(consumer.ack_number, event.number)
     for token in event.started:
@@ -205,7 +226,7 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
     consumer_group, consumer = served
     keyed = consumer_group.keyed
     assert keyed is not None
-    if _waits(keyed, event):
+    if _waits(broker, consumer_group, consumer, event):
         return
     run = _run_at(keyed, consumer, event.token, event.offset)
     if run is None:
@@ -273,7 +294,7 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
     consumer_group, consumer = served
     keyed = consumer_group.keyed
     assert keyed is not None
-    if _waits(keyed, event):
+    if _waits(broker, consumer_group, consumer, event):
         return
     deadline_us = broker.now.mono_us + 1_000 * min(max(event.grant_ms, 1), GRANT_MS_MAX)
     void: dict[int, None] = {}
@@ -344,7 +365,7 @@ def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     assert keyed is not None
     keyed.end_run(run)
     if run.is_given and run.left:
-        run.key.given_below = run.offsets[-1] + 1
+        run.key.given_below = max(run.key.given_below, run.offsets[-1] + 1)
     if run.is_started and run.left and not run.is_passed:
         _fail(broker, partition, consumer_group, run.key, reason)
     else:

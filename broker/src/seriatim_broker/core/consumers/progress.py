@@ -117,8 +117,11 @@ def _confirm_requests(
 
     Rule `ack-copies` counts for single messages too.
     """
-    for stream, subscription, number in confirms:
-        for consumer in consumer_group.consumers:
-            if (consumer.stream, consumer.subscription) == (stream, subscription) and number > consumer.ack_confirmed:
-                consumer.ack_confirmed = number
-                tell(broker, consumer, AcksConfirmed(number))
+    if not confirms:
+        return
+    numbers = {(stream, subscription): number for stream, subscription, number in confirms}
+    for consumer in consumer_group.consumers:
+        number = numbers.get((consumer.stream, consumer.subscription), 0)
+        if number > consumer.ack_confirmed:
+            consumer.ack_confirmed = number
+            tell(broker, consumer, AcksConfirmed(number))

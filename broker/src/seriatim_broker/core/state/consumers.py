@@ -161,6 +161,7 @@ class ConsumerGroup(State):
             request.serial, request.reply = 0, None
         for consumer in self.consumers:
             consumer.in_flight = consumer.rows = 0
+            consumer.ack_confirmed = consumer.ack_number  # what these requests changed may be forgotten
 
 
 class RangeWait(NamedTuple):

@@ -40,8 +40,8 @@ RUN_BYTES_MAX: Final = 64 << 10
 FORWARDS_MAX: Final = WINDOW_BATCHES
 """At most so many dead letters of a consumer group and partition have a number or are read. Others wait for them."""
 
-STALE_DEADLINES_MAX: Final = 10_000
-"""So many deadlines of grants that are over are kept, and as many as grants are under way."""
+STALE_ENTRIES_MAX: Final = 10_000
+"""So many entries of a heap that do not count any more are kept, and as many as count."""
 
 
 _HOLDS_WINDOW, _WAITS, _HAS_MANY = 1, 2, 3
@@ -357,6 +357,7 @@ class KeyedDispatcher(State):
         numbers: How many entries `delayed` has had.
         is_begun: Every eligible member knows that this server goes on from what was handed over.
         frozen: While the state is handed over, or is not begun: what consumers sent meanwhile; None: neither.
+        frozen_rows: How many rows that has.
         handover: What is handed over to the next segment.
         rests_until_us: While it is frozen: when it is given up. Else: no hand-over begins before.
         absent: Consumers with grants that were handed over, and that have not joined here, by name.
@@ -371,7 +372,7 @@ class KeyedDispatcher(State):
         handed: The rows that were handed over, until the first control record has them; None: it has.
         is_common: Every eligible member has a control record of this dispatcher.
         sending: The serial of the dead letters that were sent and not answered; 0: none.
-        sent: Their keys.
+        sent: Their keys and numbers.
         send_from_us: More are sent from then on.
         send_pause_us: How long the last refusal made it wait.
         refusal: Why the dead-letter topic takes nothing; empty: it takes dead letters, as far as is known.
@@ -392,6 +393,7 @@ class KeyedDispatcher(State):
         "frame_deadlines",
         "frames",
         "frozen",
+        "frozen_rows",
         "granted",
         "handed",
         "handover",
@@ -453,6 +455,7 @@ class KeyedDispatcher(State):
         self.turn = 0
         self.is_begun = True
         self.frozen: list[ConsumerAcks | ConsumerNack | ConsumerExtend] | None = None
+        self.frozen_rows = 0
         self.handover: HandingOver | None = None
         self.rests_until_us = 0
         self.unreadable: dict[int, None] = {}
@@ -467,7 +470,7 @@ class KeyedDispatcher(State):
         self.handed: tuple[tuple[bytes, bytes], ...] | None = None
         self.is_common = False
         self.sending = 0
-        self.sent: tuple[bytes, ...] = ()
+        self.sent: tuple[tuple[bytes, int], ...] = ()
         self.send_from_us = 0
         self.send_pause_us = 0
         self.refusal = ""
@@ -617,6 +620,9 @@ class KeyedDispatcher(State):
         if frame.single_count:
             self.frames[frame.first_token] = frame
             heapq.heappush(self.frame_deadlines, (frame.deadline_us, frame.first_token))
+            if len(self.frame_deadlines) > 2 * len(self.frames) + STALE_ENTRIES_MAX:
+                self.frame_deadlines = [(frame.deadline_us, token) for token, frame in self.frames.items()]
+                heapq.heapify(self.frame_deadlines)
 
     def begin_run(self, run: Grant) -> None:
         """A run is granted."""
@@ -629,7 +635,7 @@ class KeyedDispatcher(State):
         """The run ends at that time."""
         run.deadline_us = deadline_us
         heapq.heappush(self.deadlines, (deadline_us, run.token))
-        if len(self.deadlines) > 2 * len(self.doing) + STALE_DEADLINES_MAX:  # most are of grants that are over
+        if len(self.deadlines) > 2 * len(self.doing) + STALE_ENTRIES_MAX:  # most are of grants that are over
             self.deadlines = [(run.deadline_us, run.token) for run in self.doing.values()]
             heapq.heapify(self.deadlines)
 
@@ -983,7 +989,7 @@ class KeyedDispatcher(State):
         self.aside_count += 1
         if len(key.aside) == 1:
             self.list_count += 1
-            heapq.heappush(self.first_asides, (offset, key.name))
+            self._note_first_aside(key.aside[0], key)
 
     def _pop_aside(self, key: Key) -> None:
         assert isinstance(key.aside, deque)
@@ -992,10 +998,21 @@ class KeyedDispatcher(State):
         key.aside_first += 1
         self.aside_count -= 1
         if key.aside:
-            heapq.heappush(self.first_asides, (key.aside[0], key.name))
+            self._note_first_aside(key.aside[0], key)
         else:
             self.list_count -= 1
         self._settle_record(key)
+
+    def _note_first_aside(self, first: int, key: Key) -> None:
+        """The list of the key begins with another message now.
+
+        Without the limit: 1. A key is parked for a week. 2. A million messages of other keys pass through their lists.
+        3. All their entries are kept, because the one of the parked key is below them.
+        """
+        heapq.heappush(self.first_asides, (first, key.name))
+        if len(self.first_asides) > 2 * self.list_count + STALE_ENTRIES_MAX:  # most are of messages that are done with
+            self.first_asides = [(key.aside[0], key.name) for key in self.keys.values() if key.aside]
+            heapq.heapify(self.first_asides)
 
     def _touch_chunk(self, key: Key, number: int) -> None:
         self.changed[key.name] = None
