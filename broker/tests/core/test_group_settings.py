@@ -217,7 +217,7 @@ def test_an_exclusive_group_has_no_policy() -> None:
 
 def test_no_settings_while_a_broker_would_not_keep_them() -> None:
     bench = served()
-    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_KEY_ORDERED))
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_GROUP_SETTINGS))
     bench.operate(wanted=WantedSettings(retry=SLOW))
     assert "upgrade all brokers first" in str(bench.refusal())
 

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
+from seriatim_broker.core.consumers import granting
 from seriatim_broker.core.state import keyed as keyed_state
 from seriatim_broker.core.state.dispatcher import Consumer
 from seriatim_broker.core.state.keyed import Frame, Key, KeyedDispatcher
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.keyed import RetryPolicy
 
 from .keyed_support import QUICK, KeyedServing, indexes_of
-from .support import GROUP, M01, MS, SECOND
+from .support import GROUP, M01, MS, SECOND, STREAM
 
 LONG = replace(QUICK, attempts_max=0, delays_ms=(300_000, 300_000))
 SHORT_GRANT = replace(LONG, grant_ms=1_000)
@@ -188,3 +190,21 @@ def test_frames_that_are_over_keep_no_deadlines(monkeypatch: pytest.MonkeyPatch)
             dispatcher.leave_frame(frame, 1)
     assert len(dispatcher.frame_deadlines) <= 12
     assert [run.token for run in dispatcher.due_runs(86_400 * SECOND)] == [99]
+
+
+def test_messages_of_parked_keys_that_are_gone_are_passed_some_at_a_time() -> None:
+    bench = Small("ab", keys_at_once=10)
+    bench.serve()
+    keyed = bench.keyed
+    for number in range(1, 31):
+        key = keyed.keys[b"k%d" % number] = Key(b"k%d" % number)
+        keyed.park(key, "no")
+        keyed.take_in(key.name, number, make_offset(0, number))  # no segment of the chain has it
+    bench.clear()
+    bench.do(ev.ConsumerCredit(STREAM, 1))
+    granting.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
+    assert keyed.aside_count == 20
+    bench.settle()
+    assert keyed.aside_count == 0
+    assert len(bench.delivered(fx.Dropped)) >= 20
+    assert not [name for name in keyed.keys if name not in (b"ka", b"kb")]

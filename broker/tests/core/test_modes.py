@@ -37,6 +37,16 @@ def test_in_a_shared_group_each_message_is_granted_alone() -> None:
     assert sorted(bench.granted()) == [[0], [1], [2], [3]]
 
 
+def test_no_shared_group_while_a_broker_knows_key_ordered_groups_only() -> None:
+    bench = KeyedServing("a", mode=ConsumerMode.SHARED)
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS & ~msg.FORM_GROUP_SETTINGS))
+    bench.join()
+    bench.do(ev.CursorRead(P, GROUP, None, 0))
+    (refused,) = bench.delivered(fx.SubscriptionRefused)
+    assert "upgrade all brokers first" in refused.error.message
+    assert not bench.all(fx.WriteCursor)
+
+
 def test_a_failed_message_of_a_shared_group_holds_up_nothing() -> None:
     bench = shared()
     first, second, third = bench.runs()

@@ -30,7 +30,7 @@ from ..core.values.chain import Chain
 from ..core.values.effects import ConsumerGroupDescribed, LogsListed
 from ..core.values.events import CursorRecord, DescribeConsumerGroup, ListLogs
 from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerGroupSettings, KeyCounts
-from ..core.values.messages import FORM_KEY_ORDERED
+from ..core.values.messages import FORM_GROUP_SETTINGS
 from ..core.values.positions import first_kept
 from ..interfaces.coordinator import Compare
 from ..runtime.consumer_groups import ConsumerGroupCursors
@@ -147,11 +147,11 @@ class ConsumerGroupAdmin(TopicAdmin):
         """
         if not needs_new_brokers(settings):
             return ()
-        all_know = await all_read(self._services.coordinator, self._services.keys, FORM_KEY_ORDERED)
+        all_know = await all_read(self._services.coordinator, self._services.keys, FORM_GROUP_SETTINGS)
         if all_know is None:
             raise PreconditionError(
-                "a broker of an older version serves exclusive consumer groups only: nothing was made; upgrade all "
-                "brokers first"
+                "a broker of an older version does not serve consumer groups of this mode: nothing was made; upgrade "
+                "all brokers first"
             )
         return (all_know,)
 

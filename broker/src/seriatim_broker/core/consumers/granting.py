@@ -409,8 +409,13 @@ def _note_run(frame: Frame, run: Grant) -> None:
 
 
 def _pass_gone(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher, key: Key
-) -> None:
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    key: Key,
+    at_most: int = INDEX_MAX,
+) -> int:
     """Messages in the list of a key that retention dropped, or that were declared lost, are passed: tell consumers.
 
     A list loses what its segment loses, and the consumers are told. Without it:
@@ -418,28 +423,39 @@ def _pass_gone(
       2. k becomes ready. No member has k:5, so k waits for ever, and all later messages of k with it.
 
     A key that is parked goes on if nothing is left of it: the message on which it failed is gone.
+
+    Returns:
+        How many messages were passed.
     """
-    chain = partition.chain
-    while key.aside and chain is not None:
+    chain, count = partition.chain, 0
+    while key.aside and chain is not None and count < at_most:
         no, index = split_offset(key.aside[0])
         segment = chain.segment(no)
         is_lost = segment is not None and segment.state is SegmentState.LOST
         if segment is not None and index >= segment.start and not is_lost:
-            return
+            break
         keyed.pass_first(key)
+        count += 1
         cursors.replicate_soon(broker, partition, consumer_group)
         event = Gap(no, index, "declared lost") if is_lost else Dropped(make_offset(no, index), no, index + 1, 1)
         if not is_lost:
             note_dropped(broker, partition, consumer_group, make_offset(no, index))
         for consumer in consumer_group.consumers:
             tell(broker, consumer, event)
+    return count
 
 
 def _pass_gone_lists(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
 ) -> None:
-    """The same for keys that wait long, or for a person: from the oldest message on, as far as messages are gone."""
+    """The same for keys that wait long, or for a person: from the oldest message on, as far as messages are gone.
+
+    No step does that for many keys. Without it:
+      1. 100,000 keys are parked, and retention drops the segment with their messages.
+      2. The server tells each of 64 consumers of each message in one step, and answers no heartbeat for half a minute.
+    """
     chain = partition.chain
+    left = max(broker.config.keys_at_once // max(len(consumer_group.consumers), 1), 1)
     while consumer_group.consumers and chain is not None and (oldest := keyed.oldest_aside):
         no, index = split_offset(oldest)
         segment = chain.segment(no)
@@ -448,7 +464,10 @@ def _pass_gone_lists(
         key = keyed.keys[keyed.first_asides[0][1]]
         if key.token or key.phase is KeyPhase.FORWARDING:
             return  # it may still be acknowledged, or stored in the dead-letter topic (rule `forwarding-ends-once`)
-        _pass_gone(broker, partition, consumer_group, keyed, key)
+        if left <= 0:
+            broker.poll(0, TimerKind.KEYS, partition.id, consumer_group.name)
+            return
+        left -= _pass_gone(broker, partition, consumer_group, keyed, key, at_most=left)
         keyed.forget_if_empty(key)
 
 

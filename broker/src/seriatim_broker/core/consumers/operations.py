@@ -74,7 +74,7 @@ from ..values.events import (
 from ..values.keyed import ConsumerGroupSettings, KeyCounts
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import count_keys
-from ..values.messages import FORM_GROUP_OPERATIONS, FORM_KEY_ORDERED
+from ..values.messages import FORM_GROUP_OPERATIONS, FORM_GROUP_SETTINGS
 from ..values.positions import Place
 from ..values.segment import SegmentState
 from ..values.targets import named, place_of
@@ -288,7 +288,7 @@ def _check_settings(
     settings = event.wanted.over(cursor.settings)
     if settings == cursor.settings:
         return False
-    if not versions.all_read(broker, FORM_KEY_ORDERED):
+    if not versions.all_read(broker, FORM_GROUP_SETTINGS):
         raise errors.PreconditionError(
             "a broker of an older version would not keep to these settings: nothing was changed; upgrade all brokers "
             "first"

@@ -24,7 +24,7 @@ from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import write_forwarder
 from ..values.log import NO_HAND_OVER, CursorState, HandOverState
-from ..values.messages import FORM_KEY_ORDERED, PassRequest
+from ..values.messages import FORM_GROUP_SETTINGS, FORM_KEY_ORDERED, PassRequest
 from ..values.positions import Place, first_kept, position_of
 from ..values.segment import Segment, SegmentState
 from ..values.states import NOTHING, drop, put
@@ -188,9 +188,10 @@ def _create_cursor(
     #   1. The segment leaves the record after it was read here.
     #   2. The new cursor names a segment that does not exist.
     mode = consumer_group.mode
-    if mode is not ConsumerMode.EXCLUSIVE and not versions.all_read(broker, FORM_KEY_ORDERED):
+    form = FORM_KEY_ORDERED if mode is ConsumerMode.KEY_ORDERED else FORM_GROUP_SETTINGS
+    if mode is not ConsumerMode.EXCLUSIVE and not versions.all_read(broker, form):
         refusal = errors.PreconditionError(
-            "a broker of an older version serves exclusive consumer groups only: upgrade all brokers first"
+            "a broker of an older version does not serve consumer groups of this mode: upgrade all brokers first"
         )
         _refuse(broker, partition, consumer_group, refusal)
         return

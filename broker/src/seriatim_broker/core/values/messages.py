@@ -64,7 +64,11 @@ FORM_ADOPTS = 2048
 """The broker reads `ReplicateStaged`."""
 
 FORM_KEY_ORDERED = 4096
-"""The broker serves consumer groups of the modes other than exclusive, and reads `ReplicateLedger`."""
+"""The broker serves consumer groups that are key-ordered, and reads `ReplicateLedger`."""
+
+FORM_GROUP_SETTINGS = 8192
+"""The broker serves consumer groups of all modes and at most once, and changes their settings. An earlier one would
+forget at-most-once delivery when it writes a cursor, and give messages twice."""
 
 FORM_DEAD_LETTERS = 16384
 """The broker reads the row of a forwarder in a ledger, takes dead letters of other brokers, and passes over batches
@@ -84,6 +88,7 @@ FORMS = (
     | FORM_PUBLICATIONS
     | FORM_ADOPTS
     | FORM_KEY_ORDERED
+    | FORM_GROUP_SETTINGS
     | FORM_DEAD_LETTERS
 )
 """All forms that this version reads in addition to those of 0.2.0."""
