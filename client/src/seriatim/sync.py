@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from seriatim_api.errors import BadRequestError
 
@@ -68,12 +68,16 @@ from seriatim._records import (
 from seriatim._settings import Compression, ConsumerOptions, ProducerOptions, Target
 from seriatim._tls import Tls
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = [
     "Admin",
     "Client",
     "Consumer",
     "Deliveries",
     "Delivery",
+    "KeyedBatch",
     "KeyedConsumer",
     "KeyedMessage",
     "Producer",
@@ -351,6 +355,38 @@ class KeyedMessage:
         self._thread.call(self._inner.leave, error)
 
 
+class KeyedBatch:
+    """Messages of many keys that came together. See `seriatim.KeyedBatch`."""
+
+    def __init__(self, thread: _LoopThread, batch: _keyed_consumer.KeyedBatch) -> None:
+        self._thread = thread
+        self._batch = batch
+        self.topic = batch.topic
+        self.partition = batch.partition
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offset of each message."""
+        return self._batch.offsets
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The messages."""
+        return self._thread.call(lambda: self._batch.messages)
+
+    @property
+    def table(self) -> pa.Table:
+        """The messages as the columns key, value, timestamp, headers and tag."""
+        return self._thread.call(lambda: self._batch.table)
+
+    def fail(self, message: Message, delay_s: float | None = None, reason: str = "", *, is_last: bool = False) -> None:
+        """Give one message back. See `seriatim.KeyedBatch.fail`."""
+        self._thread.call(lambda: self._batch.fail(message, delay_s, reason, is_last=is_last))
+
+
 class KeyedConsumer(_Held[_keyed_consumer.KeyedConsumer]):
     """See `seriatim.KeyedConsumer`."""
 
@@ -379,6 +415,27 @@ class KeyedConsumer(_Held[_keyed_consumer.KeyedConsumer]):
         if handlers.is_coroutine_function(handler):
             raise BadRequestError("the synchronous client calls plain functions, and this is a coroutine function")
         self._thread.run(self._inner.run(handler, concurrency, timeout_s=timeout_s, pool=pool))
+
+    def run_batches(
+        self, handler: Callable[[KeyedBatch], object], concurrency: int = 4, *, timeout_s: float | None = None
+    ) -> None:
+        """Call a handler with batches of messages, until another thread closes the consumer.
+
+        See `seriatim.KeyedConsumer.run_batches`. The handler runs in threads. It may call this client. If it takes
+        longer than `timeout_s`, or the call is interrupted, it goes on to its end in its thread, and its messages come
+        again.
+
+        Raises:
+            BadRequestError: The handler is a coroutine function: use the asynchronous client. Or an argument is beyond
+                its limits.
+        """
+        if handlers.is_coroutine_function(handler):
+            raise BadRequestError("the synchronous client calls plain functions, and this is a coroutine function")
+
+        async def call(batch: _keyed_consumer.KeyedBatch) -> None:
+            await asyncio.to_thread(handler, KeyedBatch(self._thread, batch))
+
+        self._thread.run(self._inner.run_batches(call, concurrency, timeout_s=timeout_s))
 
     def receive(
         self, max_messages: int = 10, timeout_s: float = 20.0, *, hold_s: float | None = None

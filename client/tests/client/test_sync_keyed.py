@@ -101,3 +101,34 @@ def test_messages_are_asked_for() -> None:
         assert not first.ack()
     assert [row.is_done for row in group.rows] == [False, False, True]
     assert [nack.reason for nack in group.nacks] == ["later", "ValueError: no"]
+
+
+def test_batches_are_worked_on_in_threads_and_one_message_can_be_given_back() -> None:
+    done: list[int] = []
+    all_done = threading.Event()
+
+    def handle(batch: sync.KeyedBatch) -> None:
+        assert batch.table.num_rows == len(batch) == len(batch.offsets)
+        for message in batch.messages:
+            if message.value == b"1" and message.attempt == 1:
+                batch.fail(message, 0.01, "not yet")
+            else:
+                done.append(int(message.value))
+        if len(set(done)) == 4:
+            all_done.set()
+
+    with consuming("abcd") as (group, consumer, _):
+        thread = threading.Thread(target=consumer.run_batches, args=(handle, 2))
+        thread.start()
+        assert all_done.wait(10)
+        consumer.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert len(group.nacks) == 1
+
+
+def test_a_coroutine_function_is_no_handler_of_batches() -> None:
+    async def handle(_batch: sync.KeyedBatch) -> None: ...
+
+    with consuming("a") as (_, consumer, _client), pytest.raises(errors.BadRequestError, match="plain functions"):
+        consumer.run_batches(handle)
