@@ -124,17 +124,6 @@ def _blind_stays() -> list[Patch]:
     return [(serving, "_begin_at_oldest", begin)]
 
 
-def _other_write_will_do() -> list[Patch]:
-    def on_stored(broker: Any, partition: Any, no: int, _serial: int) -> None:
-        """All hand-overs count as durable when one of them is."""
-        for handing in list(partition.handing.values()):
-            if handing.handover.segment_no == no:
-                handing.waiting.pop(broker.member, None)
-                handover._answer_if_kept(broker, partition, handing)
-
-    return [(handover, "on_stored", on_stored)]
-
-
 def _back_without_flag() -> list[Patch]:
     real = crossing.with_term
 
@@ -233,9 +222,6 @@ MUTATIONS: dict[str, Mutation] = {
         _blind_stays,
         "keyed-lost",
     ),
-    "own-disk-too": _mutation(
-        "a hand-over counts when its own write is durable, not an earlier one", _other_write_will_do, "keyed-moved"
-    ),
     "back-is-flagged": _mutation(
         "what comes again after a consumer group went back is flagged", _back_without_flag, "keyed-lost"
     ),
@@ -248,11 +234,6 @@ MUTATIONS: dict[str, Mutation] = {
         _first_confirms,
         ("I9", "I11", *K),
         "keyed",
-    ),
-    "unknown-stays-frozen": _mutation(
-        "until it is known whether the cursor moves with a hand-over, nothing of its keys changes",
-        lambda: [(handover, "may_be_carried_out", lambda *_: False)],
-        "keyed-moved",
     ),
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
     "given-again": _mutation(
