@@ -48,6 +48,9 @@ BUSIEST: Final = 40
 RESERVE_SHARE: Final = 0.08
 """The share of events that is sent after the last fault. They show the pace of a whole cluster."""
 
+OVERSHOOT: Final = 300
+"""The producer stops up to so many events behind the beginning of the reserve."""
+
 LATE: Final = 4
 """So many of the last events are enough for the aircraft that is dead-lettered."""
 
@@ -96,11 +99,13 @@ class Poisoned:
         parked: The aircraft that will be parked.
         parked_first: The number of its first event that fails.
         dead: The aircraft whose events will be dead-lettered.
+        dead_first: The number of the first event that may be given up. It is sent when all consumers know that.
     """
 
     parked: str
     parked_first: int
     dead: str
+    dead_first: int
 
 
 def choose_poison(events: Events, seed: int) -> Poisoned:
@@ -113,9 +118,9 @@ def choose_poison(events: Events, seed: int) -> Poisoned:
         numbers[key].append(number)
     draw = random.Random(f"poison {seed}")
     busiest = sorted(numbers, key=lambda key: (-len(numbers[key]), key))[:BUSIEST]
-    late = int((1 - RESERVE_SHARE) * len(events))
-    dead = max(draw.sample(busiest, len(busiest)), key=lambda key: min(sum(n > late for n in numbers[key]), LATE))
+    late = int((1 - RESERVE_SHARE) * len(events)) + min(OVERSHOOT, int(RESERVE_SHARE * len(events) / 2))
+    dead = max(draw.sample(busiest, len(busiest)), key=lambda key: min(sum(n >= late for n in numbers[key]), LATE))
     parked = draw.choice([key for key in busiest if key != dead])
     after = int(PARKED_FROM * len(events))
     first = next((number for number in numbers[parked] if number >= after), numbers[parked][-1])
-    return Poisoned(parked.decode(), first, dead.decode())
+    return Poisoned(parked.decode(), first, dead.decode(), late)

@@ -25,6 +25,9 @@ from e2e.demo_orders.fates import Poison
 from e2e.demo_orders.judging import DeadLettered, Parked
 from e2e.demo_orders.planning import Poisoned
 
+TOLD_S: Final = 1.0
+"""The time in which all processes hear what they are told. None of them is frozen by then."""
+
 POLL_S: Final = 0.25
 """The time between two looks at the keys."""
 
@@ -149,8 +152,11 @@ class Troubles:
         for partition in done:
             if partition.error is not None:
                 raise SeriatimError(f"the policy was refused on partition {partition.partition}: {partition.error}")
-        poison = Poison(self._poisoned.dead, 0, "gives up")
+        # Events from `dead_first` on are sent when this call has returned. Without that: 1. One process is told, and
+        # gives up an event. 2. Another process works on the next one of the key, because it has not been told yet.
+        poison = Poison(self._poisoned.dead, self._poisoned.dead_first, "gives up")
         self._crew.tell_poison({poison.key: poison})
+        await asyncio.sleep(TOLD_S)
         self._dead_from = time.monotonic()
         self._is(poison.key, "is given up, event by event")
 
