@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api import errors
-from seriatim_broker.core.consumers import handling
+from seriatim_broker.core.consumers import handling, subscribing
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -196,6 +196,18 @@ def test_who_sends_too_much_during_a_hand_over_is_ended_and_not_confirmed(monkey
     assert isinstance(bench.delivered(fx.Revoked)[0].error, errors.OverloadedError)
     bench.deliver(SECOND)
     assert sorted(index for run in bench.runs() for index in indexes_of(run)) == [0, 1, 2], "another consumer has them"
+
+
+def test_a_group_has_a_largest_number_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribing, "CONSUMERS_MAX", 2)
+    bench = served("ab")
+    bench.join(2)
+    bench.join(3)
+    (refused,) = bench.delivered(fx.SubscriptionRefused)
+    assert isinstance(refused.error, errors.OverloadedError)
+    assert [consumer.name for consumer in bench.part.consumer_groups[GROUP].consumers] == ["consumer-1", "consumer-2"]
+    bench.join(3, "consumer-2")
+    assert len(bench.part.consumer_groups[GROUP].consumers) == 2, "one that joins again takes its own place"
 
 
 def test_what_was_forgotten_is_not_confirmed() -> None:

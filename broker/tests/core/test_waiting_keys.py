@@ -8,6 +8,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.key_names import shown
+from seriatim_broker.core.consumers import waiting_keys
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey, WaitingKey
@@ -342,3 +343,17 @@ def test_the_limit_of_parked_keys_keeps_further_ones_in_retry() -> None:
     assert [note.name for note in bench.all(fx.Note) if note.name != "key_parked"] == ["lists_full"]
     bench.deliver(20 * SECOND)
     assert bench.granted() == [[1]], "it is tried again"
+
+
+def test_no_step_carries_out_many_requests() -> None:
+    bench = parked()
+    consumer_group = bench.part.consumer_groups[GROUP]
+    assert consumer_group.keyed is not None
+    consumer_group.keyed.frozen = []
+    for request in range(1, 11):
+        bench.list_keys(request=request)
+    consumer_group.keyed.frozen = None
+    waiting_keys.go_on(bench.core.state, bench.part, consumer_group)
+    assert sum(request.serial > 0 for request in consumer_group.key_requests) == waiting_keys.AT_ONCE_MAX
+    bench.deliver()
+    assert sorted(listed.request for listed in bench.all(fx.KeysListed)) == list(range(1, 11))

@@ -23,6 +23,9 @@ from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, te
 LOOKED_BACK_MAX = 100
 """At most so many segments before the first message are checked for gaps that the consumer must be told of."""
 
+CONSUMERS_MAX = 10_000
+"""At most so many consumers are in one consumer group on one partition: each step of the group looks at all of them."""
+
 TOKEN_COUNTER_BITS = 24
 """The low bits of a token are a counter, and the bits above are the server epoch. So a new server repeats no token."""
 
@@ -37,6 +40,10 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
             consumer_group = consumer_group_of(broker, partition, event.consumer_group, event.start, event.mode)
             break
     consumer = Consumer(event)
+    if len(consumer_group.consumers) >= CONSUMERS_MAX:
+        text = f"group {event.consumer_group} has {CONSUMERS_MAX} consumers on this partition: no more can join"
+        tell(broker, consumer, SubscriptionRefused(errors.OverloadedError(text, retry_after_ms=1_000), 0, ""))
+        return
     is_first = not consumer_group.consumers
     consumer_group.consumers.append(consumer)
     if consumer_group.phase is not ConsumerGroupPhase.SERVING:

@@ -42,6 +42,9 @@ from .consumer_group import consumer_group_of, forget_if_unused, read_cursor
 REQUESTS_MAX = 64
 """At most so many requests about keys wait for one consumer group on one partition."""
 
+AT_ONCE_MAX = 4
+"""So many of them are carried out in one step. A list of 100,000 keys takes 20 ms."""
+
 RETRY_US = 50_000
 """Time between two looks at requests that wait."""
 
@@ -115,6 +118,9 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
         return
+    if len(waiting) > AT_ONCE_MAX:
+        broker.poll(0, TimerKind.WAITING_KEYS, partition.id, consumer_group.name)
+    waiting = waiting[:AT_ONCE_MAX]
     for request in waiting:
         if isinstance(request.event, OperateKeys):
             request.reply = _operate(broker, partition, consumer_group, keyed, request.event)
