@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from seriatim_api import errors
 from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_broker.core.consumers.fetching import TRIES_MAX
@@ -256,7 +257,8 @@ def test_a_group_without_consumers_goes_on_until_its_dead_letters_are_stored() -
     assert GROUP not in bench.part.consumer_groups
 
 
-def test_a_hand_over_whose_transaction_finds_a_newer_chain_reads_the_chain() -> None:
+def handed_over() -> tuple[Forwarding, fx.WriteCursor]:
+    """All that must keep it has the hand-over, and the cursor is being written."""
     bench = forwarding("ab")
     following = bench.chain.segments[1].server
     bench.link(following)
@@ -272,10 +274,29 @@ def test_a_hand_over_whose_transaction_finds_a_newer_chain_reads_the_chain() -> 
     assert read_rows(handed.rows).next_number == 2, "no key has messages, and the next number is handed over"
     bench.hear(following, msg.HandOverKept(P, handed.segment_no, GROUP, handed.group_epoch, handed.id))
     (written,) = bench.all(fx.WriteCursor)
+    return bench, written
+
+
+def test_a_hand_over_whose_transaction_finds_a_newer_chain_reads_the_chain() -> None:
+    bench, written = handed_over()
     assert written.chain_revision
     before = len(bench.all(fx.ReadChain))
     bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.CONFLICT, 0))
     assert len(bench.all(fx.ReadChain)) == before + 1
+
+
+@pytest.mark.parametrize("is_unknown", [True, False])
+def test_a_refusal_says_nothing_of_an_earlier_try_without_an_answer(is_unknown: bool) -> None:
+    bench, written = handed_over()
+    handing = bench.keyed.handover
+    if is_unknown:
+        bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
+        bench.cursor()
+        written = bench.all(fx.WriteCursor)[1]
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.REFUSED, 0))
+    bench.wait(2 * SECOND, (M01,))
+    bench.cursor()
+    assert (bench.keyed.handover is handing) == is_unknown, "the first try may still be carried out"
 
 
 def test_a_read_for_the_forwarder_that_a_person_ended_ends_in_peace() -> None:

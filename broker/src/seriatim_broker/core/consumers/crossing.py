@@ -188,8 +188,13 @@ def on_written(broker: BrokerState, partition: Partition, consumer_group: Consum
         end_segment(broker, partition, consumer_group)
         return
     consumer_group.phase = ConsumerGroupPhase.LOADING
-    if keyed is not None and keyed.handover is not None and outcome is not WriteOutcome.UNKNOWN:
-        keyed.handover.sent = (0, 0)
+    if keyed is not None and keyed.handover is not None:
+        handing = keyed.handover
+        handing.is_unknown = outcome is WriteOutcome.UNKNOWN or (
+            handing.is_unknown and outcome is WriteOutcome.REFUSED  # an earlier try may still be carried out
+        )
+        if not handing.is_unknown:
+            handing.sent = (0, 0)
     if keyed is None or keyed.handover is None:  # else the grants go on if the cursor did not move
         consumer_group.drop_deliveries()
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT

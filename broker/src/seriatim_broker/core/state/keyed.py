@@ -232,6 +232,7 @@ class HandingOver(State):
         is_kept: Every member that must keep it has it.
         sent: The revisions of the cursor and of the chain that the transaction of the cursor compares, as long as it
             may be carried out; (0, 0): none is under way.
+        is_unknown: A try of it had no answer. So a later try that is refused does not say that it is not carried out.
     """
 
     handover: HandOverState
@@ -240,6 +241,7 @@ class HandingOver(State):
     asked_us: int = 0
     is_kept: bool = False
     sent: tuple[int, int] = (0, 0)
+    is_unknown: bool = False
 
 
 @dataclass(slots=True, eq=False)
