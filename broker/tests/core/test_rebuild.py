@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from seriatim_broker.core.control.rebuild import plan_chain, plan_cursor
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.log import CursorState
+from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPolicy
+from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, HandOverId
 
 from .support import M20, M21, TOPIC, P, first_chain, sealed_chain
 
@@ -48,3 +49,17 @@ def test_a_cursor_begins_at_the_least_that_a_member_tells() -> None:
     assert plan_cursor(told, CursorRecord(2, 1, 0, TOPIC), TOPIC) is None
     assert plan_cursor(told, CursorRecord(1, 2, 0, TOPIC, deleted=True), TOPIC) is None, "forgotten, and stays so"
     assert plan_cursor([], None, TOPIC) is None
+
+
+def test_a_cursor_keeps_what_disks_do_not_tell() -> None:
+    """Rule `rebuilt-as-it-was`."""
+    policy = RetryPolicy(5, exhausted=Exhausted.PARK_KEY)
+    before = CursorRecord(
+        2, 1, 7, TOPIC, mode=ConsumerMode.KEY_ORDERED, retry=policy, term_base=9, oldest=5, handover=HandOverId(3, 4)
+    )
+    told = [CursorState(4, "g", 1, 26, 40, oldest=1 << 40), CursorState(4, "g", 1, 30, 40)]
+    planned = plan_cursor(told, before, TOPIC, chain_epoch=20)
+    assert planned is not None
+    assert (planned.segment_no, planned.start_index, planned.mode, planned.retry) == (4, 26, before.mode, policy)
+    assert (planned.oldest, planned.handover) == (1 << 40, NO_HAND_OVER)
+    assert planned.term_base == 9 + 2 * 21, "above all that two crossings can have made"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.chain import Chain, Opening, create
 from seriatim_broker.core.values.effects import Led, LedListed
@@ -167,3 +167,31 @@ async def test_a_deleted_group_keeps_nothing() -> None:
     standing = CursorRecord(1, 1, 0, "topic")
     await bench.coordinator.txn((), [Put(KEYS.cursor(PartitionId(1), "slow"), cursor_to_value(standing, None))])
     assert (await bench.look_at(120))[0] == []
+
+
+async def test_messages_that_are_set_aside_are_unread() -> None:
+    """Rule `lists-are-unread`."""
+    bench = Bench({1: 60}, retain_unread=True)
+    standing = CursorRecord(1, 1, 0, "topic")
+    await bench.coordinator.txn((), [Put(KEYS.cursor(PartitionId(1), "parks"), cursor_to_value(standing, None))])
+    read_all = replace(bench.led[1], acked=(("parks", 1, 1, 1000),))
+    bench.led[1] = replace(read_all, oldest=(("parks", 1, 1, make_offset(1, 207)),))
+    (event,) = (await bench.look_at(90))[0]
+    assert isinstance(event, Trim)
+    assert event.start is not None
+    assert event.start.first == 200, "the batch of the parked message stays"
+    bench.led[1] = read_all
+    (event,) = (await bench.look_at(180))[0]
+    assert isinstance(event, Trim)
+    assert event.start is not None
+    assert event.start.first > 200
+
+
+async def test_what_was_set_aside_before_the_cursor_crossed_is_unread() -> None:
+    bench = Bench({1: 60}, retain_unread=True)
+    standing = CursorRecord(1, 1, 500, "topic", oldest=make_offset(1, 103))
+    await bench.coordinator.txn((), [Put(KEYS.cursor(PartitionId(1), "parks"), cursor_to_value(standing, None))])
+    (event,) = (await bench.look_at(110))[0]
+    assert isinstance(event, Trim)
+    assert event.start is not None
+    assert event.start.first == 100

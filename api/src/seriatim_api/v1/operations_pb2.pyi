@@ -149,10 +149,13 @@ class KnownCursor(_message.Message):
     SEGMENT_FIELD_NUMBER: _builtins.int
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     ACKED_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     segment: _builtins.int
     group_epoch: _builtins.int
     acked: _builtins.int
+    oldest: _builtins.int
+    """the oldest message that it set aside; 0: none"""
     def __init__(
         self,
         *,
@@ -160,10 +163,11 @@ class KnownCursor(_message.Message):
         segment: _builtins.int = ...,
         group_epoch: _builtins.int = ...,
         acked: _builtins.int = ...,
+        oldest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

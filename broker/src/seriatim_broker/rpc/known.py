@@ -51,6 +51,7 @@ def tell(
                 segment=cursor.segment_no,
                 group_epoch=cursor.group_epoch,
                 acked=cursor.acked,
+                oldest=cursor.oldest,
             )
             for cursor in partition.cursors.values()
         ]
@@ -70,7 +71,9 @@ def read(name: str, pages: list[operations_pb2.TellKnownResponse]) -> Told:
             chain = chain_from_record(known.chain)
             chains[chain.partition] = chain
             cursors[chain.partition] = [
-                CursorState(cursor.segment, cursor.group, cursor.group_epoch, cursor.acked, cursor.acked)
+                CursorState(
+                    cursor.segment, cursor.group, cursor.group_epoch, cursor.acked, cursor.acked, oldest=cursor.oldest
+                )
                 for cursor in known.cursors
             ]
     first = pages[0]

@@ -283,7 +283,7 @@ def _plan_chains(
             value = items[key].value if key in items else None
             before = cursor_from_value(value) if value is not None else None
             states = [cursor for cursor in cursors if cursor.consumer_group == group]
-            record = rebuild.plan_cursor(states, before, chain.topic, expired)
+            record = rebuild.plan_cursor(states, before, chain.topic, expired, chain.epoch)
             if record is not None:
                 text = f"the cursor of {group} in {name}: segment {record.segment_no}, epoch {record.group_epoch}"
                 _put(plan, items, key, cursor_to_value(record, value), text)

@@ -315,6 +315,7 @@ class Retention:
         """Where the consumer groups are, and at which revision of the coordinator this was read."""
         listing = await self._coordinator.list(self._keys.cursors_of(led.partition))
         acked = {group: (epoch, no, index) for group, epoch, no, index in led.acked}
+        aside = {group: offset for group, _, _, offset in led.oldest}
         readers: list[Reader] = []
         for item in listing.items:
             group = group_of(item.key)
@@ -326,10 +327,12 @@ class Retention:
                 continue
             offset = make_offset(record.segment_no, record.start_index)
             epoch, no, index = acked.get(group, (0, 0, 0))
+            oldest = record.oldest  # as the cursor came to its segment
             if (epoch, no) == (record.group_epoch, record.segment_no):
                 offset = max(offset, make_offset(no, index))
+                oldest = aside.get(group, 0)
             is_spared = record.mode is not ConsumerMode.BROADCAST
-            readers.append(Reader(group, record.segment_no, offset, not record.external, is_spared))
+            readers.append(Reader(group, record.segment_no, offset, not record.external, is_spared, oldest))
         return readers, listing.revision
 
     # ---- a long open segment ----

@@ -91,10 +91,10 @@ async def nearness(
     if not limits.any or not spared:
         return None
     chain = led.chain
-    reader = min(spared, key=lambda one: one.acked)
+    reader = min(spared, key=lambda one: one.wanted)
     if reader.segment_no > chain.open_segment.no:
         return None  # cursors are read after the chain: all consumer groups are already in a newer segment
-    place = _first_unread(chain, max(Place(*split_offset(reader.acked)), first_kept(chain)))
+    place = _first_unread(chain, max(Place(*split_offset(reader.wanted)), first_kept(chain)))
     segment = chain.segment(place.segment_no)
     assert segment is not None
     if segment.state is SegmentState.OPEN:

@@ -16,7 +16,7 @@ from seriatim_api.ids import PartitionId
 
 from ..values.chain import Chain
 from ..values.events import CursorRecord
-from ..values.log import CursorState
+from ..values.log import NO_HAND_OVER, CursorState
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,19 @@ def _conflict(one: Chain, other: Chain) -> str:
 
 
 def plan_cursor(
-    told: Iterable[CursorState], current: CursorRecord | None, topic: str, expired: int = 0
+    told: Iterable[CursorState], current: CursorRecord | None, topic: str, expired: int = 0, chain_epoch: int = 0
 ) -> CursorRecord | None:
     """A consumer group's cursor in a partition, if the brokers know a newer one than the coordinator; else None.
 
     It begins at the least index that a member tells. A server continues at what its own disk has, and counts everything
-    below the cursor as acknowledged on all members.
+    below the cursor as acknowledged on all members. What disks do not tell, such as the mode and the retry policy, is
+    as in the record that the coordinator has.
+
+    Rule `rebuilt-as-it-was` (K1, J3): the mode stays, and the term base is above each one that may be lost. Each
+    crossing raised the term base by at most `chain_epoch`, the highest epoch of the chain, and one. Without it:
+      1. The coordinator is restored as it was when a key-ordered consumer group was in segment 2.
+      2. The rebuild writes that the consumer group is in segment 8, and exclusive.
+      3. Its parked keys are passed, because an exclusive consumer group has only a floor.
 
     Rule `expired-stays-deleted` (EPOCH): if the coordinator has no record, control records of group epochs up to
     `expired` do not count. Every consumer group that was made since has a higher group epoch. Without it:
@@ -97,5 +104,12 @@ def plan_cursor(
     epoch, no = max(((state.group_epoch, state.segment_no) for state in states), default=(0, 0))
     if not states or (current is not None and (current.group_epoch, current.segment_no) >= (epoch, no)):
         return None
-    start = min(state.acked for state in states if (state.group_epoch, state.segment_no) == (epoch, no))
-    return CursorRecord(no, epoch, start, topic)
+    newest = [state for state in states if (state.group_epoch, state.segment_no) == (epoch, no)]
+    start = min(state.acked for state in newest)
+    if current is None or current.deleted:
+        return CursorRecord(no, epoch, start, topic)
+    crossings = max(no - current.segment_no, 0) + epoch - current.group_epoch
+    moved = replace(current, segment_no=no, group_epoch=epoch, start_index=start, handover=NO_HAND_OVER, begun_by=None)
+    oldest = min((state.oldest for state in newest if state.oldest), default=0)
+    base = current.term_base + crossings * (chain_epoch + 1) if current.mode.is_keyed else current.term_base
+    return replace(moved, oldest=oldest, term_base=base, dropped_from=0, dropped_position=0)

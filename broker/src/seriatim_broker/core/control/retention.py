@@ -71,7 +71,7 @@ class Reader(NamedTuple):
 
     `is_served`: whether a broker serves it. If not, it is an external group, which reports how far it has read.
     `is_spared`: whether retention may have to keep what it has not read. Consumers of a broadcast group come and go,
-    and nobody misses them, so they keep nothing.
+    and nobody misses them, so they keep nothing. `oldest`: the oldest message that it has set aside; 0: none.
     """
 
     consumer_group: str
@@ -79,6 +79,18 @@ class Reader(NamedTuple):
     acked: int
     is_served: bool = True
     is_spared: bool = True
+    oldest: int = 0
+
+    @property
+    def wanted(self) -> int:
+        """The offset of the first message that it still needs.
+
+        Rule `lists-are-unread` (J7): what is set aside is not read. Without it:
+          1. Key k is parked. Its messages k:5 to k:9 are set aside, and the consumer group goes on to 2:0.
+          2. The topic keeps what is not read. Retention drops segment 1, because all of it is passed.
+          3. A person releases k, and its messages are gone.
+        """
+        return min(self.acked, self.oldest) if self.oldest else self.acked
 
 
 # ---- deciding (pure, on values) --------------------------------------------------------------------------
@@ -149,7 +161,7 @@ def first_unread(readers: Iterable[Reader], offset: int) -> int:
       1. A consumer with a name of its own for each start of its process ends, and leaves its position.
       2. For seven days its unread messages fill the disks, although nobody will read them under that name.
     """
-    return min((offset, *(reader.acked for reader in readers if reader.is_spared)))
+    return min((offset, *(reader.wanted for reader in readers if reader.is_spared)))
 
 
 def first_kept(chain: Chain, no: int, readers: Iterable[Reader]) -> int:
@@ -238,7 +250,12 @@ def _led(partition: Partition) -> Led | None:
         (cursor.consumer_group, cursor.group_epoch, cursor.segment_no, cursor.acked)
         for cursor in partition.cursors.values()
     )
-    return Led(partition.id, partition.chain, log.flushed, log.size_at(log.flushed), acked)
+    oldest = tuple(
+        (cursor.consumer_group, cursor.group_epoch, cursor.segment_no, cursor.oldest)
+        for cursor in partition.cursors.values()
+        if cursor.oldest
+    )
+    return Led(partition.id, partition.chain, log.flushed, log.size_at(log.flushed), acked, oldest)
 
 
 def trim(broker: BrokerState, partition: Partition, event: Trim) -> None:

@@ -519,6 +519,8 @@ class Led:
         flushed: Every member has flushed all messages of the open segment below this index.
         size_bytes: Bytes of all batches of the open segment.
         acked: How far each consumer group has acknowledged, as this disk knows: name, group epoch, segment, index.
+        oldest: The oldest message that is set aside, of each such consumer group: name, group epoch, segment of the
+            cursor, offset.
     """
 
     partition: PartitionId
@@ -526,6 +528,7 @@ class Led:
     flushed: int
     size_bytes: int
     acked: tuple[tuple[str, int, int, int], ...]
+    oldest: tuple[tuple[str, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
