@@ -128,7 +128,9 @@ class SimCoordinator:
             for group in sorted({cursor.consumer_group for cursor in cursors}):
                 states = [cursor for cursor in cursors if cursor.consumer_group == group]
                 topic = next(iter(told.values())).topic
-                record = rebuild.plan_cursor(states, self.records.cursor(partition, group)[0], topic)
+                epoch = max(chain.epoch for chain in told.values())
+                before = self.records.cursor(partition, group)[0]
+                record = rebuild.plan_cursor(states, before, topic, chain_epoch=epoch)
                 if record is not None:
                     self.records.put_cursor(partition, group, record)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from seriatim_api.ids import make_offset
 from seriatim_broker.core.control.rebuild import plan_chain, plan_cursor
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPolicy
@@ -63,3 +64,13 @@ def test_a_cursor_keeps_what_disks_do_not_tell() -> None:
     assert (planned.segment_no, planned.start_index, planned.mode, planned.retry) == (4, 26, before.mode, policy)
     assert (planned.oldest, planned.handover) == (1 << 40, NO_HAND_OVER)
     assert planned.term_base == 9 + 2 * 21, "above all that two crossings can have made"
+
+
+def test_what_was_set_aside_comes_again_if_nothing_else_is_known_of_the_group() -> None:
+    told = [CursorState(4, "g", 1, 26, 40, oldest=make_offset(2, 5)), CursorState(4, "g", 1, 30, 40)]
+    for before in (None, CursorRecord(1, 0, 0, TOPIC, deleted=True)):
+        planned = plan_cursor(told, before, TOPIC)
+        assert planned == CursorRecord(2, 2, 5, TOPIC, repeated_to=4), "in the next group epoch, and flagged"
+    assert plan_cursor(told, planned, TOPIC) is None, "a second rebuild changes nothing"
+    late = [CursorState(4, "g", 1, 26, 40, oldest=make_offset(4, 30))]
+    assert plan_cursor(late, None, TOPIC) == CursorRecord(4, 1, 26, TOPIC)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, make_offset, split_offset
 
 from ..values.chain import Chain
 from ..values.events import CursorRecord
@@ -106,10 +106,14 @@ def plan_cursor(
         return None
     newest = [state for state in states if (state.group_epoch, state.segment_no) == (epoch, no)]
     start = min(state.acked for state in newest)
+    oldest = min((state.oldest for state in newest if state.oldest), default=0)
     if current is None or current.deleted:
+        # Its mode is lost. What was set aside comes again, with the flag. Without it: k:5 is parked, and k:6 is
+        # acknowledged. The group is exclusive now and has no lists, so k:5 is never delivered.
+        if oldest and oldest < make_offset(no, start):
+            return CursorRecord(split_offset(oldest)[0], epoch + 1, split_offset(oldest)[1], topic, repeated_to=no)
         return CursorRecord(no, epoch, start, topic)
     crossings = max(no - current.segment_no, 0) + epoch - current.group_epoch
     moved = replace(current, segment_no=no, group_epoch=epoch, start_index=start, handover=NO_HAND_OVER, begun_by=None)
-    oldest = min((state.oldest for state in newest if state.oldest), default=0)
     base = current.term_base + crossings * (chain_epoch + 1) if current.mode.is_keyed else current.term_base
     return replace(moved, oldest=oldest, term_base=base, dropped_from=0, dropped_position=0)
