@@ -159,7 +159,7 @@ def test_what_a_consumer_was_given_and_said_nothing_about_comes_again_with_the_f
     bench.deliver()
     again = {tuple(indexes_of(run)): (run.maybe_repeated, run.attempt) for run in bench.runs()}
     assert again[1,] == again[2,] == (True, 1), "it may have worked on them"
-    assert again[3, 4][1] == 2, "it failed on the first one, so it had not begun with the second one"
+    assert again[3, 4] == (True, 2), "it failed on the first one, and a handler of batches has seen the second one too"
     assert not any(run.maybe_repeated for run in (first, single, other))
 
 
@@ -220,6 +220,23 @@ def test_what_was_forgotten_is_not_confirmed() -> None:
     bench.deliver(SECOND)
     assert sorted(bench.granted()) == [[0], [1]], "it comes again"
     assert not bench.delivered(fx.AcksConfirmed)
+
+
+def test_what_is_behind_a_failed_message_of_a_batch_comes_again_with_the_flag() -> None:
+    bench = served("aaab")
+    run, single = bench.runs()
+    bench.acks(run, upto=1)
+    bench.nack(run, at=1, delay_ms=0)
+    bench.nack(single, delay_ms=0)
+    bench.deliver(SECOND)
+    again = {tuple(indexes_of(run)): run for run in bench.runs()}
+    assert again[1, 2].maybe_repeated
+    assert not again[3,].maybe_repeated, "nothing is behind it, and the number of its attempt says the rest"
+    bench.acks(again[1, 2], upto=1)
+    bench.nack(again[1, 2], at=1, delay_ms=0)
+    bench.deliver(SECOND)
+    (last,) = bench.runs()
+    assert (indexes_of(last), last.maybe_repeated) == ([2], True)
 
 
 def test_what_comes_after_messages_that_came_again_has_no_flag() -> None:

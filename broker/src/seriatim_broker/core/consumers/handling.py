@@ -239,6 +239,8 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         tell(broker, consumer, TokensVoid((event.token,), errors.PreconditionError(text)))
         granting.go_on(broker, partition, consumer_group)
         return
+    if run.left > 1:
+        run.key.note_given(run.offsets[-1])  # a handler of batches has seen what is behind it (`given-again`)
     _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
     _note_passed(broker, partition, consumer_group, keyed)
     granting.go_on(broker, partition, consumer_group)
@@ -365,7 +367,7 @@ def end_run(broker: BrokerState, partition: Partition, consumer_group: ConsumerG
     assert keyed is not None
     keyed.end_run(run)
     if run.is_given and run.left:
-        run.key.given_below = max(run.key.given_below, run.offsets[-1] + 1)
+        run.key.note_given(run.offsets[-1])
     if run.is_started and run.left and not run.is_passed:
         _fail(broker, partition, consumer_group, run.key, reason)
     else:

@@ -121,6 +121,10 @@ class Key(State):
         """The number behind the last offset of its list."""
         return self.aside_first + len(self.aside)
 
+    def note_given(self, offset: int) -> None:
+        """A consumer was given its messages up to this one, and may have worked on them: they come again flagged."""
+        self.given_below = max(self.given_below, offset + 1)
+
 
 class Grant(State):
     """A grant: messages of one key that one consumer works on, in order, under one token.
@@ -949,7 +953,7 @@ class KeyedDispatcher(State):
 
     def release(self, key: Key) -> None:
         """A person lets the key go on, with all its attempts. Its first message was given before (`given-again`)."""
-        key.given_below = max(key.given_below, self.first_offset(key) + 1)
+        key.note_given(self.first_offset(key))
         key.phase = KeyPhase.RETRY
         key.turn += 1
         key.attempts = key.ready_us = key.ready_at_ms = 0
