@@ -64,7 +64,8 @@ def check_retry(
     if exhausted not in _EXHAUSTED:
         raise BadRequestError(f"after the last attempt a group can {', '.join(_EXHAUSTED)}, not {exhausted!r}")
     if dead_letter_topic and exhausted != "dead_letter":
-        raise BadRequestError(f"a policy that does {exhausted} has no dead-letter topic")
+        text = f"a policy that does {exhausted} has no dead-letter topic: choose dead_letter, or name no topic"
+        raise BadRequestError(text)
     if dead_letter_topic and not is_legal_name(dead_letter_topic):
         raise IllegalNameError(f"{dead_letter_topic[:40]!r} cannot name a dead-letter topic")
     if not GRANT_MS_MIN <= grant_ms <= GRANT_MS_MAX:

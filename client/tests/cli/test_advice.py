@@ -9,11 +9,13 @@ import pytest
 from seriatim._transport.certificates import explain
 from seriatim.cli._remedies import remedy_of
 from seriatim.cli.produce import TERMINAL_HINT, produce
-from seriatim_api.errors import BadRequestError, UnknownTopicError
+from seriatim_api.errors import BadRequestError, UnknownGroupError, UnknownTopicError, UnsupportedModeError
 
 
 def test_a_bad_request_speaks_for_itself() -> None:
     assert remedy_of(BadRequestError("'g9' means nothing in this cluster")) == ""
+    assert "group list" in remedy_of(UnknownGroupError("no consumer group 'g' on topic 't'"))
+    assert "--mode" in remedy_of(UnsupportedModeError("group g is key_ordered, and the consumer asks for exclusive"))
     assert "topic create" in remedy_of(UnknownTopicError("there is no topic 'x'"))
 
 

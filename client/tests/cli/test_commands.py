@@ -376,8 +376,10 @@ def test_consumers_of_other_modes_acknowledge_each_message_that_was_printed(run:
     assert run("consume", "t", "-g", "g", "--mode", "key-ordered", "--count", "4")[0] == 0
     assert cluster.acked == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert run("consume", "t", "-g", "g", "--mode", "shared", "--no-follow")[0] == 0
+    assert run("consume", "t", "-g", "g", "--mode", "key_ordered", "--no-follow")[0] == 0, "as programs write it"
+    assert "'keyed' is not one of" in run("consume", "t", "-g", "g", "--mode", "keyed")[2]
     assert cluster.acked[4:] == [(1, 1), (1, 2)]
     assert run("consume", "t", "-g", "b", "--mode", "broadcast", "--count", "1")[0] == 0
     assert run("consume", "t", "-g", "b", "--mode", "broadcast", "--from", "earliest", "--count", "1")[0] == 0
-    assert cluster.modes == ["key_ordered", "shared", "broadcast", "broadcast"]
-    assert cluster.started_at == ["earliest", "earliest", None, "earliest"]
+    assert cluster.modes == ["key_ordered", "shared", "key_ordered", "broadcast", "broadcast"]
+    assert cluster.started_at == ["earliest", "earliest", "earliest", None, "earliest"]

@@ -201,7 +201,7 @@ def check_group(name: str, *, is_broadcast: bool | None = None) -> None:
     if not is_broadcast:
         check_name(name, "consumer group")
     elif not is_legal_broadcast_name(name):
-        text = "cannot name a consumer of a broadcast group: the name is group/consumer, and each of the two has"
+        text = "cannot name a consumer of a broadcast group: write GROUP/CONSUMER (caches/web-1, say), each with"
         raise IllegalNameError(f"{name[:40]!r} {text} letters, digits, '.', '_' and '-', at most 200")
 
 

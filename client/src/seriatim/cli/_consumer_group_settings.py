@@ -21,8 +21,18 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[int]
+    _Choice = click.Choice[str]
 else:
+    _Choice = click.Choice
     _ParamType = click.ParamType  # in click 8.1 it takes no argument
+
+
+class WordType(_Choice):
+    """The type of options that take one of some words: `key-ordered`, and also `key_ordered`, as programs write it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the word, or fail with a text that lists the words."""
+        return super().convert(value.replace("_", "-"), param, ctx)
 
 
 class DelayType(_ParamType):
@@ -113,7 +123,7 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
     options = (
         click.option(
             "--mode",
-            type=click.Choice(MODES),
+            type=WordType(MODES),
             help="How consumers share a partition: one gets all (exclusive), all share it in order within each key "
             "(key-ordered) or in no order (shared), or each gets all (broadcast).",
         ),
@@ -129,7 +139,7 @@ def settings_options(*, at_least_once: bool) -> Callable[[Command], Command]:
         click.option("--jitter", type=click.IntRange(0, 100), help="Percent by which a delay is longer or shorter."),
         click.option(
             "--when-exhausted",
-            type=click.Choice(_EXHAUSTED),
+            type=WordType(_EXHAUSTED),
             help="After the last attempt: try for ever, park the key until a person releases it, or send the message "
             "to the dead-letter topic.",
         ),

@@ -20,7 +20,7 @@ from seriatim_api.errors import DeadlineExceededError, SeriatimError, UnknownGro
 from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
-from seriatim.cli._consumer_group_settings import MODES
+from seriatim.cli._consumer_group_settings import MODES, WordType
 from seriatim.cli._end import TopicEnd
 from seriatim.cli._notes import Note, Notes, print_note
 from seriatim.cli._places import HELP, PlaceType, Written
@@ -79,7 +79,7 @@ class ConsumeOptions:
 )
 @click.option(
     "--mode",
-    type=click.Choice(MODES),
+    type=WordType(MODES),
     help="With a group: how its consumers share a partition. exclusive: one reads, the others are standbys; "
     "key-ordered: in order within each key; shared: in no order; broadcast: each gets all messages, from the end on. "
     "[default: exclusive]",
