@@ -23,7 +23,7 @@ from seriatim import Assignment, Client, GiveUp, KeyedConsumer, Message, Retry
 from seriatim.history import HistoryWriter
 
 from e2e.demo.flights import event_number
-from e2e.demo_orders.attempts import AttemptWriter, Outcome
+from e2e.demo_orders.delivery_attempts import DeliveryAttemptWriter, Outcome
 from e2e.demo_orders.fates import AGAIN_S, TIMEOUT_S, Poison, fate_of, poison_from_plain
 from e2e.demo_orders.settings import PLANTED
 from e2e.demo_orders.store import OvertakenError, Store
@@ -51,7 +51,7 @@ class Desk:
         finished: By consumer: how many messages were worked on and taken.
     """
 
-    def __init__(self, seed: int, store: Store, attempts: AttemptWriter, history: HistoryWriter) -> None:
+    def __init__(self, seed: int, store: Store, attempts: DeliveryAttemptWriter, history: HistoryWriter) -> None:
         self._seed = seed
         self._store = store
         self._attempts = attempts
@@ -182,7 +182,7 @@ async def _main(arguments: argparse.Namespace) -> None:
     async with AsyncExitStack() as stack:
         history = stack.enter_context(HistoryWriter(arguments.history, names[0]))
         history.flush()  # a process that is killed at once leaves a file with its first line
-        attempts = stack.enter_context(AttemptWriter(arguments.attempts))
+        attempts = stack.enter_context(DeliveryAttemptWriter(arguments.attempts))
         store = stack.enter_context(closing(Store(arguments.store, fences=arguments.plant != "no-fence")))
         desk = Desk(arguments.seed, store, attempts, history)
         desk.poison = poison_from_plain(json.loads(arguments.poison))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.demo.report import DemoFault
-from e2e.demo_orders.attempts import GENERATION
+from e2e.demo_orders.delivery_attempts import TRY_MARK
 from e2e.demo_orders.fates import Poison, poison_to_plain
 from e2e.demo_orders.judging import Strike
 from e2e.demo_orders.planning import ConsumerFault
@@ -63,7 +63,7 @@ class Crew:
         self._group = group
         self._on_change = on_change
         self._places = place_names(settings)
-        self._generations = [0] * len(self._places)
+        self._starts = [0] * len(self._places)
         self._workers: list[Worker] = []
         self._struck: set[Worker] = set()
         self._by_name: dict[str, int] = {}
@@ -91,24 +91,24 @@ class Crew:
         """By the consumers' places: how many messages they have finished, those of killed processes included."""
         sums = {name: 0 for names in self._places for name in names}
         for name, count in self._by_name.items():
-            sums[name.partition(GENERATION)[0]] += count
+            sums[name.partition(TRY_MARK)[0]] += count
         return sums
 
     @property
     def starts(self) -> int:
         """How many processes were started."""
-        return sum(self._generations)
+        return sum(self._starts)
 
     def files(self, kind: str) -> list[Path]:
         """The files of that kind (`attempts` or `history`) of all processes so far."""
         return [
-            self._file(process, generation, kind)
-            for process, generations in enumerate(self._generations)
-            for generation in range(1, generations + 1)
+            self._file(process, start, kind)
+            for process, starts in enumerate(self._starts)
+            for start in range(1, starts + 1)
         ]
 
-    def _file(self, process: int, generation: int, kind: str) -> Path:
-        return self._settings.out / f"consumers-{process + 1}{GENERATION}{generation}-{kind}.jsonl"
+    def _file(self, process: int, start: int, kind: str) -> Path:
+        return self._settings.out / f"consumers-{process + 1}{TRY_MARK}{start}-{kind}.jsonl"
 
     async def start(self) -> None:
         """Start all processes, and wait until the brokers know all consumers.
@@ -123,15 +123,15 @@ class Crew:
 
     async def _start(self, process: int) -> Worker:
         settings = self._settings
-        self._generations[process] += 1
-        generation = self._generations[process]
-        names = [name if generation == 1 else f"{name}{GENERATION}{generation}" for name in self._places[process]]
+        self._starts[process] += 1
+        start = self._starts[process]
+        names = [name if start == 1 else f"{name}{TRY_MARK}{start}" for name in self._places[process]]
         arguments = [
             "--bootstrap", ",".join(self._bootstrap), "--topic", self._topic, "--group", self._group,
             "--names", ",".join(names), "--concurrency", str(settings.concurrency), "--seed", str(settings.seed),
             "--poison", json.dumps(poison_to_plain(self._poison)), "--store", str(settings.out / "store.sqlite"),
-            "--attempts", str(self._file(process, generation, "attempts")),
-            "--history", str(self._file(process, generation, "history")), "--plant", settings.planted,
+            "--attempts", str(self._file(process, start, "attempts")),
+            "--history", str(self._file(process, start, "history")), "--plant", settings.planted,
         ]  # fmt: skip
         log = settings.out / f"consumers-{process + 1}.log"
         worker = await self._stack.enter_async_context(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from e2e.demo.rebuild import Rebuilder, differences, digest
-from e2e.demo_orders.attempts import FAILED, Attempt
+from e2e.demo_orders.delivery_attempts import FAILED, DeliveryAttempt
 from e2e.demo_orders.store import Entry
 
 RATE_STEP_S: Final = 0.5
@@ -115,7 +115,7 @@ class Judgement:
 
 def judge(
     entries: Iterable[Entry],
-    attempts: Sequence[Attempt],
+    attempts: Sequence[DeliveryAttempt],
     wanted: Mapping[bytes, bytes],
     *,
     strikes: Sequence[Strike] = (),
@@ -173,7 +173,7 @@ def judge(
     )
 
 
-def tokens_fell(attempts: Sequence[Attempt]) -> int:
+def tokens_fell(attempts: Sequence[DeliveryAttempt]) -> int:
     """How many handlers began under a lower token than an earlier handler of the same key."""
     highest: dict[str, int] = {}
     count = 0
@@ -183,7 +183,7 @@ def tokens_fell(attempts: Sequence[Attempt]) -> int:
     return count
 
 
-def take_overs(attempts: Sequence[Attempt], strikes: Sequence[Strike]) -> list[float]:
+def take_overs(attempts: Sequence[DeliveryAttempt], strikes: Sequence[Strike]) -> list[float]:
     """For each message whose work was cut off by a kill: seconds from the kill until it was worked on again."""
     begun: dict[int, list[float]] = defaultdict(list)
     for attempt in attempts:
@@ -203,7 +203,7 @@ def take_overs(attempts: Sequence[Attempt], strikes: Sequence[Strike]) -> list[f
     return sorted(found)
 
 
-def _judge_parked(parked: Parked, attempts: Sequence[Attempt]) -> tuple[int, list[str]]:
+def _judge_parked(parked: Parked, attempts: Sequence[DeliveryAttempt]) -> tuple[int, list[str]]:
     """Return how many messages of other aircraft were finished meanwhile, and what was wrong."""
     meanwhile = [
         attempt
@@ -221,7 +221,7 @@ def _judge_parked(parked: Parked, attempts: Sequence[Attempt]) -> tuple[int, lis
     return len(meanwhile) - own, problems
 
 
-def _judge_dead(dead: DeadLettered, attempts: Sequence[Attempt]) -> list[str]:
+def _judge_dead(dead: DeadLettered, attempts: Sequence[DeliveryAttempt]) -> list[str]:
     given_up = [attempt for attempt in attempts if attempt.key == dead.key and attempt.outcome == "gave up"]
     problems = []
     if not dead.letters:
@@ -237,7 +237,7 @@ def _judge_dead(dead: DeadLettered, attempts: Sequence[Attempt]) -> list[str]:
     return problems
 
 
-def finished_rates(attempts: Iterable[Attempt], begin: float, until_s: float) -> list[int]:
+def finished_rates(attempts: Iterable[DeliveryAttempt], begin: float, until_s: float) -> list[int]:
     """How many messages were finished in each `RATE_STEP_S`, from `begin` on."""
     counts = [0] * (int(until_s / RATE_STEP_S) + 1)
     for attempt in attempts:

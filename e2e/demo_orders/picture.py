@@ -42,7 +42,7 @@ from e2e.demo.svg import (
     text_at,
     time_grid,
 )
-from e2e.demo_orders.attempts import FAILED, Attempt
+from e2e.demo_orders.delivery_attempts import FAILED, DeliveryAttempt
 from e2e.demo_orders.judging import RATE_STEP_S, DeadLettered, Parked, finished_rates
 
 LANES_MAX: Final = 14
@@ -76,7 +76,7 @@ class Story:
         duration_s: The end of the axis, in seconds from `begun_at`.
     """
 
-    attempts: Sequence[Attempt]
+    attempts: Sequence[DeliveryAttempt]
     places: Sequence[Sequence[str]]
     faults: Sequence[DemoFault]
     parked: Parked | None
@@ -136,14 +136,14 @@ def sample(story: Story) -> list[str]:
     return keys
 
 
-def _kind(attempt: Attempt) -> str:
+def _kind(attempt: DeliveryAttempt) -> str:
     """One of the four kinds of marks."""
     if attempt.outcome in FAILED:
         return "failed"
     return attempt.outcome if attempt.outcome in ("cut off", "overtaken") else "done"
 
 
-def _rates(attempts: Sequence[Attempt], story: Story) -> list[RateSample]:
+def _rates(attempts: Sequence[DeliveryAttempt], story: Story) -> list[RateSample]:
     counts = finished_rates(attempts, story.begun_at, story.duration_s)
     return [RateSample((n + 0.5) * RATE_STEP_S, count / RATE_STEP_S) for n, count in enumerate(counts)]
 
@@ -175,7 +175,7 @@ def _legend(svg: ET.Element, story: Story) -> None:
 
 def _strips(svg: ET.Element, scale: Scale, story: Story, top: float, colours: Mapping[str, str]) -> None:
     """Draw a strip for each consumer. The stronger the colour, the more it finished in that half second."""
-    by_place: dict[str, list[Attempt]] = defaultdict(list)
+    by_place: dict[str, list[DeliveryAttempt]] = defaultdict(list)
     for attempt in story.attempts:
         by_place[attempt.place].append(attempt)
     counts = {
@@ -246,7 +246,7 @@ def _bar(
         text_at(bar, (x + to) / 2, y + 4, words, size=11, anchor="middle")
 
 
-def _words(attempt: Attempt, begun_at: float) -> str:
+def _words(attempt: DeliveryAttempt, begun_at: float) -> str:
     flags = ", flagged" if attempt.flagged else ""
     return (
         f"event {attempt.number}, attempt {attempt.attempt}{flags}, {attempt.consumer}, at"

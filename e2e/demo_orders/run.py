@@ -35,9 +35,9 @@ from e2e.demo.gaps import AckTimes
 from e2e.demo.report import DemoFault
 from e2e.demo.run import keep_logs
 from e2e.demo.striking import Striker
-from e2e.demo_orders.attempts import read_attempts
 from e2e.demo_orders.by_key import retell
 from e2e.demo_orders.crew import Crew, place_names
+from e2e.demo_orders.delivery_attempts import read_attempts
 from e2e.demo_orders.judging import judge
 from e2e.demo_orders.live import Scene
 from e2e.demo_orders.picture import Story

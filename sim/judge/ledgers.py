@@ -27,7 +27,7 @@ from .seen import Seen
 from .views import messages_of
 
 
-class _Attempts(NamedTuple):
+class _Failures(NamedTuple):
     """Failed attempts on the first message of a key, as a member has them."""
 
     offset: int
@@ -52,7 +52,7 @@ class Ledgers:
         segment = chain.segment(record.segment_no)
         if segment is None or segment.state not in (SegmentState.OPEN, SegmentState.SEALED):
             return
-        found: list[dict[bytes, _Attempts]] = []
+        found: list[dict[bytes, _Failures]] = []
         for member in segment.eligible:
             image = self._image(member, partition)
             state = image.cursors.get((record.segment_no, group)) if image is not None else None
@@ -138,16 +138,16 @@ class Ledgers:
 
     # ---- J2 -----------------------------------------------------------------------------------------
 
-    def _attempts(self, rows: LedgerRows) -> dict[bytes, _Attempts]:
-        found: dict[bytes, _Attempts] = {}
+    def _attempts(self, rows: LedgerRows) -> dict[bytes, _Failures]:
+        found: dict[bytes, _Failures] = {}
         for name, key in rows.keys.items():
             chunks = rows.asides.get(name)
             first = chunks[min(chunks)][0] if chunks else 0
-            found[name] = _Attempts(first, key.attempts)
+            found[name] = _Failures(first, key.attempts)
         return found
 
     def _common_attempts(
-        self, partition: PartitionId, group: str, record: CursorRecord, found: list[dict[bytes, _Attempts]]
+        self, partition: PartitionId, group: str, record: CursorRecord, found: list[dict[bytes, _Failures]]
     ) -> None:
         for name, (first, count) in found[0].items() if found else ():
             everywhere = [rows[name] for rows in found if name in rows]

@@ -12,7 +12,7 @@ import pytest
 from seriatim import Message
 
 from e2e.demo.rebuild import Rebuilder
-from e2e.demo_orders.attempts import Attempt, AttemptWriter, Outcome, read_attempts
+from e2e.demo_orders.delivery_attempts import DeliveryAttempt, DeliveryAttemptWriter, Outcome, read_attempts
 from e2e.demo_orders.judging import DeadLettered, Judgement, Parked, Strike, finished_rates, judge, take_overs
 from e2e.demo_orders.store import Entry, OvertakenError, Store, Verdict
 
@@ -39,9 +39,9 @@ def entry(number: int, verdict: Verdict = "taken", *, attempt: int = 1, flagged:
 
 def attempt(
     number: int, begun_at: float, outcome: Outcome = "done", *, key: str = "N1", token: int = 5, consumer: str = "c01"
-) -> Attempt:
+) -> DeliveryAttempt:
     ended_at = None if outcome == "cut off" else begun_at + 0.01
-    return Attempt(key, number, 0, number, 1, False, token, consumer, begun_at, ended_at, outcome)
+    return DeliveryAttempt(key, number, 0, number, 1, False, token, consumer, begun_at, ended_at, outcome)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_store_that_does_not_fence_takes_everything(tmp_path: Path) -> None:
         assert [write(store, 1, 5), write(store, 1, 4)] == ["taken", "taken"]
 
 
-def judged(entries: Sequence[Entry], attempts: Sequence[Attempt] = ()) -> Judgement:
+def judged(entries: Sequence[Entry], attempts: Sequence[DeliveryAttempt] = ()) -> Judgement:
     return judge(entries, attempts, histories((b"N1", [1, 2, 3])))
 
 
@@ -156,7 +156,9 @@ def test_other_aircraft_go_on_while_one_is_parked() -> None:
         ([attempt(7, 12.0, key="N2")], replace(PARKED, others=("N3",)), "by chance: N3"),
     ],
 )
-def test_what_must_not_happen_while_an_aircraft_is_parked(attempts: list[Attempt], parked: Parked, words: str) -> None:
+def test_what_must_not_happen_while_an_aircraft_is_parked(
+    attempts: list[DeliveryAttempt], parked: Parked, words: str
+) -> None:
     assert any(words in problem for problem in judge([], attempts, {}, parked=parked).problems)
 
 
@@ -201,14 +203,14 @@ def test_finished_messages_are_counted_in_steps() -> None:
 def test_a_record_of_attempts_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "attempts.jsonl"
     message = Message("t", 1, 77, b"N1", event(7), 0, {}, None, 2, True, 99)
-    with AttemptWriter(path) as writer:
+    with DeliveryAttemptWriter(path) as writer:
         writer.begins(message, 7, "c05.2", 1.0)
         writer.begins(message._replace(grant=100), 7, "c05.2", 1.5)
         writer.ends(message, 7, "c05.2", "overtaken", 2.0)
     with path.open("ab") as file:
         file.write(b'["e",3.0,"c05.2"')
     first, second = read_attempts([path])
-    assert first == Attempt("N1", 7, 1, 77, 2, True, 99, "c05.2", 1.0, 2.0, "overtaken")
+    assert first == DeliveryAttempt("N1", 7, 1, 77, 2, True, 99, "c05.2", 1.0, 2.0, "overtaken")
     assert (second.token, second.outcome, second.ended_at) == (100, "cut off", None)
     assert first.place == "c05"
     path.write_text('["x",1,"c",2]\n')

@@ -12,8 +12,8 @@ from rich.console import Console
 from seriatim.history import MemoryHistory, Report, check_events
 
 from e2e.demo.report import DemoFault
-from e2e.demo_orders.attempts import Attempt
-from e2e.demo_orders.attempts import Outcome as AttemptOutcome
+from e2e.demo_orders.delivery_attempts import DeliveryAttempt
+from e2e.demo_orders.delivery_attempts import Outcome as AttemptOutcome
 from e2e.demo_orders.judging import DeadLettered, Judgement, Parked
 from e2e.demo_orders.live import Scene, draw, progress_line
 from e2e.demo_orders.picture import LANES_MAX, Story, sample
@@ -146,14 +146,16 @@ def test_the_scene_counts_what_is_finished_in_steps() -> None:
     assert scene.finished_count == 9
 
 
-def attempts() -> list[Attempt]:
+def attempts() -> list[DeliveryAttempt]:
     found = []
     outcomes: list[AttemptOutcome] = ["done", "raised", "cut off", "overtaken", "gave up", "repeat"]
     for number in range(120):
         key = f"N{number % 20}" if number % 5 else ("N14228" if number % 2 else "N35271")
         kind = outcomes[number % 6] if number % 4 == 0 else "done"
         begun = 100.0 + number * 0.08
-        found.append(Attempt(key, number, 0, number, 1, False, 5, f"c{number % 4 + 1:02}", begun, begun + 0.01, kind))
+        found.append(
+            DeliveryAttempt(key, number, 0, number, 1, False, 5, f"c{number % 4 + 1:02}", begun, begun + 0.01, kind)
+        )
     return found
 
 

@@ -21,12 +21,12 @@ Outcome = Literal["done", "repeat", "overtaken", "asked again", "raised", "gave 
 FAILED: Final[frozenset[Outcome]] = frozenset({"asked again", "raised", "gave up", "cancelled"})
 """Outcomes that a handler brings about itself, so that its message comes again or is put away."""
 
-GENERATION: Final = "."
+TRY_MARK: Final = "."
 """It stands between the name of a consumer's place and the number of the process that has the place: `c05.2`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttempt:
     """One call of a handler.
 
     Attributes:
@@ -58,10 +58,10 @@ class Attempt:
     @property
     def place(self) -> str:
         """The consumer's place, which goes on when its process is replaced."""
-        return self.consumer.partition(GENERATION)[0]
+        return self.consumer.partition(TRY_MARK)[0]
 
 
-class AttemptWriter:
+class DeliveryAttemptWriter:
     """Writes the record of one process.
 
     Raises:
@@ -86,7 +86,7 @@ class AttemptWriter:
     def _line(self, *fields: object) -> None:
         os.write(self._file, json.dumps(fields, separators=(",", ":")).encode() + b"\n")
 
-    def __enter__(self) -> AttemptWriter:
+    def __enter__(self) -> DeliveryAttemptWriter:
         return self
 
     def __exit__(
@@ -95,14 +95,14 @@ class AttemptWriter:
         os.close(self._file)
 
 
-def read_attempts(paths: Iterable[Path]) -> list[Attempt]:
+def read_attempts(paths: Iterable[Path]) -> list[DeliveryAttempt]:
     """Read the records of all processes, in the order in which the attempts began. A torn last line is left out.
 
     Raises:
         OSError: A file cannot be read.
-        ValueError: A line was not written by `AttemptWriter`.
+        ValueError: A line was not written by `DeliveryAttemptWriter`.
     """
-    found: list[Attempt] = []
+    found: list[DeliveryAttempt] = []
     for path in paths:
         under_way: dict[tuple[str, int, int], int] = {}
         for line in path.read_text().splitlines(keepends=True):
@@ -113,7 +113,9 @@ def read_attempts(paths: Iterable[Path]) -> list[Attempt]:
                 key, partition, offset, attempt, flagged, token = more
                 under_way[consumer, number, token] = len(found)
                 found.append(
-                    Attempt(key, number, partition, offset, attempt, bool(flagged), token, consumer, begun_at=at)
+                    DeliveryAttempt(
+                        key, number, partition, offset, attempt, bool(flagged), token, consumer, begun_at=at
+                    )
                 )
             elif kind == "e":
                 token, outcome = more
