@@ -25,7 +25,7 @@ def _granted_too() -> list[Patch]:
     def send(broker: Any, partition: Any, consumer_group: Any, keyed: KeyedDispatcher) -> None:
         """When a dead letter is on its way, its key goes on with the same message."""
         real(broker, partition, consumer_group, keyed)
-        for name in keyed.sent:
+        for name, _number in keyed.sent:
             key = keyed.keys.get(name)
             if key is not None:
                 keyed.queue(key)
