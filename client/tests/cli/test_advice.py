@@ -37,6 +37,8 @@ UNREACHABLE = "failed to connect to all addresses; last error:"
             f"{UNREACHABLE} UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused",
             "Connection refused",
         ),
+        (f"{UNREACHABLE} UNKNOWN: ipv6:[::1]:1: recvmsg:Connection reset by peer (104)", "Connection reset by peer"),
+        ("getsockopt(SO_ERROR): Connection reset by peer", "Connection reset by peer"),
         ("Socket closed", "Socket closed"),
         (None, "no reason given"),
     ],

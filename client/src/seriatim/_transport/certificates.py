@@ -15,6 +15,7 @@ from seriatim._tls import Tls
 _PREAMBLE: Final = re.compile(
     r"^failed to connect to all addresses; last error: [A-Z]+: ipv[46]:[^ ]*: (?:Failed to connect to remote host: )?"
 )
+_SYSTEM_CALL: Final = re.compile(r"^(?:recvmsg|sendmsg|getsockopt\(SO_ERROR\)): ?(.*?)(?: \(\d+\))?$")
 
 _CLOSED: Final = "Socket closed"
 """gRPC's only detail if a client with plain text connects to a broker with TLS."""
@@ -56,10 +57,10 @@ def _tell_change(refused: PreconditionError | None) -> None:
 def explain(details: str | None, certificates: Certificates | None) -> tuple[str, bool]:
     """Why a call failed, and whether TLS is the cause.
 
-    It leaves gRPC's preamble out, which names the address two more times.
+    It leaves gRPC's preamble out, which names the address two more times, and the names and numbers of system calls.
     """
     text = details or "no reason given"
-    reason = _PREAMBLE.sub("", text)
+    reason = _SYSTEM_CALL.sub(r"\1", _PREAMBLE.sub("", text))
     if certificates is None:
         is_cut = reason != text and _CLOSED in reason
         return (f"{reason}; {MAY_ASK_FOR_TLS}" if is_cut else reason), False
