@@ -137,6 +137,17 @@ def test_an_extended_grant_lives_on() -> None:
     assert bench.part.consumer_groups[GROUP].ledger.acked == 1
 
 
+def test_a_grant_that_is_given_back_ends_at_once_and_is_no_late_one() -> None:
+    bench = served("ab")
+    run_a, _ = bench.runs()
+    bench.do(ev.ConsumerExtend(STREAM, 1, (run_a.token,), 0))
+    bench.deliver()
+    (again,) = bench.runs()
+    assert (indexes_of(again), again.attempt) == ([0], 1)
+    assert bench.void() == []
+    assert not [note for note in bench.all(fx.Note) if note.name == "grants_expired"]
+
+
 def test_an_attempt_counts_only_if_the_consumer_had_begun() -> None:
     bench = served("ab")
     begun, _ = bench.runs()

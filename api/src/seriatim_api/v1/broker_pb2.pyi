@@ -542,7 +542,7 @@ Global___Nack: _TypeAlias = Nack  # noqa: Y015
 
 @_typing.final
 class Extend(_message.Message):
-    """Moves the deadlines of grants to `grant_ms` from now."""
+    """Moves the deadlines of grants to `grant_ms` from now. 0: the consumer gives them back, and they end now."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -289,7 +289,7 @@ def _may_park(broker: BrokerState, keyed: KeyedDispatcher) -> bool:
 
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:
-    """A consumer moves the deadlines of grants."""
+    """A consumer moves the deadlines of grants. With a time of 0 it gives them back: they end now."""
     served = _served(partition, event.stream, event.subscription)
     if served is None:
         return
@@ -304,9 +304,14 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
         run = _run_of(keyed, consumer, token)
         if run is None:
             void[token] = None
+        elif event.grant_ms <= 0:
+            end_run(broker, partition, consumer_group, run, f"{consumer.name} gave it back")
         else:
             keyed.set_deadline(run, deadline_us)
     _tell_void(broker, consumer, void)
+    if event.grant_ms <= 0:
+        _note_passed(broker, partition, consumer_group, keyed)
+        granting.go_on(broker, partition, consumer_group)
 
 
 def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) -> None:
