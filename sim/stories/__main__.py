@@ -53,10 +53,21 @@ each of them, and [planted-bugs.md](planted-bugs.md) names the bugs beside the r
   earlier opening of the writer (`FENCE`), for another owner (`OWNER`), or from rows that were spread over different
   numbers of partitions (`SPREAD`). What is decided is not dropped (`KEPT-STAGE`), and becomes whole, once and in order
   (`WHOLE`).
+- Dead letters have one rule (`J4`). Each number of a forwarder is of one message, and a message has one number. What was
+  sent under a number is not granted any more. A message is passed only when a master said that its dead letter is
+  stored. What masters said so is in the dead-letter topic at the end.
 - Consumer groups in which order is by key have four rules. The first grant of a message comes only when all earlier
   ones of its key that were granted are acknowledged (`K1`). What was confirmed is not granted again in the group epoch
   (`K2`). The tokens of a key grow, and a message on which its consumer failed comes again (`K3`). What was
   granted comes again with the flag only, unless its consumer failed on it or on a message before it (`K4`).
+  The judge also looks at the disks of all eligible members, forty times a second. What a disk says is passed was
+  acknowledged under the newest token, or is in one list, or is gone (`J1`). Failed attempts that all of them have stay
+  counted (`J2`). When the cursor moves, each of them has the hand-over that it names (`J5`), and nothing is left behind
+  (`J1`).
+- Shared groups have three rules. A grant has one message (`S1`). What was confirmed is not granted again in the group
+  epoch (`S2`). The tokens of a message grow, and a message on which its consumer failed comes again (`S3`).
+- At-most-once groups have two rules. No message is granted twice, also not in another group epoch, unless a person
+  rewinds the group (`O1`). Messages of a key are granted in their order (`O2`).
 - All others: `RT`, `TABLE`, `COPY`, `CERT`, `GAP`, `SERVER`, `DISK`, `TIME`, `LEAVE`, `TWO`, `KEPT`, `FULL`, `PLACE`,
   `GATE`, `LIMIT`, `TWICE`, `ALARM`, `EPOCH`, `OPERATOR`, `RANGE`, `RETAIN`, `VOID`, `PAUSE`, `ONCE` and `CORE`, each
   with its meaning on that page.
