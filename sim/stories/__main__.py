@@ -53,8 +53,8 @@ each of them, and [planted-bugs.md](planted-bugs.md) names the bugs beside the r
   earlier opening of the writer (`FENCE`), for another owner (`OWNER`), or from rows that were spread over different
   numbers of partitions (`SPREAD`). What is decided is not dropped (`KEPT-STAGE`), and becomes whole, once and in order
   (`WHOLE`).
-- Dead letters have one rule (`J4`). Each number of a forwarder is of one message, and a message has one number. What was
-  sent under a number is not granted any more. A message is passed only when a master said that its dead letter is
+- Dead letters have one rule (`J4`). Each number of a forwarder is of one message, and a message has one number. What
+  was sent under a number is not granted any more. A message is passed only when a master said that its dead letter is
   stored. What masters said so is in the dead-letter topic at the end.
 - Consumer groups in which order is by key have four rules. The first grant of a message comes only when all earlier
   ones of its key that were granted are acknowledged (`K1`). What was confirmed is not granted again in the group epoch
