@@ -71,7 +71,7 @@ class Reader(NamedTuple):
 
     `is_served`: whether a broker serves it. If not, it is an external group, which reports how far it has read.
     `is_spared`: whether retention may have to keep what it has not read. Consumers of a broadcast group come and go,
-    and nobody misses them, so they keep nothing. `oldest`: the oldest message that it has set aside; 0: none.
+    and no person misses them, so they keep nothing. `oldest`: the oldest message that it has set aside; 0: none.
     """
 
     consumer_group: str
@@ -159,7 +159,7 @@ def first_unread(readers: Iterable[Reader], offset: int) -> int:
 
     Rule `broadcast-keeps-nothing` (RETAIN): a consumer of a broadcast group does not count. Without it:
       1. A consumer with a name of its own for each start of its process ends, and leaves its position.
-      2. For seven days its unread messages fill the disks, although nobody will read them under that name.
+      2. For seven days its unread messages fill the disks, although no consumer will read them under that name.
     """
     return min((offset, *(reader.wanted for reader in readers if reader.is_spared)))
 
