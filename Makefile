@@ -164,4 +164,4 @@ e2e: $(SYNCED) ## the chart, the operator and failing nodes on that cluster, jud
 	$(BIN)/python -m e2e.kubernetes
 
 clean: ## remove what was made here (not the environment)
-	rm -rf demo-out demo-orders-out demo-spark-out faults-spark-out bench-out e2e-out faults-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf ./*-out .local .pytest_cache .mypy_cache .ruff_cache .hypothesis

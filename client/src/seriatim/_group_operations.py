@@ -355,7 +355,7 @@ def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
         begun_by=cast("Any", _NAMES.get(row.begun_by)),
         external=row.external,
         reported_at_ms=row.reported_at_ms,
-        settings=settings_of(row.settings),
+        settings=None if row.external else settings_of(row.settings),
         oldest_append_ms=row.oldest_append_ms,
         in_flight_messages=row.in_flight_messages,
         aside_messages=row.aside_messages,

@@ -10,6 +10,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,14 @@ def test_the_package_is_the_chart_and_nothing_else(tmp_path: Path) -> None:
         "values.schema.json",
         "values.yaml",
     }, "a new path at the root belongs into .helmignore"
+
+
+def test_the_package_leaves_out_what_commands_write_at_the_root() -> None:
+    """Runs of the demos and suites write megabytes there, and Helm refuses a release of more than one."""
+    written = [line for line in (ROOT / ".gitignore").read_text().split() if line.startswith("/")] + ["build/", "dist/"]
+    left_out = [line.strip("/") for line in (ROOT / ".helmignore").read_text().splitlines() if line.startswith("/")]
+    packed = [line for line in written if not any(fnmatch(line.strip("/"), pattern) for pattern in left_out)]
+    assert packed == [], "they belong into .helmignore"
 
 
 # ---- what is refused ----

@@ -158,6 +158,7 @@ async def test_a_reader_reports_how_far_it_is_and_its_group_has_no_consumers(clu
         await client.report_progress(topic.name, "spark", {0: make_offset(1, 150)})
         (row,) = (await admin.describe_group(topic.name, "spark")).partitions
         assert (row.external, row.error, row.lag) == (True, None, 2 * PER_SEGMENT - 150)
+        assert row.settings is None, "a group without consumers has no way to consume"
         assert row.reported_at_ms > 0
         async with client.consumer(topic.name, "spark") as consumer:
             with pytest.raises(errors.PreconditionError):
