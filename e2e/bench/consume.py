@@ -60,8 +60,10 @@ FAILING_KEYS: Final = 1_000
 WORKERS: Final = 64
 WORK_S: Final = 0.005
 WORK_KEYS: Final = 10_000
-WORK_ACK_MS: Final = 50
-"""Each consumer acknowledges ten messages at once. A request costs a broker as much as some hundred messages."""
+WORK_HELD: Final = 64
+WORK_ACK_MS: Final = 200
+"""Each consumer holds up to 64 messages, and acknowledges a fourth of them at once, or what it has after 200 ms. A
+request costs a broker as much as some hundred messages."""
 
 IDLE_GROUPS: Final = 20
 IDLE_ROUNDS: Final = 8
@@ -289,7 +291,7 @@ async def _work(client: Client, cluster: LocalCluster, directory: Path, total: i
     return await _throughput(
         client, cluster, directory, _Load("work", total, keys=WORK_KEYS), tally,
         lambda consumer: consumer.run(handle, concurrency=1), WORKERS, f"{WORKERS} consumers, 5 ms of work each",
-        AIM_WORK, in_flight_max=32, run_max=8, ack_interval_ms=WORK_ACK_MS,
+        AIM_WORK, in_flight_max=WORK_HELD, run_max=8, ack_interval_ms=WORK_ACK_MS,
     )  # fmt: skip
 
 

@@ -116,3 +116,41 @@ def test_what_was_read_without_the_right_is_given_when_the_right_is_back() -> No
     bench.wait(200 * MS, (M01,))
     assert bench.granted() == [[0], [1]]
     assert len(bench.all(fx.ReadRows)) == 1, "it was read once"
+
+
+def test_a_key_that_becomes_ready_goes_to_another_consumer_if_the_one_that_acknowledged_asks_for_nothing() -> None:
+    bench = KeyedServing("abca")
+    bench.begin()
+    keyed = keyed_of(bench)
+    keyed.rests_until_us = 1 << 60
+    bench.join(2, on_demand=True)
+    bench.part.consumer_groups[GROUP].consumers[0].in_flight_max = 1
+    bench.deliver()
+    (first,) = bench.runs()
+    assert keyed.is_sated, "two keys are ready, and nobody has room"
+    bench.do(ev.ConsumerDemand(STREAM, 2, 2, 1))
+    bench.deliver()
+    assert bench.granted() == [[1], [2]]
+    assert not keyed.is_sated
+    bench.part.consumer_groups[GROUP].consumers[0].demand = 0
+    bench.do(ev.ConsumerDemand(STREAM, 2, 1, 1))
+    bench.acks(first)
+    bench.deliver()
+    assert bench.granted() == [[3]]
+
+
+def test_a_consumer_that_acknowledges_is_given_more_while_the_others_have_no_room() -> None:
+    bench = KeyedServing("abcdef")
+    bench.begin()
+    keyed = keyed_of(bench)
+    keyed.rests_until_us = 1 << 60
+    bench.join(2)
+    for consumer in bench.part.consumer_groups[GROUP].consumers:
+        consumer.in_flight_max = 1
+    bench.deliver()
+    first, second = bench.runs()
+    for run, expected in ((second, [2]), (first, [3])):
+        assert keyed.is_sated
+        bench.acks(run, subscription=keyed.granted[run.token].consumer.subscription)
+        bench.deliver()
+        assert bench.granted() == [expected]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from seriatim_api.errors import BadRequestError, UnsupportedModeError
+from seriatim_api.frames import read_delivery_frame
 from seriatim_api.v1 import broker_pb2
+from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import ConsumerNack
 from seriatim_broker.core.values.keyed import ConsumerMode
-from seriatim_broker.rpc.consuming import DELAY_MS_MAX, ROWS_MAX, _ConsumeStream, consumer_mode
+from seriatim_broker.rpc.consuming import CONFIRM_S, DELAY_MS_MAX, ROWS_MAX, _ConsumeStream, consumer_mode
 
 
 class Driver:
@@ -63,3 +66,31 @@ def test_a_mode_is_one_that_is_known() -> None:
     assert consumer_mode(ConsumerMode.SHARED) is ConsumerMode.SHARED
     with pytest.raises(UnsupportedModeError):
         consumer_mode(9)
+
+
+def events_of(frame: bytes) -> list[broker_pb2.DeliveryEvent]:
+    return [broker_pb2.DeliveryEvent.FromString(raw) for raw in read_delivery_frame(frame).events]
+
+
+async def test_confirmations_wait_for_messages_to_leave_with_and_the_newest_one_counts() -> None:
+    consuming, _ = stream()
+    for number in (1, 2):
+        consuming._deliver(5, fx.AcksConfirmed(number))
+    consuming._deliver(6, fx.AcksConfirmed(9))
+    assert not consuming._wake.is_set()
+    consuming._deliver(5, fx.Paused(True))
+    events = events_of(consuming._next_frame())
+    assert [(event.subscription, event.acks_confirmed.number) for event in events[:2]] == [(5, 2), (6, 9)]
+    assert events[2].paused.paused
+    assert consuming._confirming is None
+
+
+async def test_confirmations_leave_alone_after_a_while() -> None:
+    consuming, _ = stream()
+    consuming._deliver(5, fx.AcksConfirmed(3))
+    now = asyncio.get_running_loop().time()
+    assert now < consuming._confirming.when() <= now + CONFIRM_S
+    consuming._confirm()  # the timer calls it
+    assert consuming._wake.is_set()
+    (event,) = events_of(consuming._next_frame())
+    assert event.acks_confirmed.number == 3

@@ -66,6 +66,39 @@ def test_keys_and_messages_are_those_that_were_sent(compression: str) -> None:
     assert part.column(0).to_pylist() == [None, b""]
 
 
+def plain_body(first: int, count: int, *, is_keyed: bool) -> bytes:
+    columns = [
+        pa.array([b"k%d" % n if n % 5 else b"" for n in range(first, first + count)], pa.binary())
+        if is_keyed
+        else pa.nulls(count, pa.binary()),
+        pa.array([b"v" * (n % 7) for n in range(first, first + count)], pa.binary()),
+        pa.array(range(first, first + count), pa.int64()),
+        pa.nulls(count, SCHEMA.field("headers").type),
+        pa.nulls(count, pa.utf8()),
+    ]
+    return bytes(pa.RecordBatch.from_arrays(columns, schema=SCHEMA).serialize().to_pybytes())
+
+
+@pytest.mark.parametrize("keyed", [(True, True), (False, False), (True, False)])
+def test_messages_without_headers_are_put_together_in_any_order(keyed: tuple[bool, bool]) -> None:
+    bodies = ArrowBodies()
+    opened = [
+        bodies.open(batch_of(plain_body(1_000 * at, 200, is_keyed=is_keyed), 200)) for at, is_keyed in enumerate(keyed)
+    ]
+    parts = [(0, [7]), (1, [5, 6, 7]), (0, [199, 3, 4]), (1, [0]), (0, list(range(20, 50))), (1, [9, 8])]
+    rows = pa.ipc.read_record_batch(
+        pa.py_buffer(bodies.join([(opened[which], wanted) for which, wanted in parts])), SCHEMA
+    )
+    rows.validate(full=True)
+    numbers = [1_000 * which + row for which, wanted in parts for row in wanted]
+    assert rows.column(2).to_pylist() == numbers
+    assert rows.column(1).to_pylist() == [b"v" * (number % 7) for number in numbers]
+    assert rows.column(0).to_pylist() == [
+        (b"k%d" % number if number % 5 else b"") if keyed[number // 1_000] else None for number in numbers
+    ]
+    assert rows.column(3).null_count == rows.column(4).null_count == len(numbers)
+
+
 def test_messages_without_keys_have_none() -> None:
     assert ArrowBodies().keys(batch_of(body_of([None, None], 0, ""), 2, 0)) is None
     assert ArrowBodies().keys(batch_of(body_of([None, None], 0, ""), 2)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from seriatim._core import consumer_types as ct
@@ -17,8 +18,8 @@ MS = 1000
 class Bench:
     """A core that has joined the server of segment 1, and the effects that it left."""
 
-    def __init__(self) -> None:
-        self.core = KeyedPartitionConsumer(CONFIG)
+    def __init__(self, core: KeyedPartitionConsumer | None = None) -> None:
+        self.core = core or KeyedPartitionConsumer(CONFIG)
         self.now_us = 1_000_000
         self.effects: list[Any] = []
         self.do(ct.Timer())
@@ -89,6 +90,24 @@ def test_held_grants_are_extended() -> None:
         bench.do(ct.Answered(7, bench.now_us))
         bench.wait(1_200 * MS)
     assert [effect.tokens for effect in bench.all(ct.SendExtend)] == [(9,)]
+
+
+def test_as_many_acknowledgements_as_the_server_gives_messages_for_wait_for_no_more() -> None:
+    core = KeyedPartitionConsumer(replace(CONFIG, ack_interval_ms=1_000), in_flight_max=8)
+    bench = Bench(core)
+    for token in range(1, 5):
+        bench.granted(token, 100 + token)
+    assert bench.ack(1, 101)
+    assert not core.is_enough_unsent
+    assert not bench.wait(1 * MS)
+    assert bench.ack(2, 102)
+    assert core.is_enough_unsent
+    assert [effect.tokens for effect in bench.wait(0)] == [(1, 2)]
+    assert bench.ack(3, 103)
+    bench.wait(900 * MS)
+    assert len(bench.all(ct.SendAcks)) == 1
+    bench.wait(100 * MS)
+    assert [effect.tokens for effect in bench.all(ct.SendAcks)] == [(1, 2), (3,)]
 
 
 def test_void_tokens_end_their_grants_only() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_headers
@@ -15,6 +15,35 @@ from ..core.values.log import Batch
 from ..interfaces.bodies import OpenedBody, UnreadableBodyError
 
 _COMPRESSED = FLAG_LZ4 | FLAG_ZSTD
+
+TAKE_ROWS: Final = 50
+"""If fewer messages than this are taken of a body, Python does it faster than Arrow."""
+
+
+class _Strings(NamedTuple):
+    """A column of bytes without nulls: the bytes of all rows, where the first row begins, and where each row ends."""
+
+    ends: memoryview
+    data: memoryview
+
+
+class _Plain(NamedTuple):
+    """A body of which single messages are cut out without Arrow: each has a value and a time, and nothing but a key."""
+
+    keys: _Strings | None
+    values: _Strings
+    times: memoryview
+
+
+class _Opened:
+    """The rows of a body."""
+
+    __slots__ = ("batch", "is_seen", "plain")
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.plain: _Plain | None = None
+        self.is_seen = False  # whether `plain` is known
 
 
 class ArrowBodies:
@@ -51,7 +80,7 @@ class ArrowBodies:
     def open(self, batch: Batch) -> OpenedBody:
         """Take a body apart. The rows of a body that is not compressed are views of it."""
         rows = self._rows(batch)
-        return OpenedBody(rows, max(rows.nbytes, batch.size_bytes))
+        return OpenedBody(_Opened(rows), max(rows.nbytes, batch.size_bytes))
 
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message."""
@@ -68,7 +97,7 @@ class ArrowBodies:
 
     def dead_letter(self, body: OpenedBody, row: int, origin: DeadLetterOrigin) -> DeadLetterRow:
         """The copy of one message for the dead-letter topic: all that it has, and the headers of `origin`."""
-        columns = list(body.rows.slice(row, 1).columns)
+        columns = list(body.rows.batch.slice(row, 1).columns)
         timestamp_ms = columns[2][0].as_py()
         columns[3] = _headers(dead_letter_headers(columns[3][0].as_py() or (), origin))
         is_keyed = columns[0].null_count == 0
@@ -78,10 +107,14 @@ class ArrowBodies:
         """A body with these rows, in this order."""
         import pyarrow as pa
 
+        if sum([len(rows) for _, rows in parts]) < TAKE_ROWS * len(parts):
+            plain = [(columns, rows) for body, rows in parts if (columns := _plain_of(body.rows)) is not None]
+            if len(plain) == len(parts) and len({columns.keys is None for columns, _ in plain}) == 1:
+                return _join_plain(plain)
         wanted: dict[int, tuple[OpenedBody, list[int]]] = {}
         for body, rows in parts:
             wanted.setdefault(id(body), (body, []))[1].extend(rows)
-        pieces = [_take(body.rows, rows) for body, rows in wanted.values()]
+        pieces = [_take(body.rows.batch, rows) for body, rows in wanted.values()]
         if len(pieces) == 1:
             whole = pieces[0]
         else:
@@ -153,6 +186,100 @@ def _headers(headers: Sequence[tuple[str, bytes]]) -> Any:
     pairs = pa.Array.from_buffers(pair, len(headers), [None], children=[names, values])
     ends = pa.py_buffer(array("i", (0, len(headers))).tobytes())
     return pa.Array.from_buffers(HEADERS_TYPE, 1, [None, ends], children=[pairs])
+
+
+def _plain_of(opened: _Opened) -> _Plain | None:
+    """The body as plain columns; None if it has headers, tags, or keys of some messages only."""
+    if not opened.is_seen:
+        opened.is_seen = True
+        keys, values, times, headers, tags = opened.batch.columns
+        count = opened.batch.num_rows
+        is_plain = headers.null_count == tags.null_count == count and not (values.null_count or times.null_count)
+        if is_plain and keys.null_count in (0, count):
+            _, buffer = times.buffers()
+            at = times.offset
+            opened.plain = _Plain(
+                _strings_of(keys) if keys.null_count == 0 else None,
+                _strings_of(values),
+                memoryview(buffer).cast("q")[at : at + count],
+            )
+    return opened.plain
+
+
+def _strings_of(column: Any) -> _Strings:
+    _, ends, data = column.buffers()
+    at = column.offset
+    return _Strings(
+        memoryview(ends).cast("i")[at : at + len(column) + 1], memoryview(data if data is not None else b"").cast("B")
+    )
+
+
+def _join_plain(parts: Sequence[tuple[_Plain, Sequence[int]]]) -> bytes:
+    """A body with these rows, in this order. Either all of them have keys or none.
+
+    Arrow's `take` costs some microseconds for each column of each body. That is more than all messages together if they
+    are few, or if those of many bodies are mixed.
+    """
+    import pyarrow as pa
+    from seriatim_api.bodies import HEADERS_TYPE
+
+    keys = _Joined() if parts[0][0].keys is not None else None
+    values, times = _Joined(), array("q")
+    for columns, rows in parts:
+        first, count = rows[0], len(rows)
+        is_run = rows[-1] - first + 1 == count and (count <= 2 or list(rows) == list(range(first, first + count)))
+        values.add(columns.values, rows, is_run=is_run)
+        if keys is not None and columns.keys is not None:
+            keys.add(columns.keys, rows, is_run=is_run)
+        if is_run:
+            times.frombytes(columns.times[first : first + count].cast("B"))
+        else:
+            times.extend([columns.times[row] for row in rows])
+    count = len(times)
+    return _serialized(
+        [
+            keys.column() if keys is not None else pa.nulls(count, pa.binary()),
+            values.column(),
+            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(times)]),
+            pa.nulls(count, HEADERS_TYPE),
+            pa.nulls(count, pa.utf8()),
+        ]
+    )
+
+
+class _Joined:
+    """A column that is put together."""
+
+    __slots__ = ("_ends", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces: list[memoryview] = []
+        self._ends = [0]
+
+    def add(self, column: _Strings, rows: Sequence[int], *, is_run: bool) -> None:
+        """Add rows of a column. If it `is_run`, they follow one another there."""
+        ends, data = column
+        at, pieces = self._ends[-1], self._pieces
+        if is_run:
+            begins = ends[rows[0] : rows[0] + len(rows) + 1].tolist()
+            pieces.append(data[begins[0] : begins[-1]])
+            shift = at - begins[0]
+            self._ends += [end + shift for end in begins[1:]]
+            return
+        for row in rows:
+            begin, end = ends[row], ends[row + 1]
+            pieces.append(data[begin:end])
+            at += end - begin
+            self._ends.append(at)
+
+    def column(self) -> Any:
+        """The column."""
+        import pyarrow as pa
+
+        ends = pa.py_buffer(array("i", self._ends))
+        return pa.Array.from_buffers(
+            pa.binary(), len(self._ends) - 1, [None, ends, pa.py_buffer(b"".join(self._pieces))]
+        )
 
 
 def _take(rows: Any, wanted: Sequence[int]) -> Any:

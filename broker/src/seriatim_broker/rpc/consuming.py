@@ -64,6 +64,10 @@ SUBSCRIPTIONS_MAX = 100_000
 
 DELAY_MS_MAX = 40 * 86_400_000
 
+CONFIRM_S = 0.2
+"""A confirmation of single acknowledgements waits so long for messages to leave with it, because a frame of its own
+costs as much as dozens of messages. Consumers only need it to forget what they would repeat to the next server."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -113,6 +117,8 @@ class _ConsumeStream:
         self._stream = services.driver.new_stream(self._deliver)
         self._counts: dict[int, ConsumerGroupCounts] = {}  # by subscription
         self._open: set[int] = set()  # subscriptions that joined, and that neither side has ended
+        self._confirmed: dict[int, fx.AcksConfirmed] = {}  # the newest one of each subscription, which waits
+        self._confirming: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Serve until the client ends the stream.
@@ -144,6 +150,8 @@ class _ConsumeStream:
 
     def end(self) -> None:
         """The stream has ended, and all its subscriptions with it."""
+        if self._confirming is not None:
+            self._confirming.cancel()
         for counts in self._counts.values():
             counts.joined -= 1
         self._services.driver.forget_stream(self._stream)
@@ -266,7 +274,23 @@ class _ConsumeStream:
     def _deliver(self, subscription: int, event: fx.DeliveryEvent) -> None:
         if isinstance(event, fx.EndOfSegment | fx.Revoked | fx.SubscriptionRefused):
             self._open.discard(subscription)
+        if isinstance(event, fx.AcksConfirmed):
+            self._confirmed[subscription] = event  # it takes the place of all earlier ones
+            if self._confirming is None:
+                self._confirming = asyncio.get_running_loop().call_later(CONFIRM_S, self._confirm)
+            return
+        if self._confirmed:
+            self._confirm()
         self._events.append((subscription, event))
+        self._wake.set()
+
+    def _confirm(self) -> None:
+        """The confirmations that wait leave now."""
+        if self._confirming is not None:
+            self._confirming.cancel()
+            self._confirming = None
+        confirmed, self._confirmed = self._confirmed, {}
+        self._events.extend(confirmed.items())
         self._wake.set()
 
     async def _write(self) -> None:

@@ -304,7 +304,9 @@ class KeyedSubscription(Subscribed):
         in_flight_max: int,
         run_max: int,
     ) -> None:
-        core = KeyedPartitionConsumer(config, subscription_base=number << 32, on_demand=True)
+        core = KeyedPartitionConsumer(
+            config, subscription_base=number << 32, on_demand=True, in_flight_max=in_flight_max
+        )
         super().__init__(shared, number, partition_id, start_at, core)
         self._take = take
         self._in_flight_max = in_flight_max
@@ -323,8 +325,10 @@ class KeyedSubscription(Subscribed):
         now_us = time.monotonic_ns() // 1000
         if self.core.has_lapsed(now_us):
             self.timer_due()
+        is_first = not self.core.has_unsent
         is_held = self.core.begin(token, now_us)
-        self._wake()
+        if is_first:  # else it is awake in time for what waits already
+            self._wake()
         return is_held
 
     def begin_all(self, tokens: Iterable[int]) -> None:
@@ -352,7 +356,7 @@ class KeyedSubscription(Subscribed):
         is_first = not core.has_unsent
         counts = core.acknowledge(token, offset, now_us or time.monotonic_ns() // 1000)
         if counts:
-            if is_first:
+            if is_first or core.is_enough_unsent:
                 self._wake()
             if self._shared.recorder is not None:
                 self._shared.recorder.acked(self._shared.group, self._shared.topic, self.number, offset)

@@ -58,7 +58,10 @@ ALL_MESSAGES: Final = 100_000
 """A demand for as many messages as the consumer's other limits allow. It is renewed when half of it is used up."""
 
 ROWS_SOON: Final = 1_000
-"""So many acknowledgements are sent without a wait for more."""
+"""At most so many acknowledgements wait for more. Fewer do if the consumer is given few messages at once: the server
+gives more when a fourth of what the consumer may hold is acknowledged, so nothing is gained by an earlier request."""
+
+ROWS_SHARE: Final = 4
 
 RELEASE_MS: Final = 0
 """A grant that is given back ends at once. Brokers of older versions take it for 1 ms."""
@@ -91,6 +94,7 @@ class KeyedPartitionConsumer(Joining):
         config: Times.
         subscription_base: Subscriptions are numbered from there.
         on_demand: It is granted what the application asks for (`Demanded`), and nothing before.
+        in_flight_max: At most so many messages are granted and not acknowledged.
     """
 
     __slots__ = (
@@ -103,6 +107,7 @@ class KeyedPartitionConsumer(Joining):
         "_grant_ms",
         "_number",
         "_released",
+        "_rows_soon",
         "_run_max",
         "_send_at_us",
         "_started",
@@ -113,8 +118,16 @@ class KeyedPartitionConsumer(Joining):
         "on_demand",
     )
 
-    def __init__(self, config: ConsumerConfig, subscription_base: int = 0, *, on_demand: bool = False) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription_base: int = 0,
+        *,
+        on_demand: bool = False,
+        in_flight_max: int = ROWS_SOON * ROWS_SHARE,
+    ) -> None:
         super().__init__(config, subscription_base)
+        self._rows_soon = min(max(in_flight_max // ROWS_SHARE, 1), ROWS_SOON)
         self.on_demand = on_demand
         self.at_most_once = False  # as the server said last: what is granted does not come again
         self._demand = 0  # so many messages are asked for, and have not come
@@ -184,7 +197,14 @@ class KeyedPartitionConsumer(Joining):
         self._plan(now_us)
         self._tokens.append(token)
         self._acked.append(offset)
+        if len(self._tokens) == self._rows_soon:
+            self._send_at_us = now_us
         return True
+
+    @property
+    def is_enough_unsent(self) -> bool:
+        """Whether the last acknowledgement was the one for which the others waited: they are sent now."""
+        return len(self._tokens) == self._rows_soon
 
     def acknowledge_all(self, tokens: Iterable[int], now_us: int) -> int:
         """The application is done with all messages of grants. Returns of how many messages that counts."""
@@ -203,7 +223,8 @@ class KeyedPartitionConsumer(Joining):
 
     def hurry(self, now_us: int, *, at_once: bool = False) -> None:
         """Nothing more waits for the application, so what it acknowledged is sent soon."""
-        after_us = 0 if at_once or len(self._tokens) >= ROWS_SOON else self._config.ack_interval_ms * US_PER_MS // 5
+        at_once = at_once or len(self._tokens) >= self._rows_soon
+        after_us = 0 if at_once else self._config.ack_interval_ms * US_PER_MS // 5
         self._send_at_us = min(self._send_at_us, now_us + after_us)
 
     def _plan(self, now_us: int) -> None:

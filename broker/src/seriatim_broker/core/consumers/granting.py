@@ -52,8 +52,17 @@ keys are ready, they are shared among the consumers that have room, but each get
 may hold."""
 
 
-def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> None:
-    """Something has changed: read more keys, and grant what is ready to consumers that have room."""
+def go_on(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, freed: Consumer | None = None
+) -> None:
+    """Something has changed: read more keys, and grant what is ready to consumers that have room.
+
+    Args:
+        broker: This broker.
+        partition: The partition.
+        consumer_group: The consumer group.
+        freed: Only this consumer has more room than before; None: any consumer may have.
+    """
     keyed = consumer_group.keyed
     log = partition.logs.get(consumer_group.segment_no)
     if keyed is None or log is None or consumer_group.phase is not ConsumerGroupPhase.SERVING:
@@ -62,13 +71,16 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         return  # the state of the keys is handed over, or other members do not know yet that it was begun here
     for serial in fetching.ask_again(broker, partition, consumer_group):
         _give_back(broker, partition, consumer_group, keyed, serial)
+        freed = None
     if keyed.window.floor < log.start and log.readable_below:
         _drop_below(broker, partition, consumer_group, keyed, log.start)
     if keyed.first_asides:
         _pass_gone_lists(broker, partition, consumer_group, keyed)
     keyed.wake_delayed(broker.now.mono_us)
-    _give_durable(broker, partition, consumer_group, keyed)
-    _grant(broker, partition, consumer_group, keyed)
+    if keyed.unsent:
+        _give_durable(broker, partition, consumer_group, keyed)
+        freed = None
+    _grant(broker, partition, consumer_group, keyed, freed)
     if keyed.forwards:
         _pass_gone_forwards(broker, partition, consumer_group, keyed)
         forwarding.go_on(broker, partition, consumer_group)
@@ -278,12 +290,25 @@ def _reserve(broker: BrokerState, partition: Partition, consumer_group: Consumer
 # ---- granting -------------------------------------------------------------------------------------------
 
 
-def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
-    """Grant ready keys to the consumers that have room, in turns."""
+def _grant(
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    keyed: KeyedDispatcher,
+    freed: Consumer | None,
+) -> None:
+    """Grant ready keys to the consumers that have room, in turns.
+
+    Mostly more is ready than the consumers have room for. Then a consumer that acknowledges messages is the only one
+    to look at: with many consumers, a look at all of them costs more than the rest of the step.
+    """
+    was_sated, keyed.is_sated = keyed.is_sated, False
     if consumer_group.is_held or not keyed.ready:
         return
-    waiting = [consumer for consumer in consumer_group.consumers if _has_room_for_more(broker, consumer)]
+    candidates = [freed] if freed is not None and was_sated else consumer_group.consumers
+    waiting = [consumer for consumer in candidates if _has_room_for_more(broker, consumer)]
     if not waiting:
+        keyed.is_sated = True
         return
     if not right.may_deliver(broker, partition, consumer_group.segment_no):
         right.seek(broker, partition, consumer_group.segment_no)
@@ -302,6 +327,8 @@ def _grant(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
         fetching.read_rows(broker, partition, keyed, consumer_group.name, consumer.rows, frame.offsets)
+    else:
+        keyed.is_sated = True  # each of them is given something
 
 
 def _room_of(broker: BrokerState, consumer: Consumer) -> int:
@@ -549,6 +576,7 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
     if consumer.rows == event.serial:
         consumer.rows = 0
     has_right = right.may_deliver(broker, partition, consumer_group.segment_no)
+    freed = None
     if event.unreadable:
         _set_unreadable_aside(broker, partition, consumer_group, keyed, frame, event.unreadable)
     elif event.body is None or not is_whole or (not has_right and consumer_group.is_at_most_once):
@@ -570,7 +598,8 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
         _acknowledge_first(broker, partition, consumer_group, Unsent(0, frame, event.body))
     else:
         _deliver(broker, consumer_group, frame, event.body)
-    go_on(broker, partition, consumer_group)
+        freed = consumer
+    go_on(broker, partition, consumer_group, freed)
 
 
 def _is_asked_for(frame: Frame) -> bool:

@@ -190,7 +190,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
     _note_passed(broker, partition, consumer_group, keyed)
     if event.tokens and not consumer_group.ledger.dirty and not consumer_group.ledger.replications:
         cursors.replicate_soon(broker, partition, consumer_group)  # so that the request is confirmed
-    granting.go_on(broker, partition, consumer_group)
+    granting.go_on(broker, partition, consumer_group, freed=consumer)
 
 
 def _tell_void(broker: BrokerState, consumer: Consumer, tokens: Iterable[int]) -> None:

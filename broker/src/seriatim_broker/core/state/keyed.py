@@ -360,6 +360,7 @@ class KeyedDispatcher(State):
         is_full_noted: This was noted.
         looks_from_us: Before that time no key is looked for that may be set aside, because none was found.
         turn: Counts rounds, so that each consumer is the first one in turn.
+        is_sated: When keys were granted last, more were ready than all consumers had room for.
         numbers: How many entries `delayed` has had.
         is_begun: Every eligible member knows that this server goes on from what was handed over.
         frozen: While the state is handed over, or is not begun: what consumers sent meanwhile; None: neither.
@@ -408,6 +409,7 @@ class KeyedDispatcher(State):
         "is_full",
         "is_full_noted",
         "is_number_new",
+        "is_sated",
         "keys",
         "list_count",
         "live_count",
@@ -459,6 +461,7 @@ class KeyedDispatcher(State):
         self.is_full = False
         self.is_full_noted = False
         self.turn = 0
+        self.is_sated = False
         self.is_begun = True
         self.frozen: list[ConsumerAcks | ConsumerNack | ConsumerExtend] | None = None
         self.frozen_rows = 0
