@@ -14,6 +14,13 @@ DELAY_COUNT_MAX: Final = 32
 GRANT_MS_MIN: Final = 1_000
 GRANT_MS_MAX: Final = 86_400_000
 
+AT_MOST_ONCE_HAS_NO_RETRY: Final = (
+    "a group with at-most-once delivery has no retry: a message that fails is lost, and never tried again. Leave out "
+    "attempts, back-off, delays, jitter and what is done after the last attempt (only the time of a grant counts), or "
+    "choose at-least-once delivery"
+)
+"""The text of the refusal, in clients and brokers."""
+
 _DELAY_COUNTS: Final = {"fixed": (1, 1), "exponential": (2, 2), "list": (1, DELAY_COUNT_MAX)}
 _EXHAUSTED: Final = ("block", "park_key", "dead_letter")
 

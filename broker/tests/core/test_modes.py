@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seriatim_api.errors import PreconditionError
+from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers import operations
 from seriatim_broker.core.consumers.keeping import KEEP_MS
@@ -13,7 +13,13 @@ from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.keyed import ConsumerMode, WantedSettings
+from seriatim_broker.core.values.keyed import (
+    ConsumerGroupSettings,
+    ConsumerMode,
+    Exhausted,
+    RetryPolicy,
+    WantedSettings,
+)
 from seriatim_broker.core.values.ledger_rows import read_rows
 from seriatim_broker.core.values.positions import Place
 
@@ -364,3 +370,13 @@ def test_at_most_once_begins_in_a_new_group_epoch(before: bool, epoch: int) -> N
     event = configuring(WantedSettings(ConsumerMode.EXCLUSIVE, None, at_most_once=True))
     after = operations.after(record, event, Serving().chain, Place(1, 3))
     assert (after.at_most_once, after.group_epoch) == (True, epoch)
+
+
+def test_at_most_once_ends_the_retries_of_a_group_and_takes_no_new_ones() -> None:
+    before = ConsumerGroupSettings(ConsumerMode.SHARED, RetryPolicy(5, exhausted=Exhausted.PARK_KEY, grant_ms=9_000))
+    after = WantedSettings(None, None, at_most_once=True).over(before)
+    assert after == ConsumerGroupSettings(ConsumerMode.SHARED, RetryPolicy(grant_ms=9_000), at_most_once=True)
+    assert WantedSettings(None, RetryPolicy(grant_ms=7_000)).over(after).retry == RetryPolicy(grant_ms=7_000)
+    with pytest.raises(BadRequestError, match="no retry"):
+        WantedSettings(None, RetryPolicy(3)).over(after)
+    assert WantedSettings(None, RetryPolicy(3), at_most_once=False).over(after).retry == RetryPolicy(3)

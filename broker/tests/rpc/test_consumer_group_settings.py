@@ -54,8 +54,9 @@ def test_settings_go_there_and_back() -> None:
     for some in (
         SETTINGS_DEFAULT,
         ConsumerGroupSettings(
-            ConsumerMode.SHARED, RetryPolicy(2, BackOff.FIXED, (5,), 0, Exhausted.PARK_KEY, "", 1_000), True
+            ConsumerMode.SHARED, RetryPolicy(2, BackOff.FIXED, (5,), 0, Exhausted.PARK_KEY, "", 1_000), False
         ),
+        ConsumerGroupSettings(ConsumerMode.SHARED, RetryPolicy(grant_ms=1_000), True),
     ):
         assert settings_from(settings_to_proto(some), "t", "g") == some
 
@@ -81,6 +82,8 @@ def test_a_change_names_only_what_changes() -> None:
         ({"mode": KEYED, "retry": policy(exhausted=3, dead_letter_topic="a b")}, IllegalNameError),
         ({"mode": KEYED, "retry": policy(exhausted=3, dead_letter_topic="t")}, BadRequestError),
         ({"retry": policy(attempts_max=3)}, BadRequestError),
+        ({"mode": KEYED, "at_most_once": True, "retry": policy(attempts_max=3)}, BadRequestError),
+        ({"mode": KEYED, "at_most_once": True, "retry": policy(delays_ms=[1, 2])}, BadRequestError),
         ({"mode": records_pb2.CONSUMER_MODE_BROADCAST, "retry": policy(attempts_max=3)}, BadRequestError),
     ],
 )

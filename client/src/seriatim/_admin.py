@@ -17,7 +17,14 @@ from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
 from seriatim._consumer_group_keys import ConsumerGroupKeys
-from seriatim._consumer_group_settings import GroupMode, GroupSettings, RetryPolicy, check_mode, settings_to_proto
+from seriatim._consumer_group_settings import (
+    GroupMode,
+    GroupSettings,
+    RetryPolicy,
+    check_delivery,
+    check_mode,
+    settings_to_proto,
+)
 from seriatim._dead_letters import DeadLetterAdmin
 from seriatim._group_operations import STARTS, check_one_partition, target_to_proto
 from seriatim._records import (
@@ -283,7 +290,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             group: The consumer group's name.
             mode: The new mode.
             retry: The new retry policy. A dead-letter topic that is not there is made, as `create_group` does.
-            at_most_once: Whether messages are acknowledged when they are granted.
+            at_most_once: Whether messages are acknowledged when they are granted. If it begins, the retry policy ends,
+                except for the time of a grant.
             partitions: Numbers in the topic; None: all on which the group has a position.
             drop_aside: With another mode: drop parked keys, and messages that were set aside.
 
@@ -293,16 +301,20 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
 
         Raises:
             UnknownGroupError: The topic has no such consumer group.
-            BadRequestError: Nothing is to be changed, or there is no such mode.
+            BadRequestError: Nothing is to be changed, there is no such mode, or at-most-once delivery comes with
+                retries.
         """
         if mode is None and retry is None and at_most_once is None:
             raise BadRequestError("nothing is to be configured: name a mode, a retry policy or at_most_once")
         if mode is not None:
             check_mode(mode)
-        if (mode is None) != (at_most_once is None):  # brokers read `at_most_once` only with a mode
+        if mode is None or at_most_once is None:
             found = (await self.describe_group(topic, group)).settings or GroupSettings()
-            mode = found.mode if mode is None else mode
-            at_most_once = found.at_most_once if at_most_once is None else at_most_once
+            check_delivery(retry, found.at_most_once if at_most_once is None else at_most_once)
+            if mode is not None or at_most_once is not None:  # brokers read `at_most_once` only with a mode
+                mode = found.mode if mode is None else mode
+                at_most_once = found.at_most_once if at_most_once is None else at_most_once
+        check_delivery(retry, at_most_once)  # before a dead-letter topic is made
         retry = await self._with_dead_letter_topic(topic, group, retry)
         rows = await self._rows_of(topic, group, partitions)
         written = settings_to_proto(mode, retry, at_most_once)

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, cast
 
 from seriatim_api.errors import BadRequestError
 from seriatim_api.key_names import shown
-from seriatim_api.retry import check_retry
+from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, check_retry
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 GroupMode = Literal["exclusive", "key_ordered", "shared", "broadcast"]
@@ -94,9 +94,11 @@ class GroupSettings:
             order. `broadcast`: each consumer gets all.
         retry: The retry policy; None: the brokers' default, or in another mode none.
         at_most_once: Messages are acknowledged when they are granted. A failure loses them, and nothing comes twice.
+            Such a group has no retry: of `retry`, only `grant_ms` counts, and all else has its default.
 
     Raises:
-        BadRequestError: There is no such mode, or the mode has no retry policy.
+        BadRequestError: There is no such mode, the mode has no retry policy, or at-most-once delivery comes with
+            retries.
     """
 
     mode: GroupMode = "exclusive"
@@ -110,6 +112,7 @@ class GroupSettings:
                 f"a group that is {self.mode} has no retry policy: its consumer stops at a message that it cannot "
                 "handle; choose the mode key_ordered or shared"
             )
+        check_delivery(self.retry, self.at_most_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,16 @@ def check_mode(mode: str) -> None:
         raise BadRequestError(f"there is no mode {mode!r} of consumer groups: it is {', '.join(_MODES)}")
 
 
+def check_delivery(retry: RetryPolicy | None, at_most_once: bool | None) -> None:
+    """Refuse retries for a group with at-most-once delivery.
+
+    Raises:
+        BadRequestError: The policy says more than how long a grant lasts.
+    """
+    if at_most_once and retry is not None and retry != RetryPolicy(grant_ms=retry.grant_ms):
+        raise BadRequestError(AT_MOST_ONCE_HAS_NO_RETRY)
+
+
 def settings_to_proto(
     mode: str | None, retry: RetryPolicy | None, at_most_once: bool | None
 ) -> records_pb2.GroupSettings:
@@ -216,6 +229,8 @@ def settings_of(written: records_pb2.GroupSettings) -> GroupSettings | None:
             )
         except BadRequestError:
             return None  # a later version has wider limits
+    if retry is not None and written.at_most_once:
+        retry = RetryPolicy(grant_ms=retry.grant_ms)  # nothing else of it counts
     return GroupSettings(cast("Any", mode), retry, written.at_most_once)
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 import pytest
 from rich.console import Console, RenderableType
+from rich.table import Table
 from seriatim import Segment
 from seriatim.cli._chain_view import compact, draw_chain, draw_ribbons
 from seriatim.cli._meter import Latencies, SendMeter, describe
-from seriatim.cli._settings import BOOTSTRAP_DEFAULT, TlsOptions, local_cluster, resolve
+from seriatim.cli._settings import BOOTSTRAP_DEFAULT, Settings, TlsOptions, local_cluster, resolve
 from seriatim.cli._sources import Message, Pace, generate, parse_rate, read_lines, split_key
 
 from .memory import chain_of, segment_of
@@ -230,3 +231,17 @@ def test_what_retention_dropped_is_said_of_a_segment() -> None:
     text = console.export_text()
     assert "dropped" in text
     assert "from 1,900" in text
+
+
+def test_in_a_pipe_no_line_of_a_table_is_wrapped_or_cut_or_ends_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("key", overflow="fold")
+    table.add_column("last error")
+    table.add_row("k" * 700, "no such article " * 30)
+    table.add_row("short", "late")
+    Settings((), as_json=False).show(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[1] == "k" * 700 + "  " + ("no such article " * 30).rstrip()
+    assert lines[2].split() == ["short", "late"]
+    assert not [line for line in lines if line != line.rstrip()]

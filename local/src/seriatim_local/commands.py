@@ -8,6 +8,7 @@ prints errors.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 CALL_DEADLINE_S: Final = 30.0
 DOWN_DEADLINE_S: Final = 60.0
 GROUP_COUNT: Final = 3
+PIPE_WIDTH: Final = 1_000_000
+"""Columns of the output if it goes into a file or a pipe, so that no line is wrapped or cut."""
 MEMBER_COUNT: Final = 2
 _STATE_STYLES: Final = {"running": "green", "frozen": "cyan", "dead": "red"}
 
@@ -168,7 +171,7 @@ def status(directory: Path) -> None:
         return
     from rich.console import Console
 
-    Console().print(render_status(found))
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(render_status(found))
 
 
 @cluster.command()

@@ -150,6 +150,15 @@ async def test_at_most_once_is_set_with_the_mode(world: World) -> None:
     assert world.the_group().status.delivery == "AtMostOnce"
 
 
+async def test_retries_wait_until_at_most_once_has_ended(world: World) -> None:
+    await placed(world, mode="KeyOrdered", delivery="AtMostOnce")
+    rows(world)[0].consumers.append("c1")
+    world.api.change("ConsumerGroup", "billing", mode="Shared", delivery="AtLeastOnce", retry=PARKING)
+    await world.settle(60)
+    assert condition(world) == ("False", "ConsumersConnected")
+    assert not [call for call in world.brokers.calls if call.startswith("configure")], "the brokers would refuse them"
+
+
 def test_settings_that_go_to_the_brokers_come_back_as_they_were() -> None:
     retry = RetrySettings(3, "Fixed", (5_000,), 0, "DeadLetter", "letters", 60_000)
     wanted = ConsumerGroupSettings("Shared", at_most_once=True, retry=retry)

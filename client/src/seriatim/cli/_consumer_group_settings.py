@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
+from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY
 
 from seriatim.cli._amounts import format_duration, parse_duration_ms
 
@@ -73,10 +74,15 @@ class SettingsOptions:
         return self.mode.replace("-", "_") if self.mode is not None else None
 
     @property
+    def has_retries(self) -> bool:
+        """Whether an option was given that says what happens to a message that failed."""
+        given = (self.attempts, self.back_off, self.jitter, self.when_exhausted, self.dead_letter_topic)
+        return bool(self.delays) or any(value is not None for value in given)
+
+    @property
     def has_policy(self) -> bool:
         """Whether an option of the retry policy was given."""
-        given = (self.attempts, self.back_off, self.jitter, self.when_exhausted, self.dead_letter_topic, self.grant)
-        return bool(self.delays) or any(value is not None for value in given)
+        return self.has_retries or self.grant is not None
 
     @property
     def is_given(self) -> bool:
@@ -93,6 +99,8 @@ class SettingsOptions:
         back_off = self.back_off or base.back_off
         exhausted = self.when_exhausted.replace("-", "_") if self.when_exhausted is not None else base.exhausted
         attempts = base.attempts_max if self.attempts is None else self.attempts
+        if self.at_most_once and self.has_retries:
+            raise click.UsageError(AT_MOST_ONCE_HAS_NO_RETRY)
         if exhausted != "block" and not attempts:
             raise click.UsageError(f"--when-exhausted {exhausted.replace('_', '-')} needs --attempts")
         topic = self.dead_letter_topic or (base.dead_letter_topic if exhausted == "dead_letter" else "")

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
+PIPE_WIDTH: Final = 1_000_000
+"""Columns of the output if it goes into a file or a pipe: more than any line has, so no line is wrapped or cut."""
 BOOTSTRAP_DEFAULT: Final = ("127.0.0.1:7400",)
 """The default address of `seriatim standalone`."""
 CLUSTER_DIRECTORY_DEFAULT: Final = ".local/cluster"
@@ -68,6 +70,18 @@ class Settings:
         from rich.console import Console
 
         return Console(stderr=True, highlight=False)
+
+    def show(self, table: RenderableType) -> None:
+        """Print a table. In a file or a pipe its lines are neither wrapped nor cut, and do not end with blanks."""
+        console = self.console
+        if console.is_terminal:
+            console.print(table)
+            return
+        console.width = PIPE_WIDTH
+        with console.capture() as captured:
+            console.print(table)
+        for line in captured.get().splitlines():
+            click.echo(line.rstrip())
 
     def emit(self, value: object) -> None:
         """Print a JSON value on one line."""

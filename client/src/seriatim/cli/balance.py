@@ -86,9 +86,9 @@ def _loads(found: Balance) -> list[tuple[BrokerLoad, BrokerLoad]]:
 
 def _show(settings: Settings, found: Balance) -> None:
     if found.before:
-        settings.console.print(render_loads(found))
+        settings.show(render_loads(found))
     if found.moves:
-        settings.console.print(render_moves(found))
+        settings.show(render_moves(found))
     else:
         click.echo(found.reason or "nothing is to be moved")
 

@@ -38,7 +38,7 @@ def list_(settings: Settings, no_counts: bool) -> None:
     if settings.as_json:
         settings.emit(list(map(_fields, rows)))
     else:
-        settings.console.print(render(rows))
+        settings.show(render(rows))
         for row in rows:
             for pair in _unlinked(row):
                 settings.console.print(

@@ -59,8 +59,7 @@ def show(settings: Settings, topic: str, partition: int | None, show_all: bool) 
     if settings.as_json:
         settings.emit(list(map(chain_fields, chains)))
         return
-    console = settings.console
-    console.print(_draw(chains, console.width, show_all=show_all))
+    settings.show(_draw(chains, settings.console.width, show_all=show_all))
 
 
 async def _chains(admin: Admin, topic: str, partition: int | None) -> Sequence[Chain]:
@@ -94,7 +93,7 @@ async def _watch(settings: Settings, topic: str, partition: int | None, show_all
                 if settings.as_json:
                     settings.emit(chain_fields(view))
                 else:
-                    console.print(draw_ribbons([view], width=console.width))
+                    settings.show(draw_ribbons([view], width=console.width))
 
             await first_of(stop, _follow(admin, topic, known, changed))
             return

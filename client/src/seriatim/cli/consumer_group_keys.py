@@ -61,7 +61,7 @@ def parked(settings: Settings, topic: str, name: str, partition: int | None, all
     if settings.as_json:
         settings.emit(list(map(fields_of, found)))
     elif found:
-        settings.console.print(render(found, with_states=all_states))
+        settings.show(render(found, with_states=all_states))
     else:
         click.echo(f"no key of {name} on {topic} {'waits' if all_states else 'is parked'}", err=True)
 
@@ -151,6 +151,9 @@ def operate(
                 for result in results
             ]
         )
+    elif not results:  # only with --all-parked
+        where = f" on partition {partition}" if partition is not None else ""
+        click.echo(f"no key of {name} on {topic} is parked{where}: nothing was changed")
     else:
         count, before = len(results) - len(failed), sum(result.was_done for result in results)
         note = f" ({before} before)" if before else ""
@@ -175,12 +178,13 @@ async def _find(admin: Admin, topic: str, name: str, texts: Sequence[str], parti
             every = [key async for key in admin.group_keys(topic, name, partition=partition)]
             mine = [key for key in every if key.shown == text]
         if not mine:
+            where = f" on partition {partition}" if partition is not None else ""
             raise PreconditionError(
-                f"nothing was changed: key {escaped(text.encode())} of {name} does not wait; "
-                "`group parked --all-states` lists the keys that do"
+                f"nothing was changed: key {escaped(text.encode())} of {name} does not wait{where}; "
+                f"`seriatim group parked {topic} {name} --all-states` lists the keys that do"
             )
         found += mine
-    return found
+    return list(dict.fromkeys(found))
 
 
 def fields_of(key: GroupKey) -> dict[str, Any]:

@@ -110,9 +110,9 @@ def list_(
     if settings.as_json:
         settings.emit([_fields(letter) for letter in found[:limit]])
     elif found:
-        settings.console.print(render(found[:limit]))
+        settings.show(render(found[:limit]))
     else:
-        click.echo(f"{topic} has no dead letters", err=True)
+        click.echo(f"{topic} has no dead letters{_limits(group, partition, key)}", err=True)
     if len(found) > limit:
         last = found[limit - 1]
         place = f"--partition {last.partition} --after {format_offset(last.offset)}"
@@ -198,8 +198,10 @@ def replay(
     replayed = call_admin(settings, work)
     if settings.as_json:
         settings.emit(replayed)
-    else:
+    elif replayed:
         click.echo(f"replayed {_count(replayed)} of {topic}")
+    else:
+        click.echo(f"{topic} has no dead letters{_limits(group, partition)}: nothing was replayed")
 
 
 @dead_letter.command()
@@ -231,8 +233,10 @@ def drop(
     count = call_admin(settings, work)
     if settings.as_json:
         settings.emit({"topic": topic, "dropped": count})
-    else:
+    elif count:
         click.echo(f"dropped {_count(range(count))} of {topic}")
+    else:
+        click.echo(f"{topic} has no dead letters{_limits(group, partition)}: nothing was dropped")
 
 
 # ---- choosing -------------------------------------------------------------------------------------------
@@ -256,10 +260,10 @@ async def _chosen(
     group: str | None,
     partition: int | None,
 ) -> list[DeadLetter]:
-    """The dead letters that the options choose.
+    """The dead letters that the options choose. Only with `--all` there may be none.
 
     Raises:
-        PreconditionError: There is no dead letter at one of the offsets, or there are too many.
+        PreconditionError: There is no dead letter at one of the offsets, or with the key, or there are too many.
     """
     if (bool(offsets), key is not None, is_all).count(True) != 1:
         raise click.UsageError("give one of --offset, --key and --all")
@@ -279,9 +283,24 @@ async def _chosen(
     if missing:
         raise PreconditionError(
             f"nothing was changed: {format_offset(missing[0])} of partition {partition} of {topic} is no dead letter, "
-            "or was replayed or dropped"
+            f"or was replayed or dropped; `seriatim dead-letter list {topic}` lists the dead letters"
+        )
+    if key is not None and not found:
+        raise PreconditionError(
+            f"nothing was changed: {topic} has no dead letter{_limits(group, partition, key)}, or each was replayed or "
+            f"dropped; `seriatim dead-letter list {topic}` lists the dead letters"
         )
     return found
+
+
+def _limits(group: str | None, partition: int | None, key: str | None = None) -> str:
+    """What the options say which dead letters are meant, as the end of a sentence."""
+    parts = [
+        f" with key {escaped(key.encode())}" if key is not None else "",
+        f" of group {group}" if group is not None else "",
+        f" on partition {partition}" if partition is not None else "",
+    ]
+    return "".join(parts)
 
 
 async def _confirm(question: str, chosen: Sequence[DeadLetter], yes: bool) -> None:

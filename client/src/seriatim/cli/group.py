@@ -63,14 +63,14 @@ def describe(settings: Settings, topic: str, name: str) -> None:
         if settings.as_json:
             settings.emit({one.group: list(map(_fields, one.partitions)) for one in found.consumers})
         else:
-            settings.console.print(_broadcast.render(found))
+            settings.show(_broadcast.render(found))
             click.echo(_broadcast.last_line(found))
         return
     rows = found.group.partitions
     if settings.as_json:
         settings.emit(list(map(_fields, rows)))
     else:
-        settings.console.print(render(rows))
+        settings.show(render(rows))
         for line in settings_lines(rows):
             click.echo(line)
         if (waiting := waiting_line(rows, time.time_ns() // 1_000_000)) is not None:
@@ -150,7 +150,7 @@ def create(
 
     The broker looks up the start once, now. An offset needs exactly one --partition. On partitions where the group
     exists already, nothing changes. Without a --mode the group is exclusive. A retry policy needs the mode key-ordered
-    or shared. A dead-letter topic that is not there is created too.
+    or shared, and at-least-once delivery. A dead-letter topic that is not there is created too.
     """
     _check_target(start, partitions)
     wanted = _settings_of(SettingsOptions(**options))
@@ -206,7 +206,8 @@ def configure(
         retry = None
         if wanted.has_policy:
             found = (await admin.describe_group(topic, name)).settings or GroupSettings()
-            retry = wanted.policy_over(found.retry or RetryPolicy())
+            base = None if wanted.at_most_once else found.retry  # its retries end
+            retry = wanted.policy_over(base or RetryPolicy())
         return await admin.configure_group(
             topic, name, mode=wanted.mode_name, retry=retry, at_most_once=wanted.at_most_once,
             partitions=partitions or None, drop_aside=drop_aside,
@@ -365,7 +366,7 @@ def _move(settings: Settings, topic: str, name: str, operation: MoveName, option
         elif not settings.as_json:
             if (meaning := to.explain()) is not None:
                 click.echo(f"# {meaning}", err=True)
-            settings.console.print(render_plan(plan.moves, operation))
+            settings.show(render_plan(plan.moves, operation))
         _check(plan.moves, options.expected_epoch)
         if not settings.as_json:
             click.echo(_summary(plan.moves, operation))

@@ -34,7 +34,7 @@ def list_(settings: Settings) -> None:
     for row in brokers:
         admitted, live = ("yes" if row.admitted else "no"), ("yes" if row.live else "no")
         table.add_row(row.name, row.group, row.incarnation[:8], str(row.run), row.address, admitted, live)
-    settings.console.print(table)
+    settings.show(table)
     for row in brokers:
         if row.disk_state:
             settings.console.print(disk_line(row.name, row.disk_state), markup=False, highlight=False, soft_wrap=True)

@@ -140,7 +140,7 @@ def offsets(settings: Settings, name: str, at: Written | None) -> None:
             f"{count:,}",
             *told,
         )
-    settings.console.print(table)
+    settings.show(table)
 
 
 def _offsets(first: PartitionOffset, end: PartitionOffset, at: PartitionOffset | None) -> dict[str, object]:
@@ -175,7 +175,7 @@ def list_(settings: Settings) -> None:
     for row in found:
         kept = _retention.kept(row.settings)
         table.add_row(row.name, str(row.partition_count), row.state, _flush(row), kept, _created(row))
-    settings.console.print(table)
+    settings.show(table)
 
 
 @topic.command()
@@ -206,12 +206,11 @@ def describe(settings: Settings, name: str) -> None:
         click.echo("; ".join(part for part in (sizes, widths) if part))
     from seriatim.cli._chain_view import draw_ribbons
 
-    console = settings.console
     if retained is None:
         click.echo(f"# which messages are kept is not known now: {reason}", err=True)
     else:
-        console.print(_retention.draw_retained(retained))
-    console.print(draw_ribbons(chains, width=console.width))
+        settings.show(_retention.draw_retained(retained))
+    settings.show(draw_ribbons(chains, width=settings.console.width))
 
 
 @topic.command()
@@ -294,7 +293,7 @@ async def _tell_losses(
             rows = [{**asdict(f), "start": format_offset(f.start), "end": format_offset(f.end)} for f in found]
             click.echo(json.dumps({"note": "dropped", "partitions": rows}), err=True)
         else:
-            settings.console.print(_retention.draw_losses(found))
+            settings.show(_retention.draw_losses(found))
             click.echo(_retention.summary(found))
     if yes:
         return

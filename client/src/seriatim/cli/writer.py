@@ -31,7 +31,7 @@ def list_(settings: Settings, topic: str) -> None:
     if settings.as_json:
         settings.emit(list(map(_fields, rows)))
     elif rows:
-        settings.console.print(render(rows))
+        settings.show(render(rows))
     else:
         click.echo(f"no writer was opened on {topic or 'any topic'}", err=True)
 

@@ -266,7 +266,8 @@ def _configure(item: ConsumerGroup, view: ConsumerGroupView) -> _Configured:
         waits = ConsumerGroupFinding("MessagesAside", text, view)
     if waits is not None:
         is_keyed = all(one.is_keyed for one in view.settings)
-        changed = tuple(name for name in changed if name == "retry" and is_keyed)
+        takes_retry = is_keyed and not any(one.at_most_once for one in view.settings)
+        changed = tuple(name for name in changed if name == "retry" and takes_retry)
     if not changed:
         return _Configured((), waits)
     step = ConfigureConsumerGroup(topic, group, wanted, changed)

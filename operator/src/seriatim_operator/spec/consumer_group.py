@@ -147,6 +147,13 @@ class ConsumerGroupSpec(Model):
             "only the modes KeyOrdered and Shared have a retry policy: choose one of them, or leave retry out",
         ),
         Rule(
+            "!has(self.retry) || self.delivery != 'AtMostOnce' || (self.retry.attempts == 0 && "
+            "self.retry.whenExhausted == 'Block' && self.retry.backOff == 'Exponential' && "
+            "self.retry.delays == ['1s', '5m'] && self.retry.jitterPercent == 20)",
+            "AtMostOnce has no retry, because a message that fails is lost: leave out all of retry except grant, or "
+            "write delivery: AtLeastOnce",
+        ),
+        Rule(
             "!has(self.deadLetterTopic) || (has(self.retry) && self.retry.whenExhausted == 'DeadLetter')",
             "deadLetterTopic takes messages after their last attempt: write retry.whenExhausted: DeadLetter, or leave "
             "deadLetterTopic out",
@@ -180,7 +187,8 @@ class ConsumerGroupSpec(Model):
     which is made when it joins."""
     delivery: Delivery = "AtLeastOnce"
     """`AtLeastOnce`: a message counts as done when a consumer acknowledges it, so after a failure it comes again.
-    `AtMostOnce`: it counts as done when it is given out, so a failure loses it, and nothing comes twice."""
+    `AtMostOnce`: it counts as done when it is given out, so a failure loses it, and nothing comes twice. So it has no
+    retry: of `retry`, only `grant` counts."""
     retry: RetrySpec | None = None
     """What happens to a message on which a consumer fails, in the modes `KeyOrdered` and `Shared`. Without it, a new
     consumer group gets the brokers' own policy (tries again for ever, after 1 s to 5 minutes), and the operator leaves

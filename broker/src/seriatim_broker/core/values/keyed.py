@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from seriatim_api.batch import FLAG_KEYED, BatchHeader, Checksum, make_header
 from seriatim_api.errors import BadRequestError
+from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY
 
 KEY_BYTES_MAX: Final = 1_024
 """A longer key is named by its SHA-256."""
@@ -75,6 +76,11 @@ class RetryPolicy:
     dead_letter_topic: str = ""
     grant_ms: int = GRANT_MS_DEFAULT
 
+    @property
+    def has_only_grants(self) -> bool:
+        """Whether it is the default policy, except for the time of a grant."""
+        return self == RetryPolicy(grant_ms=self.grant_ms)
+
     def delay_ms(self, attempts: int, name: bytes) -> int:
         """The delay before the next attempt, when `attempts` (1 or more) have failed.
 
@@ -124,8 +130,11 @@ class WantedSettings:
     def over(self, settings: ConsumerGroupSettings) -> ConsumerGroupSettings:
         """The settings after the change.
 
+        With at-most-once delivery nothing comes again. So of the policy, only the time of a grant stays.
+
         Raises:
-            BadRequestError: An exclusive consumer group would have a retry policy.
+            BadRequestError: An exclusive consumer group would have a retry policy, or one with at-most-once delivery
+                would have retries.
         """
         mode = settings.mode if self.mode is None else self.mode
         if self.retry is not None and not mode.is_keyed:
@@ -135,6 +144,10 @@ class WantedSettings:
             )
         retry = settings.retry if self.retry is None else self.retry
         at_most_once = settings.at_most_once if self.at_most_once is None else self.at_most_once
+        if at_most_once:
+            if self.retry is not None and not self.retry.has_only_grants:
+                raise BadRequestError(AT_MOST_ONCE_HAS_NO_RETRY)
+            retry = RetryPolicy(grant_ms=retry.grant_ms)
         return ConsumerGroupSettings(mode, retry if mode.is_keyed else RETRY_DEFAULT, at_most_once)
 
 

@@ -1,0 +1,48 @@
+"""Settings of consumer groups that the client refuses before it asks a broker, and before it makes a topic."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from seriatim import Admin, GroupSettings, RetryPolicy
+from seriatim._consumer_group_settings import settings_of, settings_to_proto
+from seriatim_api.errors import BadRequestError
+
+POLICIES = (
+    RetryPolicy(3),
+    RetryPolicy(back_off="fixed", delays_ms=(5,)),
+    RetryPolicy(jitter_percent=0),
+    RetryPolicy(2, exhausted="dead_letter"),
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_at_most_once_takes_no_retries(policy: RetryPolicy) -> None:
+    with pytest.raises(BadRequestError, match="at-most-once delivery has no retry"):
+        GroupSettings("shared", policy, at_most_once=True)
+
+
+def test_at_most_once_takes_the_time_of_a_grant() -> None:
+    settings = GroupSettings("shared", RetryPolicy(grant_ms=60_000), at_most_once=True)
+    assert settings_of(settings_to_proto("shared", settings.retry, at_most_once=True)) == settings
+
+
+def test_retries_that_a_broker_keeps_beside_at_most_once_are_not_shown() -> None:
+    """A group may have got both from a broker of an earlier version."""
+    told = settings_of(settings_to_proto("shared", RetryPolicy(3, grant_ms=9_000), at_most_once=True))
+    assert told == GroupSettings("shared", RetryPolicy(grant_ms=9_000), at_most_once=True)
+
+
+async def test_a_group_that_is_at_most_once_gets_no_dead_letter_topic() -> None:
+    admin = Admin(cast(Any, SimpleNamespace()), cast(Any, None))
+
+    async def described(_topic: str, _group: str) -> Any:
+        return SimpleNamespace(settings=GroupSettings("shared", at_most_once=True))
+
+    admin.describe_group = described  # type: ignore[method-assign,assignment]
+    letters = RetryPolicy(3, exhausted="dead_letter")
+    for more in ({}, {"at_most_once": True}, {"mode": "key_ordered", "at_most_once": True}):
+        with pytest.raises(BadRequestError, match="no retry"):  # any call of the network would be another error
+            await admin.configure_group("t", "g", retry=letters, **cast(Any, more))
