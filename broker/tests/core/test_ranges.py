@@ -332,6 +332,8 @@ def test_a_deleted_partition_answers_and_leaves_nothing() -> None:
     bench.do(ev.ReadRange(_REQUEST, P, Place(1, 0), Place(1, 5), 1 << 20, False, bench.now_us + SECOND))
     bench.do(ev.SurveyPartition(_REQUEST + 1, P, 0, 0, bench.now_us + SECOND))
     bench.read_chain(None)
+    assert not bench.all(fx.PartitionSurveyed), "that read began before the second question"
+    bench.read_chain(None)
     (answer,) = bench.all(fx.RangeRead)
     assert isinstance(answer.error, errors.UnknownTopicError)
     (told,) = bench.all(fx.PartitionSurveyed)

@@ -10,7 +10,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from seriatim_api.errors import BadRequestError, IllegalNameError, PreconditionError, TopicExistsError
+from seriatim_api.errors import (
+    BadRequestError,
+    DeadlineExceededError,
+    IllegalNameError,
+    PreconditionError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from seriatim_api.frames import read_batches
 from seriatim_api.ids import is_legal_name
 from seriatim_api.retry import dead_letter_topic_of
@@ -325,8 +332,12 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
     async def _with_dead_letter_topic(self, topic: str, group: str, retry: RetryPolicy | None) -> RetryPolicy | None:
         """The policy with the name of its dead-letter topic, which is made if it is not there.
 
+        Brokers may need longer for that than the call has, for example if many topics are made. Then the topic is
+        there a little later, and its own call waits for it.
+
         Raises:
             PreconditionError: That topic has fewer partitions than the source.
+            DeadlineExceededError: The topic was not made in time.
         """
         if retry is None or retry.exhausted != "dead_letter":
             return retry
@@ -334,8 +345,11 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         count = len((await self.describe_topic(topic)).topic.partition_ids)
         try:
             await self.create_topic(name, count, TopicSettings(retention_ms=DEAD_LETTERS_KEPT_MS))
-        except TopicExistsError:
-            found = len((await self.describe_topic(name)).topic.partition_ids)
+        except (TopicExistsError, DeadlineExceededError) as exc:
+            try:
+                found = len((await self.describe_topic(name)).topic.partition_ids)  # waits while it is being made
+            except UnknownTopicError:
+                raise exc from None  # it took too long, and was not made
             if found < count:
                 raise PreconditionError(
                     f"dead letters of partition i go to partition i of {name}, which has only {found} of {count} "

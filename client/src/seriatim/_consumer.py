@@ -11,6 +11,7 @@ from seriatim_api.errors import (
     BadRequestError,
     ClientFailureError,
     PartitionOutOfRangeError,
+    PreconditionError,
     SeriatimError,
     UnknownTopicError,
 )
@@ -161,12 +162,28 @@ class Consumer:
         return tuple(number for number, subscription in self._subscriptions.items() if subscription.is_joined)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages, one at a time, until the consumer is closed. Then the iteration ends.
+
+        Raises:
+            SeriatimError: A partition cannot be read any more; the error says why.
+            ClientFailureError: The consumer has ended because its own code failed.
+        """
         take_open = self._inbox.take_open if self._recorder is None else _nothing
         while True:
             message = take_open()
             if message is None:
-                (message,) = await self._fetch(1, None)
+                try:
+                    (message,) = await self._fetch(1, None)
+                except PreconditionError:
+                    if self._is_closed:
+                        return
+                    raise
             yield message
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the consumer was closed, and had not failed before."""
+        return self._inbox.is_closed
 
     async def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
         """Wait until there is a message, and return all that have arrived: a long poll.

@@ -361,21 +361,21 @@ class KeyedConsumer:
     # ---- reading -------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[KeyedMessage]:
-        """Messages, one at a time. Work on each in `async with`, or call its `ack` or `nack`.
+        """Messages, one at a time, until the consumer is closed. Work on each in `async with`, or call `ack` or `nack`.
 
         The next message of the same key comes only when this one is acknowledged. So several tasks may each take the
-        next message.
+        next message. When the consumer is closed, the iteration ends, as `run` does.
 
         Raises:
             SeriatimError: A partition cannot be read any more; the error says why.
             ClientFailureError: The consumer has ended because its own code failed.
-            PreconditionError: The consumer is closed.
+            PreconditionError: The consumer is used with `receive`.
         """
         self._use("push")
         while True:
             run = await self._next_run()
             if run is None:
-                raise PreconditionError("the consumer is closed")
+                return
             run = self._grant_of(run)
             self._runs.wake_next()
             if run.begin():
@@ -465,7 +465,7 @@ class KeyedConsumer:
         loop, runs = asyncio.get_running_loop(), self._runs
         while True:
             if runs.error is not None:
-                raise runs.error
+                raise runs.error.with_traceback(None)  # or it would have the frames of all workers
             if not runs.is_empty:
                 return True
             if runs.is_closed or (deadline is not None and loop.time() >= deadline):

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
-from seriatim_api.errors import BadRequestError
+from seriatim_api.errors import BadRequestError, PreconditionError
 
 import seriatim._client as asynchronous
 from seriatim import _admin, _consumer, _keyed_consumer, _producer, _writer
@@ -285,8 +285,15 @@ class Consumer(_Held[_consumer.Consumer]):
         return self._inner.paused
 
     def __iter__(self) -> Iterator[Message]:
+        """Messages, one at a time, until the consumer is closed."""
         while True:
-            yield from self.fetch(1, 3600.0)
+            try:
+                messages = self.fetch(1, 3600.0)
+            except PreconditionError:
+                if self._inner._is_closed:
+                    return
+                raise
+            yield from messages
 
     def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
         """Wait until there is a message, and return all that have arrived. See `seriatim.Consumer.fetch`."""
@@ -445,14 +452,17 @@ class KeyedConsumer(_Held[_keyed_consumer.KeyedConsumer]):
         return [KeyedMessage(self._thread, item) for item in received]
 
     def __iter__(self) -> Iterator[KeyedMessage]:
-        """Messages, one at a time. Work on each in `with`, or call its `ack` or `nack`. Several threads may iterate."""
+        """Messages, one at a time, until the consumer is closed. Several threads may iterate.
+
+        Work on each in `with`, or call its `ack` or `nack`.
+        """
         items = aiter(self._inner)
 
-        async def next_one() -> _keyed_consumer.KeyedMessage:
-            return await anext(items)
+        async def next_one() -> _keyed_consumer.KeyedMessage | None:
+            return await anext(items, None)
 
-        while True:
-            yield KeyedMessage(self._thread, self._thread.run(next_one()))
+        while (item := self._thread.run(next_one())) is not None:
+            yield KeyedMessage(self._thread, item)
 
     def close(self, drain_s: float = 5.0) -> None:
         """Let running handlers end, send the last acknowledgements, and leave."""

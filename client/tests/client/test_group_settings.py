@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from seriatim import Admin, GroupSettings, RetryPolicy
 from seriatim._consumer_group_settings import settings_of, settings_to_proto
-from seriatim_api.errors import BadRequestError
+from seriatim_api.errors import BadRequestError, DeadlineExceededError, PreconditionError, UnknownTopicError
 
 POLICIES = (
     RetryPolicy(3),
@@ -46,3 +46,33 @@ async def test_a_group_that_is_at_most_once_gets_no_dead_letter_topic() -> None:
     for more in ({}, {"at_most_once": True}, {"mode": "key_ordered", "at_most_once": True}):
         with pytest.raises(BadRequestError, match="no retry"):  # any call of the network would be another error
             await admin.configure_group("t", "g", retry=letters, **cast(Any, more))
+
+
+class Slow:
+    """A cluster in which the making of a topic takes longer than the call."""
+
+    def __init__(self, partition_count: int | None) -> None:
+        self.admin = Admin(cast(Any, SimpleNamespace()), cast(Any, None))
+        self.admin.describe_topic = self._describe  # type: ignore[method-assign,assignment]
+        self.admin.create_topic = self._create  # type: ignore[method-assign,assignment]
+        self.count = partition_count
+
+    async def _describe(self, name: str) -> Any:
+        count = 3 if name == "t" else self.count
+        if count is None:
+            raise UnknownTopicError("there is no such topic")
+        return SimpleNamespace(topic=SimpleNamespace(partition_ids=range(count)))
+
+    async def _create(self, *_arguments: Any) -> Any:
+        raise DeadlineExceededError("it may have been done")
+
+
+async def test_a_dead_letter_topic_that_is_made_slowly_is_waited_for() -> None:
+    letters = RetryPolicy(3, exhausted="dead_letter")
+    policy = await Slow(3).admin._with_dead_letter_topic("t", "g", letters)
+    assert policy is not None
+    assert policy.dead_letter_topic == "t.g.dead"
+    with pytest.raises(PreconditionError, match="2 of 3"):
+        await Slow(2).admin._with_dead_letter_topic("t", "g", letters)
+    with pytest.raises(DeadlineExceededError):
+        await Slow(None).admin._with_dead_letter_topic("t", "g", letters)

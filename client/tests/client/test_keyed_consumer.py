@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -470,6 +471,24 @@ async def test_bad_arguments_of_receive_are_refused(options: Any) -> None:
             await consumer.receive(**options)
 
 
+async def test_an_iteration_ends_quietly_when_the_consumer_is_closed() -> None:
+    """As `run` does."""
+    async with consuming("a") as (group, consumer):
+
+        async def iterate() -> list[int]:
+            found = []
+            async for item in consumer:
+                async with item as message:
+                    found.append(int(message.value))
+            return found
+
+        iterating = asyncio.create_task(iterate())
+        await until(lambda: not group.values_left)
+        await consumer.close()
+        assert await iterating == [0]
+        assert await iterate() == [], "nothing comes any more"
+
+
 async def test_receive_ends_with_the_consumer() -> None:
     async with consuming() as (group, consumer):
         asking = asyncio.create_task(consumer.receive(timeout_s=60))
@@ -477,6 +496,20 @@ async def test_receive_ends_with_the_consumer() -> None:
         await consumer.close()
         with pytest.raises(errors.PreconditionError, match="closed"):
             await asking
+
+
+async def test_a_refusal_is_told_once_and_not_once_for_each_worker(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle(_message: Message) -> None:
+        pass
+
+    async with consuming() as (_, consumer):
+        consumer._end(errors.UnsupportedModeError("the group is shared"))
+        with pytest.raises(errors.UnsupportedModeError) as raised:
+            await consumer.run(handle, 64)
+    frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert frames.count("_wait_for_run") == 1
+    assert len(frames) < 12
+    assert not caplog.records
 
 
 # ---- modes -----------------------------------------------------------------------------------------------

@@ -87,6 +87,27 @@ def test_items_are_acknowledged_at_the_end_of_their_blocks() -> None:
     assert [row.is_done for row in group.rows][:2] == [True, True]
 
 
+def test_an_iteration_ends_when_another_thread_closes_the_consumer() -> None:
+    seen: list[int] = []
+    first = threading.Event()
+
+    def iterate() -> None:
+        for item in consumer:
+            with item as message:
+                seen.append(int(message.value))
+            first.set()
+        seen.append(-1)
+
+    with consuming("a") as (_, consumer, _client):
+        thread = threading.Thread(target=iterate)
+        thread.start()
+        assert first.wait(10)
+        consumer.close()
+        thread.join(10)
+        assert not thread.is_alive()
+    assert seen == [0, -1]
+
+
 def test_messages_are_asked_for() -> None:
     with consuming("abc") as (group, consumer, _):
         first, second, third = consumer.receive(5)

@@ -103,6 +103,11 @@ class Inbox:
             self._error = error
         self._arrived.set()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, and had not failed before."""
+        return self._closed and self._error is None
+
     def close(self) -> None:
         """Close the inbox. Calls that wait raise `PreconditionError`."""
         self._closed = True
@@ -229,7 +234,7 @@ class Inbox:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # or each call would add its frames
         if self._closed:
             raise PreconditionError("the consumer is closed")
 

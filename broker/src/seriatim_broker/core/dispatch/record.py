@@ -40,7 +40,10 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
             failed = True
         else:
             behind.end(broker, partition.id)
-    partition.read_floor = None
+    floor, partition.read_floor = partition.read_floor or NO_FLOOR, None
+    if chain is None and not failed and floor.asked_again:
+        partition.read_chain(broker)
+        return
     if failed:
         _read_later(broker, partition)
     else:

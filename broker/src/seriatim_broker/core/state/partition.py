@@ -45,10 +45,16 @@ class Floor(NamedTuple):
     """The lowest chain epoch and open segment that a linearizable read may give.
 
     A lower number proves that the coordinator lost decisions.
+
+    Attributes:
+        epoch: The chain epoch.
+        open_no: The number of the open segment.
+        asked_again: While the chain is read: a part of the core asked for the record after the read had begun.
     """
 
     epoch: int
     open_no: int
+    asked_again: bool = False
 
     @classmethod
     def of(cls, chain: Chain) -> Floor:
@@ -364,8 +370,16 @@ class Partition(State):
             broker.coordinator.refused.pop(self.id, None)
 
     def read_chain(self, broker: BrokerState) -> None:
-        """Read the chain record in the coordinator, unless a read is under way."""
-        if self.read_floor is None:
+        """Read the chain record in the coordinator, unless a read is under way.
+
+        That one may have begun before the partition was made. So if it finds nothing, the record is read again before
+        anything is refused. Without it: 1. A member is prepared for the first segment of a new topic, and reads the
+        chain. 2. The topic is made, and a client asks this member for it. 3. The read finds nothing, and the client is
+        told that there is no such partition.
+        """
+        if self.read_floor is not None:
+            self.read_floor = self.read_floor._replace(asked_again=True)
+        else:
             known = self.decided
             self.read_floor = Floor.of(known).or_above(self.awaited) if known is not None else NO_FLOOR
             broker.out.emit(ReadChain(self.id, known is not None))
