@@ -175,15 +175,10 @@ class Consumer:
                 try:
                     (message,) = await self._fetch(1, None)
                 except PreconditionError:
-                    if self._is_closed:
+                    if self._inbox.is_closed:
                         return
                     raise
             yield message
-
-    @property
-    def _is_closed(self) -> bool:
-        """Whether the consumer was closed, and had not failed before."""
-        return self._inbox.is_closed
 
     async def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
         """Wait until there is a message, and return all that have arrived: a long poll.

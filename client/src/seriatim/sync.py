@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
-from seriatim_api.errors import BadRequestError, PreconditionError
+from seriatim_api.errors import BadRequestError
 
 import seriatim._client as asynchronous
 from seriatim import _admin, _consumer, _keyed_consumer, _producer, _writer
@@ -286,14 +286,13 @@ class Consumer(_Held[_consumer.Consumer]):
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, one at a time, until the consumer is closed."""
-        while True:
-            try:
-                messages = self.fetch(1, 3600.0)
-            except PreconditionError:
-                if self._inner._is_closed:
-                    return
-                raise
-            yield from messages
+        items = aiter(self._inner)
+
+        async def next_one() -> Message | None:
+            return await anext(items, None)
+
+        while (message := self._thread.run(next_one())) is not None:
+            yield message
 
     def fetch(self, max_messages: int = 500, timeout_s: float = 1.0) -> list[Message]:
         """Wait until there is a message, and return all that have arrived. See `seriatim.Consumer.fetch`."""

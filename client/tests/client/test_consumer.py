@@ -103,6 +103,27 @@ async def test_long_poll_waits_and_gives_up() -> None:
                 assert numbers(await waiting) == [7]
 
 
+async def test_an_iteration_ends_quietly_when_the_consumer_is_closed() -> None:
+    async with running() as cluster:
+        cluster.create_topic("t")
+        async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
+            await fill(producer, 0, 3)
+            async with client.consumer("t", "g") as consumer:
+                found: list[Message] = []
+
+                async def iterate() -> None:
+                    async for message in consumer:
+                        found.append(message)
+
+                iterating = asyncio.create_task(iterate())
+                await until(lambda: len(found) == 3)
+                await consumer.close()
+                await iterating
+                with pytest.raises(errors.PreconditionError, match="closed"):
+                    await consumer.fetch()
+        assert numbers(found) == [0, 1, 2]
+
+
 async def test_crosses_segments_in_order() -> None:
     async with running(3) as cluster:
         cluster.create_topic("t")
