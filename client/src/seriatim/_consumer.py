@@ -100,6 +100,7 @@ class Consumer:
         )
         self._alarms: Alarms[Subscription] = Alarms(Subscription.timer_due, failed)
         self._closed = False
+        self._left = asyncio.Event()
         self._shared = Shared(
             topic=topic.name,
             group=of,
@@ -280,14 +281,24 @@ class Consumer:
     # ---- ending --------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Send the last acknowledgements and leave. A standby takes over at once. A second call does nothing.
+        """Send the last acknowledgements and leave. A standby takes over at once.
+
+        Iterations end then, without an error; other calls raise `PreconditionError`. A second call waits until the
+        first one has ended.
 
         If the call is cancelled, the consumer has left, perhaps without its last acknowledgements. The messages without
         an acknowledgement then come again.
         """
         if self._closed:
+            await self._left.wait()  # or the block of the client could end before the last acknowledgements are sent
             return
         self._closed = True
+        try:
+            await self._leave()
+        finally:
+            self._left.set()
+
+    async def _leave(self) -> None:
         self._inbox.close()
         for subscription in self._subscriptions.values():
             subscription.leave()

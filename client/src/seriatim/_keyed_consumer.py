@@ -268,6 +268,7 @@ class KeyedConsumer:
         )
         self._alarms: Alarms[Subscribed] = Alarms(Subscribed.timer_due, failed)
         self._closed = False
+        self._left = asyncio.Event()
         self._workers: set[asyncio.Task[None]] = set()
         self._worker_count = 0
         self._working: dict[int, tuple[Grant | GrantFrame, float]] = {}  # by worker, and since when
@@ -749,18 +750,31 @@ class KeyedConsumer:
     # ---- ending --------------------------------------------------------------------------------------
 
     async def close(self, drain_s: float = 5.0) -> None:
-        """Let running handlers end, send the last acknowledgements, and leave. A second call does nothing.
+        """Let running handlers end, send the last acknowledgements, and leave.
+
+        `run` and iterations end then, without an error. So a program may call this when it gets a signal. A second call
+        waits until the first one has ended, unless a handler makes it.
 
         Args:
             drain_s: Seconds to wait for the handlers that run. Those that run longer are cancelled.
 
         If the call is cancelled, the consumer has left, perhaps without its last acknowledgements.
         """
+        current = asyncio.current_task()
         if self._closed:
+            # Without the wait: 1. A signal closes the consumer. 2. `run` ends, and with it the block of the client.
+            # 3. The connection is closed before the last acknowledgements are sent.
+            if current not in self._workers:
+                await self._left.wait()
             return
         self._closed = True
+        try:
+            await self._leave(drain_s, current)
+        finally:
+            self._left.set()
+
+    async def _leave(self, drain_s: float, current: asyncio.Task[Any] | None) -> None:
         self._runs.close()
-        current = asyncio.current_task()
         workers = [task for task in self._workers if task is not current]
         if workers:
             await asyncio.wait(workers, timeout=drain_s)

@@ -489,6 +489,27 @@ async def test_an_iteration_ends_quietly_when_the_consumer_is_closed() -> None:
         assert await iterate() == [], "nothing comes any more"
 
 
+async def test_a_signal_may_close_the_consumer_and_nothing_that_was_done_comes_again() -> None:
+    """As in docs/using/by-key.md: the block of the consumer ends before the task that closes it."""
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def handle(_message: Message) -> None:
+        begun.set()
+        await end.wait()
+
+    async with consuming("a") as (group, consumer):
+        working = asyncio.create_task(consumer.run(handle))
+        await begun.wait()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        end.set()
+        await working
+        await consumer.close()
+        assert closing.done() or consumer._left.is_set()
+        assert not group.values_left
+        await closing
+
+
 async def test_receive_ends_with_the_consumer() -> None:
     async with consuming() as (group, consumer):
         asking = asyncio.create_task(consumer.receive(timeout_s=60))
