@@ -76,13 +76,13 @@ class KeyPeople:
         def answered(effect: Any) -> None:
             if effect is None or effect.error is not None:
                 return
-            known = [SeenKey(key.name, key.turn, key.first_offset) for key in effect.keys if key.first_offset]
+            known = [SeenKey(key.name, key.turn, key.first_offset, key.group_epoch) for key in effect.keys if key.first_offset]
             self._seen[partition] = (known + self._seen.get(partition, []))[:REMEMBERED_MAX]
             parked = [key for key in effect.keys if key.phase is KeyPhase.PARKED]
             if parked and self._epoch(partition) == epoch:
                 self._world.judge.seen.states.add("a key was parked")
                 for key in parked:
-                    seen = SeenKey(key.name, key.turn, key.first_offset)
+                    seen = SeenKey(key.name, key.turn, key.first_offset, key.group_epoch)
                     self._world.judge.rules.keyed.parked.said_parked(self._group, partition, epoch, seen, asked_us)
 
         self._world.clients.ask_at(self._server(partition, rng), make, answered)

@@ -70,14 +70,14 @@ def key_a(bench: Asked) -> SeenKey:
     bench.list_keys(name=b"ka")
     bench.settle()
     (key,) = bench.listed()
-    return SeenKey(key.name, key.turn, key.first_offset)
+    return SeenKey(key.name, key.turn, key.first_offset, key.group_epoch)
 
 
 def test_a_list_says_what_is_known_of_each_key() -> None:
     bench = parked()
     bench.list_keys()
     bench.settle()
-    assert bench.listed() == [WaitingKey(b"ka", KeyPhase.PARKED, 1, 0, make_offset(1, 0), 2, 0, "no")]
+    assert bench.listed() == [WaitingKey(b"ka", KeyPhase.PARKED, 1, 0, make_offset(1, 0), 2, 0, "no", 1)]
 
 
 def test_a_list_waits_until_both_disks_have_it() -> None:
@@ -197,7 +197,7 @@ def test_a_stale_turn_changes_nothing() -> None:
     assert isinstance(first, errors.PreconditionError), "it was released since, so another person may want it"
     assert isinstance(second, errors.PreconditionError)
     assert isinstance(third, errors.PreconditionError)
-    assert key_a(bench) == SeenKey(b"ka", 1, make_offset(1, 0))
+    assert key_a(bench) == SeenKey(b"ka", 1, make_offset(1, 0), 1)
 
 
 def test_a_key_that_a_consumer_works_on_is_left_alone() -> None:
@@ -357,3 +357,16 @@ def test_no_step_carries_out_many_requests() -> None:
     assert sum(request.serial > 0 for request in consumer_group.key_requests) == waiting_keys.AT_ONCE_MAX
     bench.deliver()
     assert sorted(listed.request for listed in bench.all(fx.KeysListed)) == list(range(1, 11))
+
+
+@pytest.mark.parametrize("operation", [RELEASE, SKIP, KeyOperation.DEAD_LETTER])
+def test_a_request_that_is_repeated_after_a_rewind_is_not_said_to_be_done(operation: KeyOperation) -> None:
+    """The rewind ended what the first request did, or the key waits no more for another reason."""
+    bench = parked()
+    bench.operate(operation, SeenKey(b"ka", 0, make_offset(1, 0), 7), SeenKey(b"kx", 0, make_offset(1, 0), 7))
+    bench.settle()
+    assert [type(result) for result in bench.results()] == [errors.StaleGroupEpochError] * 2
+    assert key_a(bench) == SeenKey(b"ka", 0, make_offset(1, 0), 1)
+    bench.operate(operation, SeenKey(b"kx", 0, make_offset(1, 0), 1), SeenKey(b"kx", 0, make_offset(1, 0)))
+    bench.settle()
+    assert bench.results() == [True, True], "it waits no more; an older client names no group epoch"

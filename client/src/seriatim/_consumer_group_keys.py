@@ -67,7 +67,8 @@ class ConsumerGroupKeys(GroupOperations):
         """Let keys go on: their first messages are delivered again, with all their attempts.
 
         The answer comes when this is on every copy that may serve the group. If a key has changed since it was listed,
-        it is not released, and its result has an error. A request that is repeated releases a key once.
+        it is not released, and its result has an error (also if the group was rewound or skipped since: a
+        `StaleGroupEpochError`). A request that is repeated releases a key once.
 
         Args:
             topic: The topic's name.
@@ -119,9 +120,9 @@ class ConsumerGroupKeys(GroupOperations):
                     operation=cast("Any", operation),
                     keys=[
                         broker_pb2.OperatedKey(
-                            name=keys[place].name, turn=keys[place].turn, first_offset=keys[place].first_offset
+                            name=key.name, turn=key.turn, first_offset=key.first_offset, group_epoch=key.group_epoch
                         )
-                        for place in page
+                        for key in (keys[place] for place in page)
                     ],
                 )
                 answer = await self._ask_patiently("OperateGroupKeys", request)

@@ -131,6 +131,8 @@ class GroupKey:
         messages: How many messages wait under the key, as far as the server has read.
         ready_at_ms: When its next attempt may begin, in ms since 1970; 0: now, or it waits for a person.
         error: The last error.
+        group_epoch: The group epoch in which it waits. A rewind or another mode begins the next one. 0: not told, by a
+            broker of an older version.
     """
 
     partition: int
@@ -143,6 +145,7 @@ class GroupKey:
     messages: int
     ready_at_ms: int
     error: str
+    group_epoch: int = 0
 
     @property
     def shown(self) -> str:
@@ -258,4 +261,5 @@ def key_of(partition: int, written: broker_pb2.GroupKey) -> GroupKey:
         written.messages,
         written.ready_at_ms,
         written.error,
+        written.group_epoch,
     )

@@ -2308,6 +2308,7 @@ class GroupKey(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     READY_AT_MS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     name: _builtins.bytes
     """of the key among brokers: what OperateGroupKeys takes"""
     key: _builtins.bytes
@@ -2325,6 +2326,8 @@ class GroupKey(_message.Message):
     """delayed: when its next attempt may begin"""
     error: _builtins.str
     """the last one"""
+    group_epoch: _builtins.int
+    """in which the key waits; 0: of a broker that does not tell it"""
     def __init__(
         self,
         *,
@@ -2337,10 +2340,11 @@ class GroupKey(_message.Message):
         messages: _builtins.int = ...,
         ready_at_ms: _builtins.int = ...,
         error: _builtins.str = ...,
+        group_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "error", b"error", "first_offset", b"first_offset", "key", b"key", "messages", b"messages", "name", b"name", "ready_at_ms", b"ready_at_ms", "state", b"state", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "error", b"error", "first_offset", b"first_offset", "group_epoch", b"group_epoch", "key", b"key", "messages", b"messages", "name", b"name", "ready_at_ms", b"ready_at_ms", "state", b"state", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2387,21 +2391,25 @@ class OperatedKey(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     name: _builtins.bytes
     turn: _builtins.int
     """that the caller saw"""
     first_offset: _builtins.int
     """that the caller saw"""
+    group_epoch: _builtins.int
+    """that the caller saw; in another one nothing is done; 0: of a client that does not tell it"""
     def __init__(
         self,
         *,
         name: _builtins.bytes = ...,
         turn: _builtins.int = ...,
         first_offset: _builtins.int = ...,
+        group_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "name", b"name", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "group_epoch", b"group_epoch", "name", b"name", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

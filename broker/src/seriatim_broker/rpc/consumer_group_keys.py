@@ -87,7 +87,7 @@ class ConsumerGroupKeys(ConsumerGroupOperations):
             raise BadRequestError(f"a call names 1 to {KEYS_PER_CALL_MAX:,} keys, not {len(request.keys):,}")
         if any(not key.name or key.first_offset > OFFSET_MAX for key in request.keys):
             raise BadRequestError("a key is named as it was listed: with its name, its turn and its first offset")
-        keys = tuple(SeenKey(key.name, key.turn, key.first_offset) for key in request.keys)
+        keys = tuple(SeenKey(key.name, key.turn, key.first_offset, key.group_epoch) for key in request.keys)
         await guard_of_call(self._services, context)()
 
         async def here(chain: Chain, deadline_s: float) -> broker_pb2.OperateGroupKeysResponse:
@@ -165,6 +165,7 @@ def _key_to_proto(key: WaitingKey) -> broker_pb2.GroupKey:
         messages=key.message_count,
         ready_at_ms=key.ready_at_ms,
         error=key.error,
+        group_epoch=key.group_epoch,
     )
 
 

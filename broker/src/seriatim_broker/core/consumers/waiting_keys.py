@@ -15,6 +15,7 @@ Rule `seen-key` (J2): a request names the turn and the first message that the pe
 a skip changes both, so a request that comes again does nothing. Without it:
   1. A person skips the first message of k, k:5. The answer is lost, and the person asks again.
   2. The server passes over k:6 too. No consumer ever works on k:6.
+A request names the group epoch too, because a rewind begins turns anew.
 
 If this broker stops serving before the answer, the request is tried again, here or, by the caller, elsewhere.
 """
@@ -126,7 +127,7 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
             request.reply = _operate(broker, partition, consumer_group, keyed, request.event)
     for request in waiting:
         if isinstance(request.event, ListKeys):
-            request.reply = _list(keyed, request.event)
+            request.reply = _list(keyed, request.event, consumer_group.group_epoch)
     keyed.window.rise()
     consumer_group.ledger.acknowledge(keyed.window.floor)
     serial = cursors.replicate(broker, partition, consumer_group)
@@ -152,7 +153,7 @@ def _emit(broker: BrokerState, event: ListKeys | OperateKeys, error: errors.Seri
 # ---- listing --------------------------------------------------------------------------------------------
 
 
-def _list(keyed: KeyedDispatcher, event: ListKeys) -> KeysListed:
+def _list(keyed: KeyedDispatcher, event: ListKeys, group_epoch: int) -> KeysListed:
     names = [
         name
         for name, key in keyed.keys.items()
@@ -162,7 +163,7 @@ def _list(keyed: KeyedDispatcher, event: ListKeys) -> KeysListed:
         and (not event.phases or key.phase in event.phases)
     ]
     page = heapq.nsmallest(event.limit + 1, names)
-    found = tuple(_described(keyed, keyed.keys[name]) for name in page[: event.limit])
+    found = tuple(_described(keyed, keyed.keys[name], group_epoch) for name in page[: event.limit])
     return KeysListed(event.request, found, len(page) > event.limit, None)
 
 
@@ -171,7 +172,7 @@ def _waits(key: Key) -> bool:
     return key.phase is not None and not key.token
 
 
-def _described(keyed: KeyedDispatcher, key: Key) -> WaitingKey:
+def _described(keyed: KeyedDispatcher, key: Key, group_epoch: int) -> WaitingKey:
     assert key.phase is not None
     count = len(key.aside) + len(key.live)
     first_offset = keyed.first_offset(key)
@@ -180,7 +181,9 @@ def _described(keyed: KeyedDispatcher, key: Key) -> WaitingKey:
         ready_at_ms = 0  # its record has the time of the failure there
         if keyed.refusal:
             error = f"not in the dead-letter topic yet ({keyed.refusal}): {error}"
-    return WaitingKey(key.name, key.phase, key.attempts, key.turn, first_offset, count, ready_at_ms, error)
+    return WaitingKey(
+        key.name, key.phase, key.attempts, key.turn, first_offset, count, ready_at_ms, error, group_epoch
+    )
 
 
 # ---- operating ------------------------------------------------------------------------------------------
@@ -213,8 +216,17 @@ def _operate_on(
     """Operate on one key. Returns whether an earlier request did it.
 
     Raises:
+        StaleGroupEpochError: Since the person saw the key, the consumer group was moved.
         PreconditionError: Since the person saw the key it has changed, or it is not in a state for this.
     """
+    if seen.group_epoch not in (0, consumer_group.group_epoch):
+        # Rule `seen-key` again. Without it: 1. A person skips k:5, and has no answer. 2. The group is rewound. 3. The
+        # person repeats the skip, and is told that it was done. It comes again, because the skip was of another epoch.
+        raise errors.StaleGroupEpochError(
+            f"group {consumer_group.name} was moved since key {shown(seen.name)} was listed (group epoch "
+            f"{seen.group_epoch}, now {consumer_group.group_epoch}), which ended all that was done to its keys: nothing "
+            "was changed; list the keys again"
+        )
     key = keyed.keys.get(seen.name)
     if key is None or key.phase is None:
         return True

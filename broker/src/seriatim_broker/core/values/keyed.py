@@ -171,11 +171,19 @@ class KeyOperation(enum.IntEnum):
 
 
 class SeenKey(NamedTuple):
-    """A key as a person saw it when it was listed."""
+    """A key as a person saw it when it was listed.
+
+    Attributes:
+        name: Its name.
+        turn: How often a person had released it.
+        first_offset: Of its first message; 0: that was not read yet.
+        group_epoch: The group epoch in which it waited; 0: the client does not say.
+    """
 
     name: bytes
     turn: int
     first_offset: int
+    group_epoch: int = 0
 
 
 class WaitingKey(NamedTuple):
@@ -190,6 +198,7 @@ class WaitingKey(NamedTuple):
         message_count: How many messages wait under it, as far as they were read.
         ready_at_ms: When its next attempt may begin, by the wall clock; 0: now.
         error: The last error.
+        group_epoch: The group epoch in which it waits.
     """
 
     name: bytes
@@ -200,6 +209,7 @@ class WaitingKey(NamedTuple):
     message_count: int
     ready_at_ms: int
     error: str
+    group_epoch: int
 
 
 class KeyCounts(NamedTuple):
