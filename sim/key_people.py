@@ -76,7 +76,11 @@ class KeyPeople:
         def answered(effect: Any) -> None:
             if effect is None or effect.error is not None:
                 return
-            known = [SeenKey(key.name, key.turn, key.first_offset, key.group_epoch) for key in effect.keys if key.first_offset]
+            known = [
+                SeenKey(key.name, key.turn, key.first_offset, key.group_epoch)
+                for key in effect.keys
+                if key.first_offset
+            ]
             self._seen[partition] = (known + self._seen.get(partition, []))[:REMEMBERED_MAX]
             parked = [key for key in effect.keys if key.phase is KeyPhase.PARKED]
             if parked and self._epoch(partition) == epoch:

@@ -181,9 +181,7 @@ def _described(keyed: KeyedDispatcher, key: Key, group_epoch: int) -> WaitingKey
         ready_at_ms = 0  # its record has the time of the failure there
         if keyed.refusal:
             error = f"not in the dead-letter topic yet ({keyed.refusal}): {error}"
-    return WaitingKey(
-        key.name, key.phase, key.attempts, key.turn, first_offset, count, ready_at_ms, error, group_epoch
-    )
+    return WaitingKey(key.name, key.phase, key.attempts, key.turn, first_offset, count, ready_at_ms, error, group_epoch)
 
 
 # ---- operating ------------------------------------------------------------------------------------------
@@ -224,8 +222,8 @@ def _operate_on(
         # person repeats the skip, and is told that it was done. It comes again, because the skip was of another epoch.
         raise errors.StaleGroupEpochError(
             f"group {consumer_group.name} was moved since key {shown(seen.name)} was listed (group epoch "
-            f"{seen.group_epoch}, now {consumer_group.group_epoch}), which ended all that was done to its keys: nothing "
-            "was changed; list the keys again"
+            f"{seen.group_epoch}, now {consumer_group.group_epoch}), which ended all that was done to its keys: "
+            "nothing was changed; list the keys again"
         )
     key = keyed.keys.get(seen.name)
     if key is None or key.phase is None:
