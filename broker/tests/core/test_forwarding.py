@@ -14,7 +14,7 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import DeadLetterRow, Exhausted, KeyOperation, KeyPhase, SeenKey
-from seriatim_broker.core.values.kinds import ReadKind
+from seriatim_broker.core.values.kinds import ReadKind, TimerKind
 from seriatim_broker.core.values.ledger_rows import read_rows
 from seriatim_broker.core.values.log import LedgerRow
 
@@ -283,6 +283,22 @@ def test_a_hand_over_whose_transaction_finds_a_newer_chain_reads_the_chain() -> 
     before = len(bench.all(fx.ReadChain))
     bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.CONFLICT, 0))
     assert len(bench.all(fx.ReadChain)) == before + 1
+
+
+def test_a_hand_over_that_is_not_taken_is_tried_again_although_nothing_else_is_left_to_do() -> None:
+    bench = forwarding("a")
+    bench.link(bench.chain.segments[1].server)
+    bench.fail("a")
+    bench.deliver()
+    bench.done()
+    bench.keyed.rests_until_us = 0
+    for _ in range(4):
+        bench.deliver()
+    assert bench.keyed.frozen is not None
+    while bench.keyed.frozen is not None:  # the next segment is empty, so its server does not answer
+        bench.wait(100 * MS, (M01,))
+    assert not bench.keyed.doing
+    assert bench.core.state.timers.is_polled_earlier((TimerKind.KEYS, P, GROUP), bench.keyed.rests_until_us)
 
 
 @pytest.mark.parametrize("is_unknown", [True, False])

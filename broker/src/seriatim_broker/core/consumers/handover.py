@@ -94,6 +94,10 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         keyed.frozen = []
         keyed.rests_until_us = now_us + GIVE_UP_US
     elif now_us >= keyed.rests_until_us and not may_be_carried_out(partition, consumer_group):
+        # Without the poll: 1. A key is parked, or dead letters have numbers, and nothing else is left to do. The next
+        # segment is empty, so its server takes no hand-over. 2. The next segment gets messages. Nothing happens here,
+        # so no consumer gets them until one joins or leaves, or a broker ends.
+        broker.poll(PAUSE_US, TimerKind.KEYS, partition.id, consumer_group.name)
         keyed.rests_until_us = now_us + PAUSE_US
         keyed.handover = None
         handling.thaw(broker, partition, consumer_group)
