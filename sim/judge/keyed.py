@@ -195,6 +195,10 @@ class Keyed:
         is_moved = is_moved or self.parked.may_be_skipped(group, partition, offset)
         return not is_moved and not self._is_done(group, partition, message)
 
+    def tokens(self, group: str, partition: PartitionId, group_epoch: int, message: int) -> list[int]:
+        """All tokens under which a message was granted, the newest last. The list grows with later grants."""
+        return self.view(group, partition, group_epoch).tokens.get(message, [])
+
     def unfinished(
         self, group: str, partition: PartitionId, group_epoch: int, offset: int, message: int, term: int | None
     ) -> str:

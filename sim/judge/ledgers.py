@@ -43,6 +43,9 @@ class Ledgers:
         self._places: dict[tuple[PartitionId, int], list[int]] = {}  # of each message
         self._placed_count = 0
         self._numbers: dict[tuple[PartitionId, int], dict[int, int]] = {}  # message by index
+        self._finished: dict[tuple[PartitionId, str, int, int], dict[int, tuple[list[int], int]]] = {}
+        """By partition, group, group epoch and term: offsets that were found finished, with the tokens of the message
+        and how many these were. Only another token can undo that."""
 
     def look(self, partition: PartitionId, group: str, record: CursorRecord | None) -> None:
         """Compare what all eligible members of the cursor segment have on their disks with what was done."""
@@ -76,9 +79,10 @@ class Ledgers:
         what = f"{who} has of {group} in {record.segment_no} of partition {partition}"
         term = record.term_base + state.server_epoch
         listed = self._check_lists(what, partition, rows, record.mode)
+        finished = self._finished.setdefault((partition, group, record.group_epoch, term), {})
         for index in _passed(state, rows, record):
             offset = make_offset(record.segment_no, index)
-            if offset in listed:
+            if offset in listed or _stays(finished.get(offset)):
                 continue
             message = self.message_at(partition, offset)
             if message is None or self._is_repeat(partition, offset, message):
@@ -86,6 +90,9 @@ class Ledgers:
             why = self._keyed.unfinished(group, partition, record.group_epoch, offset, message, term)
             if why:
                 self._seen.fail("J1", f"{what} that {message} at {format_offset(offset)} is passed, and {why}")
+            tokens = self._keyed.tokens(group, partition, record.group_epoch, message)
+            if tokens:
+                finished[offset] = (tokens, len(tokens))
 
     def _check_lists(self, what: str, partition: PartitionId, rows: LedgerRows, mode: ConsumerMode) -> set[int]:
         """Each offset is in one list, that of its key, and lists are in their order."""
@@ -196,6 +203,11 @@ class Ledgers:
                     offset = make_offset(segment.no, batch.header.base_index + place)
                     if offset < end:
                         yield offset, message
+
+
+def _stays(found: tuple[list[int], int] | None) -> bool:
+    """Whether a message was found finished, and was given to no consumer since."""
+    return found is not None and len(found[0]) == found[1]
 
 
 def _passed(state: CursorState, rows: LedgerRows, record: CursorRecord) -> Iterable[int]:
