@@ -8,7 +8,9 @@ import pytest
 from seriatim import Client, _growth
 from seriatim._consuming import streams
 from seriatim._consuming.servers import Servers
+from seriatim._transport.consume import ConsumeLink
 from seriatim_api import errors
+from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import FakeBroker, running, until
 
@@ -113,6 +115,28 @@ async def test_what_waits_here_on_a_lapsed_grant_is_not_given_to_the_application
             assert core.has_lapsed(time.monotonic_ns() // 1000)
             again = await consumer.fetch(2, 10)
             assert [(message.value, message.attempt) for message in again] == [(b"b", 2), (b"c", 2)]
+
+
+async def test_heartbeats_go_before_requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that fails on thousands of messages a second always has requests that wait to be written."""
+    real = ConsumeLink.ping
+
+    def ping(link: ConsumeLink, session_ms: int) -> None:
+        for _ in range(10):
+            link.write(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=1)))
+            real(link, session_ms)  # but the first one, all of this turn say the same
+
+    monkeypatch.setattr(ConsumeLink, "ping", ping)
+    async with running() as cluster:
+        cluster.create_topic("t")
+        broker = cluster.brokers[0]
+        async with Client.connect(broker.address) as client, client.consumer("t", "g") as consumer:
+            await until(lambda: len(consumer.joined) == 1)
+            (stream,) = broker.consume_streams
+            before = stream.credit
+            await until(lambda: pings(broker) >= 3)
+            await until(lambda: stream.credit - before >= 10)
+            assert 10 * pings(broker) <= stream.credit - before + 10
 
 
 @pytest.mark.parametrize("is_told", [True, False])
