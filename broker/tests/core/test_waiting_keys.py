@@ -8,10 +8,12 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.ids import make_offset
 from seriatim_api.key_names import shown
+from seriatim_api.lag import lag_messages
 from seriatim_broker.core.consumers import waiting_keys
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPhase, SeenKey, WaitingKey
+from seriatim_broker.core.values.ledger_rows import block_name, count_keys, write_block
 
 from .keyed_support import QUICK, KeyedServing, indexes_of
 from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P
@@ -370,3 +372,54 @@ def test_a_request_that_is_repeated_after_a_rewind_is_not_said_to_be_done(operat
     bench.operate(operation, SeenKey(b"kx", 0, make_offset(1, 0), 1), SeenKey(b"kx", 0, make_offset(1, 0)))
     bench.settle()
     assert bench.results() == [True, True], "it waits no more; an older client names no group epoch"
+
+
+# ---- what a description says -------------------------------------------------------------------------------
+
+
+def lag_of(bench: Asked) -> int:
+    """The lag as clients compute it from the description of the server."""
+    before = len(bench.all(fx.ConsumerGroupDescribed))
+    bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    (found,) = bench.all(fx.ConsumerGroupDescribed)[before:]
+    assert found.position is not None
+    assert found.keys is not None
+    end = bench.chain.open_segment.base  # another broker has the open segment, which is empty
+    assert end is not None
+    return lag_messages(end - found.position, found.keys.passed, found.keys.aside)
+
+
+def test_messages_of_parked_keys_are_lag_although_the_group_is_behind_them() -> None:
+    bench = parked("aab")
+    bench.settle()
+    assert lag_of(bench) == 2
+    bench.operate(RELEASE, SeenKey(b"ka", 0, make_offset(1, 0)))
+    bench.settle()
+    bench.deliver()
+    for run in bench.runs():
+        bench.acks(run)
+    bench.settle()
+    assert lag_of(bench) == 0
+
+
+def test_what_is_acknowledged_one_by_one_is_no_lag() -> None:
+    bench = Asked("abc")
+    bench.serve()
+    _, run_b, run_c = bench.runs()
+    assert lag_of(bench) == 3
+    bench.acks(run_b)
+    bench.acks(run_c)
+    bench.settle()
+    assert lag_of(bench) == 1
+
+
+def test_without_consumers_the_rows_on_the_disk_tell_the_lag() -> None:
+    bench = alone("aab")
+    assert lag_of(bench) == 2
+    assert GROUP not in bench.part.consumer_groups
+    rows = [(block_name(0), write_block(0b1011_0110)), (block_name(1), write_block(0b101))]
+    assert count_keys(rows, 0).passed == 7
+    assert count_keys(rows, 3).passed == 5, "those below the floor are behind the group"
+    assert count_keys(rows, 1_024).passed == 2

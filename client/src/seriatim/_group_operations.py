@@ -363,4 +363,5 @@ def _group_partition_of(row: broker_pb2.GroupPartition) -> GroupPartition:
         delayed_keys=row.delayed_keys,
         forwarding_keys=row.forwarding_keys,
         consumers=tuple(row.consumers),
+        passed_messages=row.passed_messages,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from seriatim_api.ids import format_offset
+from seriatim_api.lag import lag_messages
 
 from seriatim._consumer_group_settings import GroupSettings
 
@@ -387,6 +388,9 @@ class TopicDescription:
 class GroupPartition:
     """The place of a consumer group in a partition. `lag` is in messages; None: not known.
 
+    The lag is the number of messages that are committed and not acknowledged. Messages that were set aside count, for
+    example those of parked keys: they are behind the place of the group in some cases, and before it in others.
+
     `error` (with its number in the error catalogue) means that no broker could tell the consumer group's place. Then
     `segment`, `acked_index` and `position` are lower bounds, and `end_position` means nothing.
 
@@ -404,6 +408,7 @@ class GroupPartition:
         delayed_keys: Keys that wait for their next attempt.
         forwarding_keys: Keys whose first message is on its way to the dead-letter topic.
         consumers: The consumers that are given messages.
+        passed_messages: Messages behind the place of the group that were acknowledged one by one, or set aside.
 
     An `external` group has no consumers and no server. Its program reads ranges, and reported this place at
     `reported_at_ms` (ms since 1970).
@@ -435,11 +440,14 @@ class GroupPartition:
     delayed_keys: int = 0
     forwarding_keys: int = 0
     consumers: tuple[str, ...] = ()
+    passed_messages: int = 0
 
     @property
     def lag(self) -> int | None:
-        """The number of messages that are committed and not acknowledged; None: not known."""
-        return None if self.error is not None else max(0, self.end_position - self.position)
+        """The number of messages that are committed and not acknowledged, with those set aside; None: not known."""
+        if self.error is not None:
+            return None
+        return lag_messages(self.end_position - self.position, self.passed_messages, self.aside_messages)
 
 
 @dataclass(frozen=True, slots=True)

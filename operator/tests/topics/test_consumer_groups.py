@@ -66,6 +66,23 @@ async def test_state_and_lag_are_told_in_steps(world: World) -> None:
     assert world.writes == writes + 3
 
 
+async def test_messages_of_parked_keys_are_lag_and_those_that_were_acknowledged_one_by_one_are_not(
+    world: World,
+) -> None:
+    world.topic()
+    world.consumer_group()
+    await world.settle()
+    at(world, 200_000)
+    for row in world.brokers.groups["events", "billing"]:
+        row.passed_messages = 199_990
+    await world.settle(60)
+    assert world.the_group().status.lag_bucket == "<=100"
+    for row in world.brokers.groups["events", "billing"]:
+        row.aside_messages, row.end_position, row.passed_messages = 30_000, row.position, 0
+    await world.settle(60)
+    assert world.the_group().status.lag_bucket == "<=1000000"
+
+
 async def test_a_lag_that_nobody_knows_leaves_the_step(world: World) -> None:
     world.topic()
     world.consumer_group()

@@ -1937,6 +1937,7 @@ class GroupPartition(_message.Message):
     DELAYED_KEYS_FIELD_NUMBER: _builtins.int
     FORWARDING_KEYS_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
+    PASSED_MESSAGES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     has_cursor: _builtins.bool
@@ -1971,6 +1972,10 @@ class GroupPartition(_message.Message):
     """wait for their next attempt"""
     forwarding_keys: _builtins.int
     """their first message is on its way to the dead-letter topic"""
+    passed_messages: _builtins.int
+    """At or behind `position`: acknowledged one by one, or set aside. So end_position - position - passed_messages +
+    aside_messages are not acknowledged: that is the lag.
+    """
     @_builtins.property
     def standby_consumers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -2011,10 +2016,11 @@ class GroupPartition(_message.Message):
         delayed_keys: _builtins.int = ...,
         forwarding_keys: _builtins.int = ...,
         consumers: _abc.Iterable[_builtins.str] | None = ...,
+        passed_messages: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "aside_messages", b"aside_messages", "begun_by", b"begun_by", "consumers", b"consumers", "delayed_keys", b"delayed_keys", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "external", b"external", "forwarding_keys", b"forwarding_keys", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "in_flight_messages", b"in_flight_messages", "oldest_append_ms", b"oldest_append_ms", "parked_keys", b"parked_keys", "partition", b"partition", "partition_id", b"partition_id", "paused", b"paused", "position", b"position", "reported_at_ms", b"reported_at_ms", "segment", b"segment", "server_broker", b"server_broker", "settings", b"settings", "standby_consumers", b"standby_consumers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_index", b"acked_index", "active_consumer", b"active_consumer", "aside_messages", b"aside_messages", "begun_by", b"begun_by", "consumers", b"consumers", "delayed_keys", b"delayed_keys", "end_is_at_least", b"end_is_at_least", "end_position", b"end_position", "error", b"error", "external", b"external", "forwarding_keys", b"forwarding_keys", "group_epoch", b"group_epoch", "has_cursor", b"has_cursor", "in_flight_messages", b"in_flight_messages", "oldest_append_ms", b"oldest_append_ms", "parked_keys", b"parked_keys", "partition", b"partition", "partition_id", b"partition_id", "passed_messages", b"passed_messages", "paused", b"paused", "position", b"position", "reported_at_ms", b"reported_at_ms", "segment", b"segment", "server_broker", b"server_broker", "settings", b"settings", "standby_consumers", b"standby_consumers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -295,7 +295,7 @@ class ConsumerGroupAdmin(TopicAdmin):
                 chain.partition, reply.oldest
             )
         counts = reply.keys or KeyCounts()
-        row.aside_messages, row.parked_keys = counts.aside, counts.parked
+        row.aside_messages, row.passed_messages, row.parked_keys = counts.aside, counts.passed, counts.parked
         row.delayed_keys, row.forwarding_keys = counts.delayed, counts.forwarding
 
     async def _describe_there(

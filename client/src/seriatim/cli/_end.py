@@ -47,7 +47,8 @@ class TopicEnd:
         """Note an answer of the brokers: the places of the consumer group. A row with an error says nothing."""
         lags: list[int | None] = []
         for row in rows:
-            exact = None if row.end_is_at_least else row.lag
+            is_known = row.error is None and not row.end_is_at_least
+            exact = max(row.end_position - row.position, 0) if is_known else None  # parked keys do not count here
             lags.append(exact)
             offset = next_offset(row)
             if row.error is not None or offset is None or row.partition not in self._open_segments:

@@ -54,7 +54,8 @@ def describe(settings: Settings, topic: str, name: str) -> None:
     """Show the place of GROUP in each partition of TOPIC, its active consumer and its standbys.
 
     A `+` after a number means that the true number may be higher. A `?` means that no broker knows the number; the
-    reason is in brackets. Below the table are the group's mode, its retry policy, and what waits.
+    reason is in brackets. The lag is the number of messages that are not acknowledged, with those of keys that wait.
+    Below the table are the group's mode, its retry policy, and what waits.
 
     Of a broadcast group, the table has a line for each consumer. GROUP/CONSUMER is the position of one of them.
     """

@@ -25,6 +25,7 @@ from seriatim_api.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
+from seriatim_api.lag import lag_messages
 from seriatim_api.v1 import broker_pb2
 
 from ..cluster.kinds import CONSUMER_GROUP
@@ -173,7 +174,9 @@ class ConsumerGroupPass(ObjectPass[ConsumerGroupClaim, ConsumerGroup]):
     def _view(self, claim: ConsumerGroupClaim, partitions: list[broker_pb2.GroupPartition]) -> ConsumerGroupView:
         placed = [partition for partition in partitions if partition.has_cursor]
         untold = frozenset(partition.partition for partition in partitions if partition.HasField("error"))
-        lag = sum(max(0, row.end_position - row.position) + row.aside_messages for row in partitions)
+        lag = sum(
+            lag_messages(row.end_position - row.position, row.passed_messages, row.aside_messages) for row in partitions
+        )
         names = {name for row in partitions for name in (*row.consumers, *row.standby_consumers)}
         names |= {row.active_consumer for row in partitions if row.active_consumer and not row.consumers}
         oldest_ms = min((row.oldest_append_ms for row in partitions if row.oldest_append_ms), default=0)

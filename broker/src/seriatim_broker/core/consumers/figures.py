@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from seriatim_api.ids import make_offset
+from seriatim_api.lag import lag_messages
 
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase
 from ..state.partition import Partition
@@ -63,7 +64,7 @@ def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerG
     keys = keyed.counts()
     aside = keyed.oldest_aside
     return ConsumerGroupFigures(
-        max(lag - keyed.window.passed_count, 0) + keyed.aside_count,
+        lag_messages(lag, keys.passed, keys.aside),
         sum(consumer.in_flight for consumer in (*consumer_group.consumers, *keyed.absent.values())),
         keyed.aside_count,
         keys.parked,

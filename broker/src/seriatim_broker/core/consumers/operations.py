@@ -329,7 +329,7 @@ def _check_aside(
     if keyed is not None and keyed.unread is None and consumer_group.phase is ConsumerGroupPhase.SERVING:
         counts, oldest = keyed.counts(), keyed.oldest_aside
     elif (rows := cursors.rows_at_rest(partition, consumer_group.name, cursor)) is not None:
-        counts = count_keys(rows.items())
+        counts = count_keys(rows.items(), 0)
         known = cursors.known_in_epoch(partition, consumer_group.name, cursor.segment_no, cursor.group_epoch)
         oldest = known.oldest if known is not None else cursor.oldest
     is_lost = 0 < oldest < make_offset(*place)

@@ -190,11 +190,11 @@ def _description(
         _oldest(partition, consumer_group, segment, acked),
         consumers,
         keyed.in_flight if keyed is not None else 0,
-        _keys(partition, consumer_group),
+        _keys(partition, consumer_group, acked or 0),
     )
 
 
-def _keys(partition: Partition, consumer_group: ConsumerGroup) -> KeyCounts | None:
+def _keys(partition: Partition, consumer_group: ConsumerGroup, acked: int) -> KeyCounts | None:
     """The keys that wait. Without consumers the rows on this disk tell: the server would begin with them."""
     cursor, keyed = consumer_group.cursor, consumer_group.keyed
     if keyed is not None and keyed.unread is None and consumer_group.phase is not ConsumerGroupPhase.LOADING:
@@ -202,7 +202,7 @@ def _keys(partition: Partition, consumer_group: ConsumerGroup) -> KeyCounts | No
     if cursor is None or not cursor.mode.is_keyed:
         return None
     rows = cursors.rows_at_rest(partition, consumer_group.name, cursor)
-    return count_keys(rows.items()) if rows is not None else None
+    return count_keys(rows.items(), acked) if rows is not None else None
 
 
 def _oldest(partition: Partition, consumer_group: ConsumerGroup, segment: Segment, acked: int | None) -> int | None:

@@ -729,7 +729,7 @@ class KeyedDispatcher(State):
         """How many keys wait, by their state. It looks at each key: only for a question."""
         phases = [key.phase for key in self.keys.values() if key.phase is not None and not key.token]
         parked, delayed, forwarding = map(phases.count, (KeyPhase.PARKED, KeyPhase.RETRY, KeyPhase.FORWARDING))
-        return KeyCounts(parked, delayed, forwarding, self.aside_count)
+        return KeyCounts(parked, delayed, forwarding, self.aside_count, self.window.passed_count)
 
     @property
     def oldest_aside(self) -> int:

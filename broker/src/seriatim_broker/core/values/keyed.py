@@ -213,12 +213,21 @@ class WaitingKey(NamedTuple):
 
 
 class KeyCounts(NamedTuple):
-    """How many keys wait, by their state, and how many messages are set aside in their lists."""
+    """How many keys wait, by their state, and messages of the consumer group.
+
+    Attributes:
+        parked: Keys that wait for a person.
+        delayed: Keys that wait for their next attempt.
+        forwarding: Keys whose first message goes to the dead-letter topic.
+        aside: Messages that are set aside in lists.
+        passed: Indexes of the cursor segment above the first one that is not passed, and passed.
+    """
 
     parked: int = 0
     delayed: int = 0
     forwarding: int = 0
     aside: int = 0
+    passed: int = 0
 
 
 class KeyColumn(NamedTuple):

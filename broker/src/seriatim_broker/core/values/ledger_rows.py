@@ -144,14 +144,21 @@ def write_forwarder(next_number: int) -> tuple[bytes, bytes]:
     return _FORWARDER, _NUMBER.pack(next_number)
 
 
-def count_keys(rows: Iterable[tuple[bytes, bytes]]) -> KeyCounts:
+def count_keys(rows: Iterable[tuple[bytes, bytes]], floor: int) -> KeyCounts:
     """How many keys wait, by their state, in the rows of a ledger that is not served.
+
+    Args:
+        rows: The rows.
+        floor: The first index that is not passed.
 
     Raises:
         LedgerRowError: A row of a key cannot be read.
     """
-    counts, aside = dict.fromkeys(KeyPhase, 0), 0
+    counts, aside, passed = dict.fromkeys(KeyPhase, 0), 0, 0
     for name, value in rows:
+        if name[:1] == _BLOCK:
+            below = min(max(floor - BLOCK_INDEXES * _NUMBER.unpack(name[1:])[0], 0), BLOCK_INDEXES)
+            passed += (int.from_bytes(value, "little") >> below).bit_count()
         if name[:1] == _KEY:
             try:
                 phase, *_, count = _RECORD.unpack_from(value)
@@ -159,7 +166,7 @@ def count_keys(rows: Iterable[tuple[bytes, bytes]]) -> KeyCounts:
             except (struct.error, ValueError) as exc:
                 raise LedgerRowError(f"the row {name[:40]!r} of a ledger cannot be read: {exc}") from exc
             aside += count
-    return KeyCounts(counts[KeyPhase.PARKED], counts[KeyPhase.RETRY], counts[KeyPhase.FORWARDING], aside)
+    return KeyCounts(counts[KeyPhase.PARKED], counts[KeyPhase.RETRY], counts[KeyPhase.FORWARDING], aside, passed)
 
 
 class LedgerRows(NamedTuple):
