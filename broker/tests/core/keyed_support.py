@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +12,14 @@ from seriatim_broker.core.state.keyed_rows import dispatcher_of, read_some
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, KeyColumn, KeyGrant, RetryPolicy
+from seriatim_broker.core.values.keyed import (
+    ConsumerMode,
+    Exhausted,
+    KeyColumn,
+    KeyGrant,
+    KeyPhase,
+    RetryPolicy,
+)
 from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, HandOverId, LedgerRow
 
 from .support import GROUP, M00, M01, MS, STREAM, TOPIC, P, Serving
@@ -45,6 +53,17 @@ class KeyedServing(Serving):
         super().__init__(member, counts=(1,) * len(keys), cursors=cursors)
         for row in rows:
             self.part.ledger_rows = {row.consumer_group: {**self.part.ledger_rows.get(GROUP, {}), row.name: row.value}}
+
+    def do(self, event: ev.Event) -> list[fx.Effect]:
+        """Take a step. The counts of keys, which are kept with each change, are those that a look at each key gives."""
+        effects = super().do(event)
+        group = self.part.consumer_groups.get(GROUP)
+        if group is not None and group.keyed is not None:
+            keyed = group.keyed
+            found = Counter(key.phase for key in keyed.keys.values() if key.phase is not None and not key.token)
+            assert [found[phase] for phase in KeyPhase] == [keyed.phase_counts[phase] for phase in KeyPhase]
+            assert keyed.aside_count == sum(len(key.aside) for key in keyed.keys.values())
+        return effects
 
     def join(
         self,

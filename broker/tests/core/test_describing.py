@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from seriatim_api import errors
+from seriatim_api.errors import OverloadedError
+from seriatim_broker.core.consumers import questions
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.log import CursorState
 
-from .support import GROUP, M01, P, Serving
+from .support import GROUP, M01, MS, P, Serving
 
 
 def described(bench: Serving) -> fx.ConsumerGroupDescribed:
@@ -71,3 +74,28 @@ def test_behind_an_unsettled_segment_the_position_is_not_known() -> None:
     found = described(bench)
     assert found.position is None
     assert found.error is None
+
+
+def test_so_many_descriptions_are_asked_for_at_once_and_the_next_one_is_refused() -> None:
+    bench = Serving()
+    for request in range(questions.DESCRIPTIONS_MAX + 1):
+        bench.do(ev.DescribeConsumerGroup(request, P, GROUP))
+    (refused,) = bench.all(fx.ConsumerGroupDescribed)
+    assert refused.request == questions.DESCRIPTIONS_MAX
+    assert isinstance(refused.error, OverloadedError)
+    assert refused.error.retry_after_ms
+    bench.do(ev.ResolveConsumer(1_000, P, GROUP, None, ev.StartPosition.EARLIEST, bench.now_us + MS))
+    assert not bench.all(fx.ConsumerResolved), "consumers have room of their own"
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    assert len(bench.all(fx.ConsumerGroupDescribed)) == 1 + questions.DESCRIPTIONS_MAX
+    assert described(bench).error is None, "there is room again"
+
+
+def test_questions_of_consumers_have_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "QUESTIONS_MAX", 2)
+    bench = Serving()
+    for request in range(3):
+        bench.do(ev.ResolveConsumer(request, P, GROUP, None, ev.StartPosition.EARLIEST, bench.now_us + MS))
+    (refused,) = bench.all(fx.ConsumerResolved)
+    assert (refused.request, type(refused.error)) == (2, OverloadedError)

@@ -40,10 +40,7 @@ class ConsumerGroupFigures(NamedTuple):
 
 
 def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerGroupFigures | None:
-    """The figures of a consumer group; None if it is not served here.
-
-    In the modes with keys this looks at each key that waits or has several messages, about 200,000 at most.
-    """
+    """The figures of a consumer group; None if it is not served here."""
     chain = partition.chain
     segment = chain.segment(consumer_group.segment_no) if chain is not None else None
     log = partition.logs.get(consumer_group.segment_no)

@@ -26,6 +26,12 @@ from .consumer_group import consumer_group_of, forget_if_unused, read_cursor
 
 Answer = ConsumerResolved | ConsumerGroupDescribed
 
+DESCRIPTIONS_MAX = 64
+"""At most so many descriptions of one consumer group on one partition are asked for at once."""
+
+QUESTIONS_MAX = 10_000
+"""At most so many questions wait for one consumer group on one partition: each consumer that may join has one."""
+
 
 def on_resolve(broker: BrokerState, partition: Partition, event: ResolveConsumer) -> None:
     """A consumer asks which broker serves its consumer group, and perhaps complains of a server."""
@@ -67,6 +73,14 @@ def _ask(
         mode: Its mode, if it is new.
         describe: Whether a person asks how far the consumer group is.
     """
+    waiting = partition.consumer_groups[group].questions if group in partition.consumer_groups else []
+    if len(waiting) >= QUESTIONS_MAX or (
+        describe and sum(question.describe for question in waiting) >= DESCRIPTIONS_MAX
+    ):
+        text = f"{len(waiting)} questions about group {group} wait already on this partition: ask again a little later"
+        error = errors.OverloadedError(text, retry_after_ms=200)
+        broker.out.emit(_failed(partition, Question(request, failed_epoch, deadline_us, describe), error))
+        return
     is_new = group not in partition.consumer_groups
     consumer_group = consumer_group_of(broker, partition, group, start, mode)
     if not is_new and (consumer_group.phase is not ConsumerGroupPhase.LOADING or partition.chain is not None):

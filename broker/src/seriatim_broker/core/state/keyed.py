@@ -350,6 +350,7 @@ class KeyedDispatcher(State):
         live_count: How many messages are live.
         aside_count: How many offsets are in lists.
         list_count: How many keys have lists.
+        phase_counts: By phase: how many keys that no consumer works on are in it. So a description looks at no key.
         first_asides: A heap of (first offset of a list, name). An entry counts only if it is still the first.
         changed: Names of keys whose records changed since the last control record.
         chunks: Chunks of their lists that changed, by name.
@@ -416,6 +417,7 @@ class KeyedDispatcher(State):
         "looks_from_us",
         "next_number",
         "numbers",
+        "phase_counts",
         "read_index",
         "reading",
         "ready",
@@ -451,6 +453,7 @@ class KeyedDispatcher(State):
         self.live_count = 0
         self.aside_count = 0
         self.list_count = 0
+        self.phase_counts = [0] * (max(KeyPhase) + 1)
         self.looks_from_us = 0
         self.first_asides: list[tuple[int, bytes]] = []
         self.changed: dict[bytes, None] = {}
@@ -635,6 +638,7 @@ class KeyedDispatcher(State):
 
     def begin_run(self, run: Grant) -> None:
         """A run is granted."""
+        self._count(run.key.phase, -1)
         run.key.token = run.token
         run.consumer.in_flight += run.left
         self.doing[run.token] = run
@@ -701,6 +705,7 @@ class KeyedDispatcher(State):
         del self.doing[run.token]
         run.consumer.in_flight -= run.left
         key.token = 0
+        self._count(key.phase, 1)
         if run.done and not run.is_aside:
             del key.live[: bisect_right(key.live, run.offsets[run.done - 1] & INDEX_MAX)]
         if key.live and key.live[0] < self.window.floor:  # retention dropped them while they were granted
@@ -726,10 +731,26 @@ class KeyedDispatcher(State):
             self.keys.pop(key.name, None)
 
     def counts(self) -> KeyCounts:
-        """How many keys wait, by their state. It looks at each key: only for a question."""
-        phases = [key.phase for key in self.keys.values() if key.phase is not None and not key.token]
-        parked, delayed, forwarding = map(phases.count, (KeyPhase.PARKED, KeyPhase.RETRY, KeyPhase.FORWARDING))
-        return KeyCounts(parked, delayed, forwarding, self.aside_count, self.window.passed_count)
+        """How many keys wait, by their state."""
+        counts = self.phase_counts
+        return KeyCounts(
+            counts[KeyPhase.PARKED],
+            counts[KeyPhase.RETRY],
+            counts[KeyPhase.FORWARDING],
+            self.aside_count,
+            self.window.passed_count,
+        )
+
+    def to_phase(self, key: Key, phase: KeyPhase | None) -> None:
+        """The key is in that state; None: it has no record."""
+        if not key.token:
+            self._count(key.phase, -1)
+            self._count(phase, 1)
+        key.phase = phase
+
+    def _count(self, phase: KeyPhase | None, change: int) -> None:
+        if phase is not None:
+            self.phase_counts[phase] += change
 
     @property
     def oldest_aside(self) -> int:
@@ -776,13 +797,13 @@ class KeyedDispatcher(State):
 
     def note_failure(self, key: Key, error: str, ready_us: int, ready_at_ms: int) -> None:
         """An attempt on the first message of the key has failed; the next one begins at that time."""
-        key.phase = KeyPhase.RETRY
+        self.to_phase(key, KeyPhase.RETRY)
         key.attempts += 1
         self.delay(key, error, ready_us, ready_at_ms)
 
     def delay(self, key: Key, error: str, ready_us: int, ready_at_ms: int) -> None:
         """The key waits until that time."""
-        key.phase = KeyPhase.RETRY
+        self.to_phase(key, KeyPhase.RETRY)
         key.error = error
         key.ready_us, key.ready_at_ms = ready_us, ready_at_ms
         self.changed[key.name] = None
@@ -803,7 +824,7 @@ class KeyedDispatcher(State):
         self.live_count -= len(key.live)
         key.live = []
         if key.phase is None:
-            key.phase = KeyPhase.RETRY
+            self.to_phase(key, KeyPhase.RETRY)
         self.changed[key.name] = None
 
     def set_some_aside(self, count: int) -> bool:
@@ -893,7 +914,8 @@ class KeyedDispatcher(State):
         """If nothing is left of a key that is not granted, it has no record, also if a person or a delay kept it."""
         if key.live or key.aside or key.token or key.phase is KeyPhase.FORWARDING:
             return
-        key.phase, key.attempts, key.ready_us, key.ready_at_ms = None, 0, 0, 0
+        self.to_phase(key, None)
+        key.attempts, key.ready_us, key.ready_at_ms = 0, 0, 0
         self.changed[key.name] = None
         self.keys.pop(key.name, None)
 
@@ -903,7 +925,7 @@ class KeyedDispatcher(State):
 
     def park(self, key: Key, error: str) -> None:
         """The key waits for a person."""
-        key.phase = KeyPhase.PARKED
+        self.to_phase(key, KeyPhase.PARKED)
         key.error = error
         key.ready_us = key.ready_at_ms = 0
         self.set_aside(key)
@@ -913,7 +935,7 @@ class KeyedDispatcher(State):
     def forward(self, key: Key, error: str, failed_at_ms: int) -> None:
         """The first message of the key goes to the dead-letter topic. Until then nothing of the key is given out."""
         assert not key.token
-        key.phase = KeyPhase.FORWARDING
+        self.to_phase(key, KeyPhase.FORWARDING)
         key.error = error
         key.ready_us, key.ready_at_ms = 0, failed_at_ms
         key.sequence = 0
@@ -948,7 +970,7 @@ class KeyedDispatcher(State):
         """The message is in the dead-letter topic, or gone: the key goes on. Returns the key."""
         del self.forwards[forward.name]
         key = self.keys[forward.name]
-        key.phase = KeyPhase.RETRY
+        self.to_phase(key, KeyPhase.RETRY)
         key.attempts = key.sequence = key.ready_us = key.ready_at_ms = 0
         key.error = ""
         self._settle_record(key)
@@ -957,7 +979,7 @@ class KeyedDispatcher(State):
     def release(self, key: Key) -> None:
         """A person lets the key go on, with all its attempts. Its first message was given before (`given-again`)."""
         key.note_given(self.first_offset(key))
-        key.phase = KeyPhase.RETRY
+        self.to_phase(key, KeyPhase.RETRY)
         key.turn += 1
         key.attempts = key.ready_us = key.ready_at_ms = 0
         self.changed[key.name] = None
@@ -1031,5 +1053,5 @@ class KeyedDispatcher(State):
         """A key keeps its record only as long as it has failed attempts, a list, or waits for a person."""
         self.changed[key.name] = None
         if key.phase is KeyPhase.RETRY and not key.attempts and not key.aside:
-            key.phase = None
+            self.to_phase(key, None)
             key.ready_at_ms = 0

@@ -163,7 +163,8 @@ def read_some(dispatcher: KeyedDispatcher, count: int, now: Moment) -> bool:
 
 def _read_key(dispatcher: KeyedDispatcher, unread: UnreadRows, name: bytes, record: KeyRecord, now: Moment) -> None:
     key = dispatcher.keys[name] = Key(name)
-    key.phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, key.aside_first, count, key.error = record
+    phase, key.turn, key.attempts, key.ready_at_ms, key.sequence, key.aside_first, count, key.error = record
+    dispatcher.to_phase(key, phase)
     chunks = unread.chunks.pop(name, {})
     offsets = [offset for number in sorted(chunks) for offset in chunks[number]]
     if len(offsets) != count:
