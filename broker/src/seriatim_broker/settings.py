@@ -74,6 +74,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         batch_size_bytes_max: Largest body of a batch.
         in_flight_size_bytes_max: Limit for batches that the broker took and has not answered, over all streams.
         head_cache_size_bytes_max: Memory for the newest batches of open segments, from which consumers read.
+        forwarding_size_bytes_max: Memory for messages on their way to dead-letter topics, over all consumer groups.
+            Above it, others wait on the disk until these are stored.
         balance_interval_s: Seconds between two measurements of traffic by the controller. 0: only when a person asks.
         balance_moves_per_s: Most open segments that the controller moves in a second.
         balance_threshold: How much the busiest broker group, or the busiest master in a broker group, may be above the
@@ -125,6 +127,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     batch_size_bytes_max: Annotated[int, Meta(ge=1024, le=_MIB)] = _MIB
     in_flight_size_bytes_max: Annotated[int, Meta(ge=_MIB)] = 64 * _MIB
     head_cache_size_bytes_max: Annotated[int, Meta(ge=0)] = 64 * _MIB
+    forwarding_size_bytes_max: Annotated[int, Meta(ge=_MIB)] = 64 * _MIB
     balance_interval_s: _NotNegative = 30.0
     balance_moves_per_s: Annotated[float, Meta(gt=0, le=100)] = 2.0
     balance_threshold: Annotated[float, Meta(gt=0, le=10)] = 0.2
@@ -172,6 +175,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
             disk_hang_us=self.disk_hang_ms * 1000,
             serve_lease_us=self.serve_lease_ms * 1000,
             planned_switch_us=self.planned_switch_ms * 1000,
+            forwarding_bytes_max=self.forwarding_size_bytes_max,
         )
 
 

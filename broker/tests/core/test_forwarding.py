@@ -21,6 +21,7 @@ from seriatim_broker.core.values.log import LedgerRow
 from .keyed_support import QUICK, KeyedServing, offsets
 from .support import GROUP, M01, MS, SECOND, TOPIC, P
 
+MIB = 1 << 20
 POLICY = replace(QUICK, attempts_max=1, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="dead")
 
 
@@ -29,6 +30,7 @@ class Forwarding(KeyedServing):
 
     def __init__(self, keys: str = "aab", **more: object) -> None:
         self.unreadable: set[int] = set()
+        self.filling = b""
         super().__init__(keys, **{"policy": POLICY, **more})  # type: ignore[arg-type]
         self.do(ev.DirectoryChanged((), forms=msg.FORMS))
 
@@ -38,7 +40,7 @@ class Forwarding(KeyedServing):
         for read in self.all(fx.ReadDeadLetter):
             if read.serial not in self.answered:
                 self.answered.add(read.serial)
-                row = DeadLetterRow(b"letter of %d" % read.offset, 7, is_keyed=True)
+                row = DeadLetterRow(b"letter of %d" % read.offset + self.filling, 7, is_keyed=True)
                 self.do(ev.DeadLetterRead(read.serial, None if read.offset in self.unreadable else row))
 
     def fail(self, *keys: str) -> None:
@@ -348,3 +350,68 @@ def test_an_answer_counts_for_the_number_that_was_sent() -> None:
     bench.deliver()
     assert [forward.offset for forward in bench.keyed.forwards.values()] == list(offsets([1]))
     assert "dead_lettered" not in bench.notes()
+
+
+# ---- memory ------------------------------------------------------------------------------------------------
+
+
+def held_bytes(bench: Forwarding) -> int:
+    """What the forwarder has in memory, with the reads that are under way."""
+    forwards = bench.keyed.forwards.values()
+    return sum(len(forward.row.body) if forward.row else MIB * bool(forward.reading) for forward in forwards)
+
+
+def test_messages_on_their_way_to_dead_letter_topics_have_a_limit_in_bytes() -> None:
+    bench = forwarding("abcdef")
+    bench.core.state.config = replace(bench.config, forwarding_bytes_max=2 * MIB)
+    bench.filling = bytes(MIB - 100)
+    bench.fail("a", "b", "c", "d", "e", "f")
+    assert 0 < held_bytes(bench) <= 2 * MIB
+    stored = 0
+    for _ in range(12):
+        bench.deliver(400 * MS)
+        assert held_bytes(bench) <= 2 * MIB
+        if bench.asked():
+            stored += len(bench.asked()[0].letters)
+            bench.done()
+    assert stored == 6
+    assert not bench.keyed.forwards
+    assert not bench.core.state.forwarding_bytes
+
+
+def test_what_other_groups_have_counts_until_they_are_gone() -> None:
+    bench = forwarding("ab")
+    state = bench.core.state
+    state.forwarding_bytes[P, "other"] = state.config.forwarding_bytes_max, bench.now_us + 2 * SECOND
+    bench.fail("a")
+    bench.deliver(SECOND)
+    assert not bench.all(fx.ReadDeadLetter)
+    for _ in range(3):
+        bench.deliver(SECOND)
+    assert bench.all(fx.ReadDeadLetter), "that group has left this broker"
+    assert bench.asked()
+
+
+def test_a_group_whose_dead_letter_topic_takes_nothing_keeps_no_messages_in_memory() -> None:
+    bench = forwarding("abcd")
+    bench.fail("a", "b", "c", "d")
+    for _ in range(40):
+        bench.deliver(400 * MS)
+        if bench.asked():
+            bench.done(0, errors.UnknownTopicError("there is no topic 'dead'"))
+    assert bench.keyed.refusal
+    bench.clear()
+    asked = 0
+    for _ in range(40):
+        bench.deliver(400 * MS)
+        if bench.asked():
+            assert len(bench.asked()[0].letters) == 1, "one message is read for each try"
+            asked += 1
+            bench.done(0, errors.UnknownTopicError("there is no topic 'dead'"))
+            assert held_bytes(bench) == 0
+    assert asked
+    for _ in range(20):
+        bench.deliver(400 * MS)
+        if bench.asked():
+            bench.done()
+    assert not bench.keyed.forwards, "all are stored when it takes dead letters again"

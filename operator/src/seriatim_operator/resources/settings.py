@@ -97,6 +97,7 @@ USER_SETTINGS: Final[Mapping[str, _Number | _Choice]] = {
     "balance_steady_s": _Number(0, is_whole=False),
     "balance_threshold": _Number(0, 10, is_whole=False, over=True),
     "batch_size_bytes_max": _Number(1024, _MIB),
+    "forwarding_size_bytes_max": _Number(_MIB),
     "group_series_max": _Number(0, 1000),
     "head_cache_size_bytes_max": _Number(0),
     "heal_after_s": _Number(0, is_whole=False, over=True),

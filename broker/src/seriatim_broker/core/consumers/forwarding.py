@@ -45,6 +45,13 @@ PAUSE_US: Final = 100_000
 PAUSE_US_MAX: Final = 5_000_000
 """After a refusal or a failed read the forwarder waits for 0.1 s, then twice as long each time, up to 5 s."""
 
+READ_BYTES_MAX: Final = 1 << 20
+"""While a message is read, it counts as the largest one."""
+
+COUNTS_US: Final = 60_000_000
+"""What a forwarder has in memory counts for so long, unless it says so again. It looks at least every 30 s. So what a
+consumer group had that left this broker does not count for ever."""
+
 ANSWER_US: Final = 30_000_000
 """A request without an answer is sent again after so long. The runtime answers each one sooner than that."""
 
@@ -79,6 +86,31 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
     _take_up(broker, partition, consumer_group, keyed)
     _read(broker, partition, consumer_group, keyed)
     _send(broker, partition, consumer_group, keyed)
+    _count_bytes(broker, partition, consumer_group, keyed)
+
+
+def _count_bytes(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
+) -> None:
+    """Note how much this forwarder has in memory."""
+    size_bytes = sum(
+        READ_BYTES_MAX if forward.reading else len(forward.row.body) if forward.row is not None else 0
+        for forward in keyed.first_forwards
+    )
+    known, place = broker.forwarding_bytes, (partition.id, consumer_group.name)
+    if size_bytes:
+        known[place] = size_bytes, broker.now.mono_us + COUNTS_US
+    else:
+        known.pop(place, None)
+
+
+def _has_room(broker: BrokerState) -> bool:
+    """Whether one more message may be read, as far as the memory of all forwarders of this broker goes."""
+    now_us, known = broker.now.mono_us, broker.forwarding_bytes
+    for place in [place for place, (_, until_us) in known.items() if until_us <= now_us]:
+        del known[place]
+    used_bytes = sum(size_bytes for size_bytes, _ in known.values())
+    return used_bytes + READ_BYTES_MAX <= broker.config.forwarding_bytes_max
 
 
 def _take_up(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
@@ -110,25 +142,39 @@ def _is_gone(partition: Partition, offset: int) -> bool:
 
 
 def _read(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher) -> None:
-    """Read the next messages, those with a number first."""
+    """Read the next messages, those with a number first.
+
+    While the dead-letter topic takes nothing, one message is read for each try, and none is kept between two tries. So
+    consumer groups whose dead-letter topics are full or deleted leave the memory to the others.
+    """
     refusal = _refusal(broker, partition, consumer_group)
     if refusal is not None:
         if broker.now.mono_us >= keyed.send_from_us:
             _note_refusal(broker, partition, consumer_group, keyed, refusal)
         return
     now_us = broker.now.mono_us
-    for forward in keyed.first_forwards:
+    wanted = keyed.first_forwards
+    if keyed.refusal:
+        if now_us < keyed.send_from_us:
+            return
+        numbered = [forward for forward in wanted if forward.number]
+        wanted = [min(numbered, key=lambda forward: forward.number)] if numbered else wanted[:1]
+    for forward in wanted:
         if forward.row is not None or forward.reading or not forward.offset:
             continue
         if now_us < forward.from_us:
             broker.poll(forward.from_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
             continue
+        if not _has_room(broker):
+            broker.poll(PAUSE_US, TimerKind.KEYS, partition.id, consumer_group.name)
+            return
         forward.reading = serial = broker.new_serial()
         broker.reads[serial] = (
             ReadKind.KEYS, partition.id, consumer_group.segment_no, consumer_group.name, 0,
         )  # fmt: skip
         origin = _origin(broker, partition, consumer_group, keyed, forward)
         fetching.read_dead_letter(broker, partition, keyed, consumer_group.name, serial, forward.offset, origin)
+        _count_bytes(broker, partition, consumer_group, keyed)
 
 
 def _refusal(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup) -> errors.SeriatimError | None:
@@ -307,6 +353,7 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
         broker.out.note("dead_letters_taken", partition.id, group=consumer_group.name)
     if event.error is None:
         keyed.send_pause_us = 0
+    _count_bytes(broker, partition, consumer_group, keyed)
     keyed.window.rise()
     consumer_group.ledger.acknowledge(keyed.window.floor)
     if keyed.window.changed or keyed.window.gone or keyed.changed:
@@ -342,6 +389,10 @@ def _note_refusal(
     keyed.send_pause_us = min(2 * keyed.send_pause_us or PAUSE_US, PAUSE_US_MAX)
     keyed.send_from_us = broker.now.mono_us + keyed.send_pause_us
     broker.poll(keyed.send_pause_us, TimerKind.KEYS, partition.id, consumer_group.name)
+    if keyed.refusal or keyed.send_pause_us >= 8 * PAUSE_US:
+        for forward in keyed.first_forwards:
+            forward.row = None  # it is read again for the next try
+        _count_bytes(broker, partition, consumer_group, keyed)
     if keyed.refusal or keyed.send_pause_us < 8 * PAUSE_US:
         return  # a master that has just changed is no news
     keyed.refusal = error.message

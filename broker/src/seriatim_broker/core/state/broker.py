@@ -54,6 +54,7 @@ class BrokerState(State):
         "directory",
         "disk",
         "ended_by",
+        "forwarding_bytes",
         "links",
         "member",
         "member_run",
@@ -96,6 +97,8 @@ class BrokerState(State):
         ] = {}  # switch attempts of this broker, oldest first
         self.reads: dict[int, Read] = {}  # serial -> the read of the disk
         self.copies_asked: dict[int, tuple[MemberId, int]] = {}  # request -> the member asked, how many segments
+        # what the forwarders have of bodies in memory, by partition and consumer group: bytes, and until when it counts
+        self.forwarding_bytes: dict[tuple[PartitionId, str], tuple[int, int]] = {}
         self.carried_bytes = 0  # of staged batches in memory, for publications under way
 
     # ---- ids and time ----
