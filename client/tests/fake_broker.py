@@ -322,6 +322,7 @@ class ConsumeStream:
         self.wake = asyncio.Event()
         self.acks: list[broker_pb2.Ack] = []
         self.pings = 0
+        self.many: list[int] = []  # how many requests came in each frame that had several
 
     async def serve(self) -> None:
         writer = asyncio.create_task(self._write())
@@ -348,6 +349,11 @@ class ConsumeStream:
         self.wake.set()
 
     def _take(self, request: broker_pb2.ConsumeRequest) -> None:
+        if request.HasField("many"):
+            self.many.append(len(request.many.requests))
+            for each in request.many.requests:
+                self._take(each)
+            return
         if self.broker.cluster.keyed is not None:
             self.broker.cluster.keyed.take(self, request)
         match request.WhichOneof("request"):

@@ -10,7 +10,7 @@ from seriatim_api.errors import BadRequestError, UnsupportedModeError
 from seriatim_api.frames import read_delivery_frame
 from seriatim_api.v1 import broker_pb2
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.events import ConsumerNack
+from seriatim_broker.core.values.events import ConsumerAcks, ConsumerNack
 from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.rpc.consuming import CONFIRM_S, DELAY_MS_MAX, ROWS_MAX, _ConsumeStream, consumer_mode
 
@@ -58,6 +58,26 @@ def test_acknowledgements_name_an_offset_for_each_token() -> None:
         consuming._ack(broker_pb2.Ack(subscription=1, tokens=[1, 2], offsets=[1]))
     with pytest.raises(BadRequestError, match="at most"):
         consuming._ack(broker_pb2.Ack(subscription=1, tokens=[1] * (ROWS_MAX + 1), offsets=[1] * (ROWS_MAX + 1)))
+    assert fed == []
+
+
+def test_requests_that_came_together_are_taken_in_their_order() -> None:
+    consuming, fed = stream()
+    requests = [
+        broker_pb2.ConsumeRequest(ack=broker_pb2.Ack(subscription=1, number=3, tokens=[5], offsets=[6])),
+        broker_pb2.ConsumeRequest(nack=broker_pb2.Nack(subscription=1, token=7, offset=8)),
+    ]
+    consuming._take(broker_pb2.ConsumeRequest(many=broker_pb2.Requests(requests=requests)))
+    assert [type(event) for event in fed] == [ConsumerAcks, ConsumerNack]
+
+
+@pytest.mark.parametrize("kind", ["hello", "many"])
+def test_a_hello_and_others_that_came_together_are_not_among_requests_that_came_together(kind: str) -> None:
+    consuming, fed = stream()
+    inner = broker_pb2.ConsumeRequest()
+    getattr(inner, kind).SetInParent()
+    with pytest.raises(BadRequestError):
+        consuming._take(broker_pb2.ConsumeRequest(many=broker_pb2.Requests(requests=[inner])))
     assert fed == []
 
 

@@ -79,8 +79,31 @@ def test_a_failed_message_gives_the_grant_back_behind_what_was_acknowledged() ->
     bench.granted(9, 100, 101)
     bench.ack(9, 100)
     failure = ct.Fail(9, 101, 50, "no", False)
-    assert [type(effect) for effect in bench.do(failure)] == [ct.GrantsEnded, ct.SendAcks, ct.SendNack]
+    assert bench.do(failure) == [ct.GrantsEnded((9,))]
     assert not bench.ack(9, 101)
+    assert [type(effect) for effect in bench.wait(5 * MS)] == [ct.SendAcks, ct.SendNack]
+
+
+def test_failures_of_some_milliseconds_go_together_however_long_acknowledgements_wait() -> None:
+    bench = Bench(KeyedPartitionConsumer(replace(CONFIG, ack_interval_ms=1_000)))
+    bench.granted(8, 99)
+    bench.granted(9, 100)
+    bench.granted(10, 101)
+    bench.ack(8, 99)
+    bench.do(ct.Fail(9, 100, None, "no", False))
+    bench.wait(2 * MS)
+    bench.do(ct.Fail(10, 101, None, "no", False))
+    assert not bench.all(ct.SendNack)
+    bench.wait(3 * MS)
+    assert [effect.offsets for effect in bench.all(ct.SendAcks)] == [(99,)]
+    assert [effect.failure.token for effect in bench.all(ct.SendNack)] == [9, 10]
+
+
+def test_what_failed_is_told_before_the_consumer_leaves() -> None:
+    bench = Bench()
+    bench.granted(9, 100)
+    bench.do(ct.Fail(9, 100, None, "no", False))
+    assert [type(effect) for effect in bench.do(ct.Leave())][:2] == [ct.SendNack, ct.SendLeave]
 
 
 def test_held_grants_are_extended() -> None:

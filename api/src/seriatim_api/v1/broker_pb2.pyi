@@ -308,6 +308,7 @@ class ConsumeRequest(_message.Message):
     EXTEND_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
     DEMAND_FIELD_NUMBER: _builtins.int
+    MANY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___ConsumerHello: ...
     @_builtins.property
@@ -328,6 +329,10 @@ class ConsumeRequest(_message.Message):
 
     @_builtins.property
     def demand(self) -> Global___Demand: ...
+    @_builtins.property
+    def many(self) -> Global___Requests:
+        """only to a broker whose Joined has `takes_many`"""
+
     def __init__(
         self,
         *,
@@ -340,16 +345,41 @@ class ConsumeRequest(_message.Message):
         extend: Global___Extend | None = ...,
         ping: Global___Ping | None = ...,
         demand: Global___Demand | None = ...,
+        many: Global___Requests | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "many", b"many", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credit", b"credit", "demand", b"demand", "extend", b"extend", "hello", b"hello", "join", b"join", "leave", b"leave", "many", b"many", "nack", b"nack", "ping", b"ping", "request", b"request"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hello", "join", "leave", "ack", "nack", "credit", "extend", "ping", "demand"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["hello", "join", "leave", "ack", "nack", "credit", "extend", "ping", "demand", "many"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
 Global___ConsumeRequest: _TypeAlias = ConsumeRequest  # noqa: Y015
+
+@_typing.final
+class Requests(_message.Message):
+    """Requests that leave together, in their order: a frame costs more than what is in it. A hello, and others of this kind,
+    are not among them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumeRequest]: ...
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___ConsumeRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Requests: _TypeAlias = Requests  # noqa: Y015
 
 @_typing.final
 class ConsumerHello(_message.Message):
@@ -793,6 +823,7 @@ class Joined(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     GRANT_MS_FIELD_NUMBER: _builtins.int
     AT_MOST_ONCE_FIELD_NUMBER: _builtins.int
+    TAKES_MANY_FIELD_NUMBER: _builtins.int
     active: _builtins.bool
     """false: standing by; a second Joined with true follows when it takes over"""
     segment: _builtins.int
@@ -813,6 +844,8 @@ class Joined(_message.Message):
     """not in exclusive mode: a grant ends after this time if it is not extended"""
     at_most_once: _builtins.bool
     """what is granted is acknowledged already, and does not come again if it fails"""
+    takes_many: _builtins.bool
+    """the broker takes `ConsumeRequest.many`"""
     def __init__(
         self,
         *,
@@ -828,10 +861,11 @@ class Joined(_message.Message):
         mode: _records_pb2.ConsumerMode.ValueType = ...,
         grant_ms: _builtins.int = ...,
         at_most_once: _builtins.bool = ...,
+        takes_many: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "at_most_once", b"at_most_once", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "answers_pings", b"answers_pings", "at_most_once", b"at_most_once", "begun_by", b"begun_by", "grant_ms", b"grant_ms", "group_epoch", b"group_epoch", "index", b"index", "mode", b"mode", "paused", b"paused", "segment", b"segment", "server_epoch", b"server_epoch", "takes_many", b"takes_many", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

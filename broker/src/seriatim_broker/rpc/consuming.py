@@ -185,6 +185,11 @@ class _ConsumeStream:
                 demand = request.demand
                 messages = min(demand.messages, IN_FLIGHT_MAX)
                 feed(ConsumerDemand(self._stream, demand.subscription, messages, demand.run_max))
+            case "many":
+                for each in request.many.requests:
+                    if each.WhichOneof("request") == "many":
+                        raise BadRequestError("requests that leave together are not among others that do")
+                    self._take(each)
             case _:
                 raise BadRequestError("the request is of a kind that is not known here, or a second hello")
 
@@ -364,6 +369,7 @@ class _ConsumeStream:
                 out.joined.group_epoch = event.group_epoch
                 out.joined.server_epoch = event.server_epoch
                 out.joined.answers_pings = True
+                out.joined.takes_many = True
                 out.joined.paused = event.paused
                 out.joined.begun_by = operation_to_number(event.begun_by)
                 out.joined.mode = mode_to_number(event.mode)

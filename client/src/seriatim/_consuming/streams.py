@@ -149,6 +149,7 @@ class Streams:
             return
         if event.HasField("joined") and event.joined.answers_pings:
             link.answers_pings = True
+            link.takes_many = event.joined.takes_many
         subscription = self._subscriptions.get(event.subscription >> 32)
         if batches:
             if subscription is None or not subscription.delivered(link, event, batches):

@@ -63,6 +63,10 @@ gives more when a fourth of what the consumer may hold is acknowledged, so nothi
 
 ROWS_SHARE: Final = 4
 
+FAIL_MS: Final = 5
+"""Failures of so many ms are told together, behind what was acknowledged before them. Each on its own would cost a
+broker as much as some hundred messages."""
+
 RELEASE_MS: Final = 0
 """A grant that is given back ends at once. Brokers of older versions take it for 1 ms."""
 
@@ -153,8 +157,8 @@ class KeyedPartitionConsumer(Joining):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether acknowledgements, or reports of grants that were begun, wait to be sent."""
-        return bool(self._tokens or self._started)
+        """Whether acknowledgements, failures, or reports of grants that were begun, wait to be sent."""
+        return bool(self._tokens or self._started or self._failed)
 
     # ---- the application -----------------------------------------------------------------------------
 
@@ -228,7 +232,7 @@ class KeyedPartitionConsumer(Joining):
         self._send_at_us = min(self._send_at_us, now_us + after_us)
 
     def _plan(self, now_us: int) -> None:
-        if not (self._tokens or self._started):
+        if not self.has_unsent:
             self._send_at_us = now_us + self._config.ack_interval_ms * US_PER_MS
 
     # ---- what depends on the mode --------------------------------------------------------------------
@@ -237,7 +241,7 @@ class KeyedPartitionConsumer(Joining):
     def _due_at_us(self) -> int | None:
         if self.phase is not ConsumerPhase.ACTIVE:
             return None
-        times = [self._send_at_us] if self._tokens or self._started else []
+        times = [self._send_at_us] if self.has_unsent else []
         if self.grants:
             times.append(self._extend_at_us)
         return min(times, default=None)
@@ -253,7 +257,7 @@ class KeyedPartitionConsumer(Joining):
                 if self._is_heard(event.subscription):
                     self._drop(event.tokens, effects)
             case Fail():
-                self._fail(event, effects)
+                self._fail(event, now_us, effects)
             case Hold():
                 self._hold_grant(event, now_us, effects)
             case Release():
@@ -326,7 +330,7 @@ class KeyedPartitionConsumer(Joining):
             effects.append(SendExtend(self._stream, self.subscription, tuple(self._released), RELEASE_MS))
             self._released = []
 
-    def _fail(self, event: Fail, effects: list[Effect]) -> None:
+    def _fail(self, event: Fail, now_us: int, effects: list[Effect]) -> None:
         grant = self._grant_of(event.token)
         if grant is None or grant.offsets[grant.done] != event.offset:
             return
@@ -335,12 +339,13 @@ class KeyedPartitionConsumer(Joining):
         # What fails while the consumer is on its way to the next server is told there.
         # Without it: 1. The consumer group moves to the next segment, and the grants with it. 2. The application fails
         # on k:5 before the consumer has joined there. 3. The consumer extends the grant for ever.
+        self._plan(now_us)
         self._failed.append(event)
-        if self.phase is ConsumerPhase.ACTIVE:
-            self._tell_failed(effects)
+        self._send_at_us = min(self._send_at_us, now_us + FAIL_MS * US_PER_MS)
 
-    def _tell_failed(self, effects: list[Effect]) -> None:
-        self._flush(effects)  # what was acknowledged of the grants comes first
+    def _tell(self, effects: list[Effect]) -> None:
+        """Send acknowledgements and failures. What was acknowledged of the grants comes first."""
+        self._flush(effects)
         assert self._stream is not None
         for failure in self._failed:
             effects.append(SendNack(self._stream, self.subscription, failure))
@@ -355,8 +360,8 @@ class KeyedPartitionConsumer(Joining):
         if self._claims:
             self._claims = False
             self._claim(now_us, effects)
-        if (self._tokens or self._started) and now_us >= self._send_at_us:
-            self._flush(effects)
+        if self.has_unsent and now_us >= self._send_at_us:
+            self._tell(effects)
         if self.grants and now_us >= self._extend_at_us:
             self._extend_at_us = now_us + self._grant_ms * US_PER_MS // 3
             self._extend(now_us, effects)
@@ -421,7 +426,7 @@ class KeyedPartitionConsumer(Joining):
             if grant.is_manual or grant.until_us > now_us + self._grant_ms * US_PER_MS:
                 left_ms = max((grant.until_us - now_us) // US_PER_MS, 1)
                 effects.append(SendExtend(self._stream, self.subscription, (grant.token,), left_ms))
-        self._tell_failed(effects)
+        self._tell(effects)
         self._tell_released(effects)
 
     def _segment_ended(self, event: SegmentEnded, now_us: int, effects: list[Effect]) -> None:
@@ -454,5 +459,5 @@ class KeyedPartitionConsumer(Joining):
     def _send_last_words(self, effects: list[Effect]) -> None:
         assert self._stream is not None
         if self.phase is ConsumerPhase.ACTIVE:
-            self._flush(effects)
+            self._tell(effects)
         effects.append(SendLeave(self._stream, self.subscription))

@@ -23,6 +23,10 @@ from seriatim._transport.channels import Channels
 
 OPEN_DEADLINE_S: Final = 1.0
 
+MANY_MAX: Final = 1_000
+MANY_BYTES_MAX: Final = 256 << 10
+"""At most so many requests, and bytes of them, leave in one frame."""
+
 _PATH: Final = "/seriatim.v1.Consuming/Consume"
 
 
@@ -58,6 +62,7 @@ class ConsumeLink:
         self.stream = stream
         self.is_up = False
         self.answers_pings = False  # whether the broker has said that it answers heartbeats
+        self.takes_many = False  # whether the broker has said that it takes many requests in a frame
         self.told_alive_at_us = 0  # when the newest heartbeat was sent whose answer the subscriptions know of
         self._is_over = False
         self._is_ending = False
@@ -174,11 +179,25 @@ class ConsumeLink:
                 return
 
     def _next_request(self) -> broker_pb2.ConsumeRequest | None:
-        """Take what is written next: a heartbeat before all others."""
+        """Take what is written next: a heartbeat before all others, and these together if the broker takes that."""
         if self._ping is not None:
             ping, self._ping = self._ping, None
             return ping
-        return self._requests.popleft() if self._requests else None
+        requests = self._requests
+        if not requests:
+            return None
+        first = requests.popleft()
+        if not requests or not self.takes_many:
+            return first
+        together, size_bytes = [first], first.ByteSize()
+        while requests and len(together) < MANY_MAX:
+            size_bytes += requests[0].ByteSize()
+            if size_bytes > MANY_BYTES_MAX:
+                break
+            together.append(requests.popleft())
+        if len(together) == 1:
+            return first
+        return broker_pb2.ConsumeRequest(many=broker_pb2.Requests(requests=together))
 
     async def _read(self, call: Any) -> None:
         loop, silence = asyncio.get_running_loop(), self._channels.silence

@@ -35,6 +35,9 @@ TOKEN_COUNTER_BITS: Final = 40
 """The low bits of a token are a counter of the member run, and the bits above are the term. At 100,000 grants a second,
 the counter lasts for 127 days of one member run. The term has 24 bits."""
 
+DELAY_STEP_US: Final = 5_000
+"""Keys whose delays end within this time become ready together, at the end of it, unless something else happens."""
+
 LOOK_US: Final = 100_000
 """If no key could be set aside, the next look is so much later: a look reads all keys."""
 
@@ -94,7 +97,7 @@ def _wake_later(
     # Grants have deadlines also while keys are delayed. Without the second poll: 1. Key a is delayed for 5 minutes.
     # 2. The consumer of key b hangs. 3. The grant of b ends when the delay of a is over, and not at its own deadline.
     if keyed.delayed:
-        after_us = max(keyed.delayed[0][0] - broker.now.mono_us, 0)
+        after_us = max(keyed.delayed[0][0] - broker.now.mono_us, DELAY_STEP_US)
         broker.poll(after_us, TimerKind.KEYS, partition.id, consumer_group.name)
     if keyed.doing or keyed.granted:
         broker.poll(broker.config.grant_poll_us, TimerKind.KEYS, partition.id, consumer_group.name)
