@@ -39,6 +39,7 @@ class QuietCore:
 
     def __init__(self) -> None:
         self.appends: list[Append] = []
+        self.partitions: dict[PartitionId, Any] = {}
         self.arrived = asyncio.Event()
 
     async def until_count(self, count: int) -> None:

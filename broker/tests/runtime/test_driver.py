@@ -12,9 +12,20 @@ from seriatim_api.errors import CorruptionError, DeadlineExceededError
 from seriatim_api.ids import PartitionId
 from seriatim_api.publications import StagedBatch
 from seriatim_broker.adapters.system_clock import SystemClock
+from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Event, LogRead, Moment, Persisted, PlanSwitch, StagedFetched, Tick
-from seriatim_broker.core.values.log import Batch, DropPartition, Write
+from seriatim_broker.core.values.log import (
+    Batch,
+    CursorState,
+    DropPartition,
+    HandOverId,
+    HandOverState,
+    LedgerChange,
+    PutHandOver,
+    PutLedger,
+    Write,
+)
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime import driver as driver_module
 from seriatim_broker.runtime.driver import Driver
@@ -30,6 +41,7 @@ class ScriptedCore:
         self.answer = answer
         self.events: list[Event] = []
         self.wake_us: int | None = None
+        self.partitions: dict[PartitionId, Partition] = {}
         self.arrived = asyncio.Event()
 
     def start(self, now: Moment) -> list[fx.Effect]:
@@ -124,6 +136,50 @@ async def test_writes_of_one_turn_are_one_submit_and_report_the_last_token() -> 
     disk.report(1)
     disk.report(2)
     assert [event for event in core.events if isinstance(event, Persisted)] == [Persisted(3), Persisted(4)]
+
+
+class UnpreparedBodies(SimulatedBodies):
+    """What bodies need is not loaded yet."""
+
+    def __init__(self) -> None:
+        self.prepared = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.prepared.is_set()
+
+    def prepare(self) -> None:
+        self._loop.call_soon_threadsafe(self.prepared.set)
+
+
+CURSOR = CursorState(1, "g", 1, 0, 0, 1)
+OF_KEYED_GROUPS = {
+    "rows": PutLedger(P, CURSOR, LedgerChange()),
+    "a hand-over": PutHandOver(P, HandOverState(1, "g", 1, HandOverId(1, 1), ())),
+}
+
+
+@pytest.mark.parametrize("what", OF_KEYED_GROUPS)
+async def test_what_bodies_need_is_loaded_when_the_disk_gets_something_of_a_keyed_group(what: str) -> None:
+    bodies = UnpreparedBodies()
+    core = ScriptedCore(lambda event: [fx.Persist(event.request, (OF_KEYED_GROUPS[what],))])  # type: ignore[attr-defined]
+    driver = Driver(core, SlowDisk(), SystemClock(), Counters(), lambda _: None, bodies)  # type: ignore[arg-type]
+    driver.start(Sink(), Sink())  # type: ignore[arg-type]
+    driver.feed(PlanSwitch(1, P))
+    async with asyncio.timeout(5):
+        await bodies.prepared.wait()
+
+
+async def test_what_bodies_need_is_loaded_at_the_start_if_the_disk_has_rows_of_a_keyed_group() -> None:
+    bodies = UnpreparedBodies()
+    core = ScriptedCore(lambda _: [])
+    partition = core.partitions[P] = Partition(P)
+    partition.ledger_rows = {"g": {b"k": b"v"}}
+    driver = Driver(core, SlowDisk(), SystemClock(), Counters(), lambda _: None, bodies)  # type: ignore[arg-type]
+    driver.start(Sink(), Sink())  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        await bodies.prepared.wait()
 
 
 async def test_one_report_for_many_tickets_is_one_event() -> None:

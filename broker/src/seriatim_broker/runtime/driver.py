@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, get_args
 
 import structlog
 from seriatim_api.errors import CorruptionError, NotServingError, SeriatimError
+from seriatim_api.ids import PartitionId
 
+from ..core.state.partition import Partition
 from ..core.values import effects as fx
 from ..core.values.events import Event, ForwardsDone, LogRead, Moment, Persisted, StagedFetched, Tick
-from ..core.values.log import Write
+from ..core.values.log import PutHandOver, PutLedger, Write
 from ..interfaces.bodies import Bodies
 from ..interfaces.clock import Clock
 from ..interfaces.storage import Storage
@@ -69,6 +71,10 @@ _Reading = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter
 
 class Core(Protocol):
     """`core.broker.BrokerCore`, or a script in tests."""
+
+    @property
+    def partitions(self) -> Mapping[PartitionId, Partition]:
+        """The partitions of which this disk has something."""
 
     def start(self, now: Moment) -> list[fx.Effect]:
         """Start. Returns the first effects."""
@@ -131,6 +137,7 @@ class Driver:
         self._fetches: set[asyncio.Task[None]] = set()
         self._forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]] | None = None
         self._keyed_reads = KeyedReads(storage, bodies)
+        self._expects_keyed_reads = False
         storage.on_durable(self._durable)
 
     # ---- life ----
@@ -141,6 +148,8 @@ class Driver:
         self._perform = self._performers(links, work)
         self._step(None)
         self._drain()  # the events that the start itself caused
+        if any(partition.ledger_rows for partition in self._core.partitions.values()):
+            self._expect_keyed_reads()
 
     @property
     def is_dead(self) -> bool:
@@ -388,6 +397,13 @@ class Driver:
             self._loop.call_soon(self._submit)
         self._writes.extend(writes)
         self._token = token
+        if not self._expects_keyed_reads and any(isinstance(write, PutLedger | PutHandOver) for write in writes):
+            self._expect_keyed_reads()
+
+    def _expect_keyed_reads(self) -> None:
+        """This disk has something of a consumer group with order by key, so this broker may become its server."""
+        self._expects_keyed_reads = True
+        self._keyed_reads.prepare_soon()
 
     def _submit(self) -> None:
         """Submit all writes of this turn as one: they become durable together, in order.

@@ -51,11 +51,17 @@ class KeyedReads:
 
     async def _prepare(self) -> None:
         """Load what bodies need, once, beside the event loop: heartbeats must not wait for it."""
-        if self._bodies.is_prepared:
-            return
-        if self._prepared is None:
+        self.prepare_soon()
+        if self._prepared is not None and not self._bodies.is_prepared:
+            await asyncio.shield(self._prepared)
+
+    def prepare_soon(self) -> None:
+        """Begin to load what bodies need, because this broker may have to read some.
+
+        Without it, consumers wait for that when this broker takes over from one that was killed.
+        """
+        if self._prepared is None and not self._bodies.is_prepared:
             self._prepared = asyncio.ensure_future(asyncio.to_thread(self._bodies.prepare))
-        await asyncio.shield(self._prepared)
 
     async def keys(self, effect: fx.ReadKeys) -> KeysRead:
         """The keys of the batches that the effect asks for, without those behind one that cannot be read."""
