@@ -13,7 +13,9 @@ from seriatim_broker.core.state.keyed import Frame, Key, KeyedDispatcher
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
-from seriatim_broker.core.values.keyed import RetryPolicy
+from seriatim_broker.core.values.keyed import KeyPhase, RetryPolicy
+from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
+from seriatim_broker.core.values.log import CursorState, LedgerRow
 
 from .keyed_support import QUICK, KeyedServing, indexes_of
 from .support import GROUP, M01, MS, SECOND, STREAM
@@ -204,7 +206,32 @@ def test_messages_of_parked_keys_that_are_gone_are_passed_some_at_a_time() -> No
     bench.do(ev.ConsumerCredit(STREAM, 1))
     granting.go_on(bench.core.state, bench.part, bench.part.consumer_groups[GROUP])
     assert keyed.aside_count == 20
+    bench.now_us += 1
+    bench.do(ev.Tick())
+    assert keyed.aside_count == 10, "other events come between two parts"
     bench.settle()
     assert keyed.aside_count == 0
     assert len(bench.delivered(fx.Dropped)) >= 20
     assert not [name for name in keyed.keys if name not in (b"ka", b"kb")]
+
+
+def test_a_new_server_reads_the_keys_some_in_each_step() -> None:
+    """All of 60,000 in one step took two seconds, in which no heartbeat was answered."""
+    parked = KeyRecord(KeyPhase.PARKED, 0, 3, 0, 0, 0, 1, "no")
+    rows = []
+    for number in range(10):
+        rows.append(LedgerRow(1, GROUP, key_name(b"p%d" % number), write_key(parked)))
+        rows.append(LedgerRow(1, GROUP, aside_name(b"p%d" % number, 0), write_aside([make_offset(1, number)])))
+    known = CursorState(1, GROUP, 1, 10, 0, 1, make_offset(1, 0))
+    bench = KeyedServing("a" * 12, cursors=(known,), rows=tuple(rows))
+    bench.core.state.config = replace(bench.core.state.config, keys_at_once=8)
+    bench.begin()
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    for at in (8, 16):
+        assert keyed.unread is not None
+        assert keyed.unread.at == at
+        bench.now_us += 1
+        bench.do(ev.Tick())
+    assert keyed.unread is None
+    assert len(keyed.keys) == 10

@@ -495,7 +495,7 @@ def _pass_gone_lists(
         if key.token or key.phase is KeyPhase.FORWARDING:
             return  # it may still be acknowledged, or stored in the dead-letter topic (rule `forwarding-ends-once`)
         if left <= 0:
-            broker.poll(0, TimerKind.KEYS, partition.id, consumer_group.name)
+            broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
             return
         left -= _pass_gone(broker, partition, consumer_group, keyed, key, at_most=left)
         keyed.forget_if_empty(key)

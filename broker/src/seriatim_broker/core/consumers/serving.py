@@ -407,7 +407,7 @@ def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: Cons
     keyed = consumer_group.keyed
     if keyed is not None and keyed.unread is not None:
         if not keyed_rows.read_some(keyed, broker.config.keys_at_once, broker.now):
-            broker.poll(0, TimerKind.KEYS, partition.id, consumer_group.name)
+            broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
             return
         for consumer in consumer_group.consumers:
             handling.claim(broker, keyed, consumer)

@@ -120,7 +120,7 @@ def go_on(broker: BrokerState, partition: Partition, consumer_group: ConsumerGro
         right.seek(broker, partition, consumer_group.segment_no)
         return
     if len(waiting) > AT_ONCE_MAX:
-        broker.poll(0, TimerKind.WAITING_KEYS, partition.id, consumer_group.name)
+        broker.go_on_next_step(TimerKind.WAITING_KEYS, partition.id, consumer_group.name)
     waiting = waiting[:AT_ONCE_MAX]
     for request in waiting:
         if isinstance(request.event, OperateKeys):

@@ -122,6 +122,13 @@ class BrokerState(State):
         if not self.timers.is_polled_earlier((kind, partition, detail), at_us):
             self.wake(at_us, kind, partition, detail)
 
+    def go_on_next_step(self, kind: TimerKind, partition: PartitionId, detail: str | int = 0) -> None:
+        """Call the handler again in the next step, for the next part of much work: other events come between.
+
+        Not `poll(0, ...)`: a timer that is due at the time of this step is handled in this step.
+        """
+        self.poll(1, kind, partition, detail)
+
     def end_member_run(self, why: str) -> None:
         """End this member run: this step returns only `EndMemberRun`, later ones nothing. The first reason counts."""
         # Rule `own-death` (I13): a member run that reads its own death certificate ends. Without it:
