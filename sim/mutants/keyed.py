@@ -11,7 +11,7 @@ from seriatim_broker.core.consumers import crossing, cursors, granting, handling
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.log import LedgerChange
+from seriatim_broker.core.values.log import LedgerChange, LedgerVersion
 from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
@@ -74,16 +74,14 @@ def _changes_only() -> list[Patch]:
 
     def send_change(broker: Any, of: Any, consumer_group: Any, serial: int, cursor: Any, *rest: Any) -> None:
         """What another server left behind on a member stays there."""
-        for member in rest[-1]:
-            link = broker.links.get(member.broker)
-            consumer_group.ledger.sessions[member] = link.session if link is not None else 0
+        consumer_group.ledger.told.update(dict.fromkeys(rest[-1]))
         real(broker, of, consumer_group, serial, cursor, *rest)
 
     def on_replicate(broker: Any, of: Any, sender: Any, message: Any) -> None:
         known = of.ledger_versions.get(message.cursor.consumer_group)
         if known is None or known[0] != message.server_epoch:
             versions = dict(of.ledger_versions)
-            versions[message.cursor.consumer_group] = (message.server_epoch, message.previous)
+            versions[message.cursor.consumer_group] = LedgerVersion(message.server_epoch, message.previous)
             of.ledger_versions = versions
         change = message.change
         if change.is_full:

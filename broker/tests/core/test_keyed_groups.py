@@ -10,7 +10,7 @@ from seriatim_broker.core.consumers import handling, subscribing
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.keyed import BackOff, Exhausted, RetryPolicy
+from seriatim_broker.core.values.keyed import BackOff, Exhausted, KeyGrant, RetryPolicy
 from seriatim_broker.core.values.ledger_rows import CarriedGrant, read_rows, write_forwarder, write_grant
 from seriatim_broker.core.values.log import HandOverId, HandOverState, LedgerChange, PutLedger
 
@@ -324,6 +324,44 @@ def test_a_member_that_lacks_a_change_asks_for_all_rows() -> None:
     assert not follower.rows()
     bench.hear(M01, wanted)
     full = bench.sent(msg.ReplicateLedger, M01)[-1]
+    assert full.change.is_full
+    follower.hear(M00, full)
+    assert follower.rows() == bench.rows()
+
+
+def test_all_rows_are_sent_again_only_if_they_are_missing() -> None:
+    """Each new link got all rows: those of 100,000 keys made the link silent, and it was made anew."""
+    bench = served("abcd")
+    follower = KeyedServing("abcd", M01)
+    follower.link(M00)
+    for change in bench.sent(msg.ReplicateLedger, M01):
+        follower.hear(M00, change)
+
+    def acknowledged(run: KeyGrant) -> msg.ReplicateLedger:
+        bench.clear()
+        bench.acks(run)
+        bench.wait(50 * MS, (M01,))
+        bench.persist()
+        return bench.sent(msg.ReplicateLedger, M01)[-1]
+
+    first, *others = bench.runs()
+    bench.unlink(M01)
+    bench.link(M01)
+    change = acknowledged(first)
+    assert not change.change.is_full
+    follower.hear(M00, change)
+    lost, *late = [acknowledged(run) for run in others]
+    assert not lost.change.is_full
+    for change in late:
+        follower.hear(M00, change)
+    (wanted,) = follower.sent(msg.LedgerWanted, M00)  # for the first of the two
+    follower.unlink(M00)
+    follower.link(M00)
+    follower.hear(M00, late[-1])
+    assert follower.sent(msg.LedgerWanted, M00) == [wanted, wanted], "the first question may be lost with the link"
+    bench.clear()
+    bench.hear(M01, wanted)
+    (full,) = bench.sent(msg.ReplicateLedger, M01)
     assert full.change.is_full
     follower.hear(M00, full)
     assert follower.rows() == bench.rows()

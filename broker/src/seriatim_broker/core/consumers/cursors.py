@@ -25,6 +25,7 @@ from ..values.log import (
     DropCursor,
     HandOverState,
     LedgerChange,
+    LedgerVersion,
     PutCursor,
     PutLedger,
 )
@@ -186,7 +187,12 @@ def _send_change(
     change: LedgerChange,
     members: Sequence[MemberId],
 ) -> None:
-    """Send a change of the rows to members that have all before it, and all rows to the others.
+    """Send a change of the rows to members that were sent all before it, and all rows to the others.
+
+    A member that lost its link in between lacks changes, and asks for all rows (`on_replicate_ledger`). It is not sent
+    all of them for each new link. Without it:
+      1. 100,000 keys wait. Their rows are so large that a slow machine takes a heartbeat's time to send them.
+      2. The link counts as silent and is made anew, and all rows are sent once more.
 
     Rule `full-first` (J1, J2): a new server first sends all rows to each member, and they replace what was there.
     Without it:
@@ -196,14 +202,13 @@ def _send_change(
       4. A believes that k:5 is acknowledged and that k is not parked. It delivers k:10.
     """
     ledger = consumer_group.ledger
-    previous, ledger.version = ledger.version, ledger.version + 1
+    previous = ledger.version or serial  # versions of an earlier time as the server are lower, and never come again
+    ledger.version = previous + 1
     for member in members:
-        link = broker.links.get(member.broker)
-        session = link.session if link is not None and broker.is_linked(member) else 0
         sent = change
-        if ledger.sessions.get(member) != session or not session:
+        if member not in ledger.told and broker.is_linked(member):
             sent = LedgerChange(tuple(partition.ledger_rows.get(consumer_group.name, {}).items()), is_full=True)
-            ledger.sessions[member] = session
+            ledger.told[member] = None
         broker.send(
             member,
             ReplicateLedger(partition.id, cursor.segment_no, cursor.server_epoch, serial, previous, cursor, sent),
@@ -231,8 +236,7 @@ def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: in
         version = 0
         if consumer_group is not None and is_keyed:
             version = consumer_group.ledger.version
-            link = broker.links.get(member.broker)
-            consumer_group.ledger.sessions[member] = link.session if link is not None else 0
+            consumer_group.ledger.told[member] = None
         full = LedgerChange(tuple((rows or {}).items()), is_full=True)
         message = ReplicateLedger(partition.id, no, server_epoch, broker.new_serial(), version - 1, cursor, full)
         broker.send(member, message)
@@ -308,15 +312,27 @@ def on_replicate_ledger(broker: BrokerState, partition: Partition, sender: Membe
     cursor = replace(message.cursor, server_epoch=message.server_epoch)
     group = cursor.consumer_group
     if replaces(partition.cursor_in(cursor.segment_no, group), cursor):
-        known = partition.ledger_versions.get(group)
-        if not message.change.is_full and known != (message.server_epoch, message.previous):
-            broker.send(sender, LedgerWanted(partition.id, message.segment_no, message.server_epoch, group))
+        known = partition.ledger_versions.get(group, LedgerVersion(0, 0))
+        if not message.change.is_full and known[:2] != (message.server_epoch, message.previous):
+            _want_ledger(broker, partition, sender, message, known)
             return
         _keep(broker, partition, cursor, message.change)
-        version = (message.server_epoch, message.previous + 1)
+        version = LedgerVersion(message.server_epoch, message.previous + 1)
         partition.ledger_versions = put(partition.ledger_versions, group, version)
     answer = CursorsReplicated(partition.id, message.segment_no, message.server_epoch, message.serial)
     broker.out.when_durable_send(sender, answer)
+
+
+def _want_ledger(
+    broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateLedger, known: LedgerVersion
+) -> None:
+    """Ask the server for all rows, once for each link and server: each question costs it all rows."""
+    group, epoch = message.cursor.consumer_group, message.server_epoch
+    link = broker.links.get(sender.broker)
+    session = link.session if link is not None else 0
+    if (known.server_epoch, known.wanted_in) != (epoch, session):
+        partition.ledger_versions = put(partition.ledger_versions, group, LedgerVersion(epoch, 0, session))
+        broker.send(sender, LedgerWanted(partition.id, message.segment_no, epoch, group))
 
 
 def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: LedgerWanted) -> None:
@@ -327,7 +343,7 @@ def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId
         and consumer_group.phase is ConsumerGroupPhase.SERVING
         and consumer_group.server_epoch == message.server_epoch
     ):
-        consumer_group.ledger.sessions.pop(sender, None)
+        consumer_group.ledger.told.pop(sender, None)
         replicate(broker, partition, consumer_group)
 
 

@@ -44,7 +44,7 @@ class Ledger(State):
         "reserved",
         "safe_acked",
         "safe_reserved",
-        "sessions",
+        "told",
         "untold_token",
         "version",
     )
@@ -62,8 +62,8 @@ class Ledger(State):
         self.dirty = False  # a change is not in any control record yet
         self.eligible: tuple[MemberId, ...] = ()  # the members to which the newest control record was sent
         self.replications: dict[int, CursorReplication] = {}  # by serial
-        self.version = 0  # of the rows, counted by this server
-        self.sessions: dict[MemberId, int] = {}  # members that were sent all rows, and the session in which they were
+        self.version = 0  # of the rows, counted by this server; 0: it has sent none
+        self.told: dict[MemberId, None] = {}  # members that were sent all rows
 
     def begin(self, known: CursorState | None, record: CursorRecord) -> None:
         """Begin at the control record of this disk, or without one where the cursor's record says.
@@ -79,7 +79,7 @@ class Ledger(State):
         self.safe_acked = self.safe_reserved = record.start_index
         self.found_acked = self.acked
         self.repeated_below = 0 if known is None else known.reserved
-        self.sessions = {}
+        self.told = {}
         self.take_up_dropped(record)
 
     def take_up_dropped(self, record: CursorRecord) -> None:

@@ -16,7 +16,15 @@ from ..values.chain import Chain
 from ..values.effects import ReadChain, RouteInfo, WriteChain
 from ..values.events import SurveyPartition, WriteOutcome
 from ..values.kinds import WriteOwner
-from ..values.log import CursorState, HandOverState, LedgerChange, Preparation, RecoveredPartition, TailCopy
+from ..values.log import (
+    CursorState,
+    HandOverState,
+    LedgerChange,
+    LedgerVersion,
+    Preparation,
+    RecoveredPartition,
+    TailCopy,
+)
 from ..values.producers import NO_TABLE, IdleBlock
 from ..values.segment import Segment
 from ..values.states import NOTHING, State, drop, put
@@ -136,8 +144,8 @@ class Partition(State):
         self.cursors: Mapping[str, CursorState] = NOTHING  # each consumer group's newest place in its newest epoch
         # the rows beside each of these control records, by name; none of an exclusive consumer group
         self.ledger_rows: Mapping[str, dict[bytes, bytes]] = NOTHING
-        # the server epoch and the version of the rows that a server sent last, by consumer group
-        self.ledger_versions: Mapping[str, tuple[int, int]] = NOTHING
+        # the rows that a server sent last, by consumer group
+        self.ledger_versions: Mapping[str, LedgerVersion] = NOTHING
         self.handovers: Mapping[str, HandOverState] = NOTHING  # the newest one of each consumer group
         # hand-overs that other members must keep, by consumer group, and the members that have not said so
         self.handing: Mapping[str, Handing] = NOTHING

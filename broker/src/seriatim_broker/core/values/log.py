@@ -401,6 +401,21 @@ class RecoveredSegment:
     size_bytes: int = 0
 
 
+class LedgerVersion(NamedTuple):
+    """Which rows of a consumer group this member has, as their server counts its changes.
+
+    Attributes:
+        server_epoch: Of the server that sent them.
+        version: The number of its newest change that is here.
+        wanted_in: The session of the link in which this member asked for all rows, because some are missing; 0: it did
+            not.
+    """
+
+    server_epoch: int
+    version: int
+    wanted_in: int = 0
+
+
 class LedgerRow(NamedTuple):
     """A row of a consumer group's ledger."""
 
