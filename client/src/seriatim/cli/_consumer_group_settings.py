@@ -219,7 +219,9 @@ def settings_lines(rows: Sequence[GroupPartition]) -> list[str]:
         lines.append(f"mode   {_MODE_TEXTS[settings.mode]}")
         if settings.at_most_once:
             lines.append("       at most once: a message is acknowledged when it is given out")
-        if settings.retry is not None:
+            if settings.retry is not None:
+                lines.append(f"       nothing is tried again; a grant lasts {format_duration(settings.retry.grant_ms)}")
+        elif settings.retry is not None:
             lines += _policy_lines(settings.retry)
     return lines
 
