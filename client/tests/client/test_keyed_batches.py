@@ -47,7 +47,7 @@ async def test_a_batch_is_acknowledged_when_its_handler_returns() -> None:
 
 async def test_a_batch_whose_handler_waits_is_begun_and_acknowledged() -> None:
     async def handle(_batch: KeyedBatch) -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
 
     async with consuming("abc") as (group, consumer), handling(consumer, handle):
         await until(lambda: not group.values_left)

@@ -18,12 +18,15 @@ from typing import Any
 import pytest
 from seriatim import Client, GiveUp, KeyedConsumer, Message, Retry
 from seriatim import _keyed_consumer as keyed
+from seriatim._admin import topic_of
 from seriatim._consuming import handlers
+from seriatim._settings import ConsumerSettings
 from seriatim_api import errors
 from seriatim_api.v1 import records_pb2
 
 from ..fake_broker import FakeCluster, running, until
 from ..fake_keyed import FakeKeyed
+from ..in_process import InProcess, run
 
 SHARED = records_pb2.CONSUMER_MODE_SHARED
 
@@ -44,6 +47,21 @@ async def consuming(
         ):
             await until(lambda: len(consumer.joined) == partitions)
             yield group, consumer
+
+
+@asynccontextmanager
+async def consuming_in_virtual_time(rows: str, **options: Any) -> AsyncIterator[tuple[FakeKeyed, KeyedConsumer]]:
+    """As `consuming`, with a broker that is called without a network, for a test that `run` runs: no time is lost."""
+    place = InProcess(1)
+    place.cluster.create_topic("t", 1)
+    group = FakeKeyed(place.cluster, records_pb2.CONSUMER_MODE_KEY_ORDERED, **options)
+    add(group, place.cluster, rows)
+    async with KeyedConsumer(
+        topic_of(place.cluster.topics["t"]), "g", "c1", None, ConsumerSettings(), place, place, "test",  # type: ignore[arg-type]
+        None, None, None,
+    ) as consumer:  # fmt: skip
+        await until(lambda: len(consumer.joined) == 1)
+        yield group, consumer
 
 
 def add(group: FakeKeyed, cluster: FakeCluster, rows: str) -> None:
@@ -131,16 +149,19 @@ async def test_an_interrupt_in_a_handler_ends_run_and_the_message_comes_again() 
     assert sorted(seen) == [0, 1]
 
 
-async def test_a_handler_may_take_longer_than_three_grants() -> None:
+def test_a_handler_may_take_longer_than_three_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     async def handle(message: Message) -> None:
         calls.append(message.attempt)
         await asyncio.sleep(1.0)
 
-    async with consuming("a", grant_ms=300) as (group, consumer), handling(consumer, handle, 1):
-        await until(lambda: not group.values_left)
-        assert len(group.extends) >= 3
+    async def scenario() -> None:
+        async with consuming_in_virtual_time("a", grant_ms=300) as (group, consumer), handling(consumer, handle, 1):
+            await until(lambda: not group.values_left)
+            assert len(group.extends) >= 3
+
+    run(scenario(), monkeypatch)
     assert calls == [1]
 
 
@@ -370,17 +391,20 @@ async def test_a_block_that_raises_gives_the_item_back() -> None:
         await until(lambda: len(group.nacks) == 1)
 
 
-async def test_an_item_can_be_extended() -> None:
-    async with consuming("a", grant_ms=300) as (group, consumer):
-        item = await anext(aiter(consumer))
-        assert item.extend(5)
-        await until(lambda: any(extend.grant_ms == 5000 for extend in group.extends))
-        await asyncio.sleep(0.5)
-        assert len(group.extends) == 1, "it is not moved back"
-        assert item.ack()
-        assert not item.extend(5)
-        with pytest.raises(errors.BadRequestError):
-            item.extend(0)
+def test_an_item_can_be_extended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with consuming_in_virtual_time("a", grant_ms=30_000) as (group, consumer):
+            item = await anext(aiter(consumer))
+            assert item.extend(300)
+            await until(lambda: any(extend.grant_ms == 300_000 for extend in group.extends))
+            await asyncio.sleep(50.0)  # longer than the grant of the policy, in which it would be extended otherwise
+            assert len(group.extends) == 1, "it is not moved back"
+            assert item.ack()
+            assert not item.extend(5)
+            with pytest.raises(errors.BadRequestError):
+                item.extend(0)
+
+    run(scenario(), monkeypatch)
 
 
 # ---- receive ---------------------------------------------------------------------------------------------
