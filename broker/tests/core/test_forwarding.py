@@ -7,19 +7,22 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.dead_letters import dead_letter_producer
+from seriatim_api.ids import MemberId
+from seriatim_broker.core.consumers import serving
 from seriatim_broker.core.consumers.fetching import TRIES_MAX
 from seriatim_broker.core.state.keyed import Fetch
 from seriatim_broker.core.state.keyed_rows import rows_to_hand_over
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.keyed import DeadLetterRow, Exhausted, KeyOperation, KeyPhase, SeenKey
+from seriatim_broker.core.values.chain import change_server
+from seriatim_broker.core.values.keyed import ConsumerMode, DeadLetterRow, Exhausted, KeyOperation, KeyPhase, SeenKey
 from seriatim_broker.core.values.kinds import ReadKind, TimerKind
 from seriatim_broker.core.values.ledger_rows import read_rows
 from seriatim_broker.core.values.log import LedgerRow
 
 from .keyed_support import QUICK, KeyedServing, offsets
-from .support import GROUP, M01, MS, SECOND, TOPIC, P
+from .support import GROUP, M00, M01, MS, SECOND, TOPIC, P
 
 MIB = 1 << 20
 POLICY = replace(QUICK, attempts_max=1, exhausted=Exhausted.DEAD_LETTER, dead_letter_topic="dead")
@@ -415,3 +418,86 @@ def test_a_group_whose_dead_letter_topic_takes_nothing_keeps_no_messages_in_memo
         if bench.asked():
             bench.done()
     assert not bench.keyed.forwards, "all are stored when it takes dead letters again"
+
+
+# ---- without consumers -------------------------------------------------------------------------------------
+
+
+def after_all_consumers_left(*, server: MemberId) -> Forwarding:
+    """Another member learned all of a group whose dead letter is on its way, and the last consumer is gone."""
+    bench = forwarding("ab")
+    bench.fail("a")
+    bench.deliver()
+    rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in bench.rows().items())
+    other = Forwarding("ab", cursors=(bench.part.cursors[GROUP],), rows=rows)
+    other.link(M01)
+    other.chain = change_server(other.chain, 1, server, ())
+    other.clear()
+    other.read_chain(other.chain)
+    return other
+
+
+def until_asked(bench: Forwarding) -> None:
+    """The right is taken, and the dead letter is sent."""
+    for _ in range(20):
+        bench.cursor()
+        bench.deliver(400 * MS)
+        if bench.asked():
+            return
+
+
+def test_a_new_server_goes_on_with_dead_letters_although_the_group_has_no_consumers() -> None:
+    bench = after_all_consumers_left(server=M00)
+    assert bench.all(fx.ReadCursor)
+    until_asked(bench)
+    assert bench.numbers() == [1]
+    bench.done()
+    for _ in range(3):
+        bench.deliver(400 * MS)
+    assert GROUP not in bench.part.consumer_groups, "nothing is left to do"
+
+
+def test_a_member_replaces_a_dead_server_of_a_group_without_consumers_to_store_its_dead_letters() -> None:
+    bench = after_all_consumers_left(server=M01)
+    assert not bench.all(fx.ReadCursor), "that server goes on with them"
+    bench.unlink(M01, refused=True)
+    assert bench.all(fx.ReadCursor)
+    bench.cursor()
+    write = bench.all(fx.WriteChain)[-1]
+    assert write.chain.segment(1).server == M00  # type: ignore[union-attr]
+    bench.chain = write.chain
+    bench.written()
+    bench.chain = write.chain
+    until_asked(bench)
+    assert bench.numbers() == [1]
+
+
+def test_a_member_leaves_the_dead_letters_to_a_server_that_lives() -> None:
+    bench = after_all_consumers_left(server=M01)
+    serving.take_up_forwards(bench.core.state, bench.part, bench.chain, dead=M01.broker)
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    assert GROUP not in bench.part.consumer_groups
+    assert not bench.all(fx.WriteChain)
+
+
+def test_a_group_that_was_deleted_meanwhile_is_not_kept_for_its_dead_letters() -> None:
+    bench = after_all_consumers_left(server=M00)
+    record = ev.CursorRecord(1, 1, 0, TOPIC, mode=ConsumerMode.KEY_ORDERED, deleted=True)
+    bench.do(ev.CursorRead(P, GROUP, record, 9))
+    assert GROUP not in bench.part.consumer_groups
+
+
+def test_without_consumers_dead_letters_are_not_handed_over() -> None:
+    bench = forwarding("ab")
+    bench.keyed.rests_until_us = 0
+    bench.fail("a", "b")
+    bench.do(ev.ConsumerGone(1))
+    for _ in range(4):
+        bench.deliver(400 * MS)
+        assert bench.keyed.frozen is None
+    for _ in range(6):
+        if bench.asked():
+            bench.done()
+        bench.deliver(400 * MS)
+    assert GROUP not in bench.part.consumer_groups

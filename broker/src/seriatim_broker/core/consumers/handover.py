@@ -78,6 +78,8 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
     assert log.record.sealed_len is not None
     now_us = broker.now.mono_us
     if keyed.frozen is None:
+        if keyed.forwards and not consumer_group.consumers:
+            return  # no consumer waits for the next segment, and its server would not hear of the dead letters
         if now_us < keyed.rests_until_us:
             broker.poll(keyed.rests_until_us - now_us, TimerKind.KEYS, partition.id, consumer_group.name)
             return

@@ -22,7 +22,7 @@ from ..values.effects import Revoked, SubscriptionRefused
 from ..values.events import CursorRead, CursorRecord, CursorWritten, PassConsumerGroup, StartPosition
 from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
-from ..values.ledger_rows import write_forwarder
+from ..values.ledger_rows import has_forwards, write_forwarder
 from ..values.log import NO_HAND_OVER, CursorState, HandOverState
 from ..values.messages import FORM_GROUP_SETTINGS, FORM_KEY_ORDERED, PassRequest
 from ..values.positions import Place, first_kept, position_of
@@ -66,6 +66,8 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
             errors.BadRequestError("the stage topic has no consumers: its rows are delivered when they are published"),
         )
         return
+    if record is None or record.deleted or not record.mode.is_keyed:
+        consumer_group.forwards_alone = False
     is_new = record is None or record.deleted
     if is_new:  # an operation makes no consumer group, and a person's question does not either
         error = errors.UnknownGroupError(f"group {group} has no position in partition {partition.id}")
@@ -227,11 +229,12 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
         crossing.end_segment(broker, partition, consumer_group)
         return
     if segment.server != broker.member:
+        if consumer_group.forwards_alone:
+            _forward_elsewhere(broker, partition, consumer_group, segment)
         _refuse_all(broker, partition, consumer_group, segment)
         return
-    if not (consumer_group.consumers or consumer_group.key_requests) and not (
-        consumer_group.passes_alone and segment.is_stub
-    ):
+    is_wanted = consumer_group.consumers or consumer_group.key_requests or consumer_group.forwards_alone
+    if not is_wanted and not (consumer_group.passes_alone and segment.is_stub):
         consumer_group.passes_alone = False
         forget_if_unused(partition, consumer_group)
         return
@@ -245,7 +248,7 @@ def _place(broker: BrokerState, partition: Partition, consumer_group: ConsumerGr
         held.renewed = put(held.renewed, consumer_group.name, record.group_epoch + 1)
     if held.blind and record.group_epoch < held.renewed[consumer_group.name]:
         _renew_epoch(broker, partition, consumer_group, record)
-    elif consumer_group.consumers or consumer_group.key_requests:  # the latter only if order is by key
+    elif is_wanted:  # requests about keys only if order is by key
         _begin(broker, partition, consumer_group, segment, record)
     else:
         _pass_alone(broker, partition, consumer_group, chain, segment, record)
@@ -409,6 +412,7 @@ def _go_on_begun(broker: BrokerState, partition: Partition, consumer_group: Cons
         if not keyed_rows.read_some(keyed, broker.config.keys_at_once, broker.now):
             broker.go_on_next_step(TimerKind.KEYS, partition.id, consumer_group.name)
             return
+        consumer_group.forwards_alone = False  # from now on, `keyed.forwards` keeps the consumer group here
         for consumer in consumer_group.consumers:
             handling.claim(broker, keyed, consumer)
         if keyed.is_begun:
@@ -589,6 +593,48 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
             )  # a new eligible member must have the newest control record
         if consumer_group.name in partition.consumer_groups:
             progress.retry(broker, partition, consumer_group.segment_no)
+    take_up_forwards(broker, partition, chain)
+
+
+# ---- dead letters of a consumer group without consumers -------------------------------------------------
+
+
+def take_up_forwards(broker: BrokerState, partition: Partition, chain: Chain, dead: str = "") -> None:
+    """Load consumer groups without consumers whose dead letters are on their way, and go on with these.
+
+    Nothing else would do it. Without it:
+      1. A consumer fails for the last time on k:5, and all consumers of the consumer group end.
+      2. The server dies before the dead letter is stored.
+      3. k:5 is in no dead-letter topic until a consumer joins again.
+
+    Args:
+        broker: This broker.
+        partition: The partition.
+        chain: Its record.
+        dead: A broker that counts as dead: members that may replace it as the server try that. Empty: none does.
+    """
+    for name, rows in partition.ledger_rows.items():
+        known = partition.cursors.get(name)
+        segment = chain.segment(known.segment_no) if known is not None else None
+        if segment is None or segment.state is not SegmentState.SEALED:
+            continue
+        is_orphan = segment.server.broker == dead and broker.member in segment.eligible
+        here = partition.consumer_groups.get(name)
+        is_unused = here is None or (here.phase is ConsumerGroupPhase.LOADING and not here.consumers)
+        if is_unused and (segment.server == broker.member or is_orphan) and has_forwards(rows):
+            consumer_group_of(broker, partition, name, StartPosition.EARLIEST).forwards_alone = True
+
+
+def _forward_elsewhere(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, segment: Segment
+) -> None:
+    """Another member serves the consumer group, and goes on with its dead letters. If it is dead, replace it."""
+    is_here = broker.member in segment.eligible and segment.state is SegmentState.SEALED
+    if not is_here or broker.is_linked(segment.server):
+        consumer_group.forwards_alone = False
+        return
+    right.want_another(broker, partition, segment)
+    broker.poll(broker.config.silence_us, TimerKind.CURSOR, partition.id, consumer_group.name)
 
 
 def _expect_only_eligible(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from ..consumers import cursors, eligibility
+from ..consumers import cursors, eligibility, serving
 from ..copies import copying, settle
 from ..peers import disks, lanes, right, updates
 from ..state.broker import BrokerState
@@ -134,6 +134,8 @@ def _peer_dead(
     """A broker counts as dead: begin a switch of every open segment that this broker shares with it."""
     for watching in list(broker.links.watched.get(name, ())):
         partition = partitions.get(watching)
+        if partition is not None and partition.ledger_rows and partition.chain is not None:
+            serving.take_up_forwards(broker, partition, partition.chain, dead=name)
         log = partition.open_log() if partition is not None else None
         if partition is None or log is None or log.record.sealed_len is not None:
             continue

@@ -85,6 +85,7 @@ class ConsumerGroup(State):
         "cursor",
         "cursor_revision",
         "dispatcher",
+        "forwards_alone",
         "group_epoch",
         "key_requests",
         "keyed",
@@ -117,6 +118,7 @@ class ConsumerGroup(State):
         self.dispatcher = Dispatcher()
         self.keyed: KeyedDispatcher | None = None  # while it is served here, if order is by key
         self.passes_alone = False  # the consumer group leaves a segment without messages, even without consumers
+        self.forwards_alone = False  # it is loaded only because dead letters are on their way; until its keys are read
         self.crossing_serial = 0  # of the transaction on the cursor that is under way
         self.reads_chain_first = False  # a transaction found that the cursor or the chain had changed
         self.operations: list[Operation] = []  # oldest first; the first one may be under way

@@ -18,7 +18,7 @@ Numbers are big-endian, so that a disk keeps blocks and chunks in their order.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -32,6 +32,7 @@ _KEY: Final = b"k"
 _ASIDE: Final = b"a"
 _GRANT: Final = b"g"
 _FORWARDER: Final = b"f"
+_FORWARDING: Final = bytes((KeyPhase.FORWARDING,))
 _NUMBER = struct.Struct(">Q")
 _RECORD = struct.Struct(">BIIQQQQ")
 _PHASES: Final = {int(phase): phase for phase in KeyPhase}
@@ -142,6 +143,13 @@ def write_grant(grant: CarriedGrant) -> tuple[bytes, bytes]:
 def write_forwarder(next_number: int) -> tuple[bytes, bytes]:
     """The name and value of the forwarder's row."""
     return _FORWARDER, _NUMBER.pack(next_number)
+
+
+def has_forwards(rows: Mapping[bytes, bytes]) -> bool:
+    """Whether the first message of a key is on its way to the dead-letter topic, in the rows of a ledger."""
+    if not rows:
+        return False
+    return any(name[:1] == _KEY and value[:1] == _FORWARDING for name, value in rows.items())
 
 
 def count_keys(rows: Iterable[tuple[bytes, bytes]], floor: int) -> KeyCounts:
