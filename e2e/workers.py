@@ -98,6 +98,15 @@ class Worker:
         async with self._changed:
             await self._changed.wait_for(lambda: self._ended)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child has ended, and all its lines are read."""
+        return self._ended
+
+    async def status(self) -> int:
+        """Wait until the child has ended. Return its exit status."""
+        return await self._process.wait()
+
     async def end(self) -> None:
         """Close the child's stdin. If the child does not end, send SIGTERM, then SIGKILL, each after `END_GRACE_S`."""
         assert self._process.stdin is not None

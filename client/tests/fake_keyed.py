@@ -20,7 +20,7 @@ from .fake_broker import ConsumeStream, FakeCluster, StoredBatch
 
 @dataclass
 class Row:
-    """A message: its offset, key and value, and how often it was failed on."""
+    """A message: its offset, key and value, how often it was failed on, and whether it was in a grant that ended."""
 
     partition_id: int
     offset: int
@@ -28,6 +28,7 @@ class Row:
     value: bytes
     attempts: int = 0
     is_done: bool = False
+    is_given: bool = False
 
 
 @dataclass
@@ -210,6 +211,8 @@ class FakeKeyed:
 
     def _end(self, token: int) -> None:
         grant = self.grants.pop(token)
+        for row in grant.left:
+            row.is_given = True
         grant.subscriber.tokens.discard(token)
         if grant.ends is not None:
             grant.ends.cancel()
@@ -253,7 +256,7 @@ class FakeKeyed:
             granted.token.append(token)
             granted.count.append(len(run))
             granted.attempt.append(run[0].attempts + 1)
-            granted.maybe_repeated.append(False)
+            granted.maybe_repeated.append(any(row.is_given for row in run))
             granted.offset.extend(row.offset for row in run)
             if self.at_most_once:
                 for row in run:

@@ -12,20 +12,16 @@ also if it is interrupted. `__main__` prints the report.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from seriatim import Client, TopicSettings
 from seriatim.history import HistoryWriter, Report, check
-from seriatim_api.errors import SeriatimError, TopicExistsError
-from seriatim_local import FaultRecord as ClusterFault
+from seriatim_api.errors import SeriatimError
 from seriatim_local import LocalCluster
 
 from e2e.demo.expect import read_histories
@@ -35,21 +31,28 @@ from e2e.demo.live import Scene
 from e2e.demo.rebuild import differences, digest
 from e2e.demo.report import DemoFault, Outcome, RateSample, SegmentSpan
 from e2e.demo.settings import Settings
+from e2e.demo.staging import (
+    EXPECT_DEADLINE_S,
+    GROUP,
+    HISTORY,
+    LOAD_DEADLINE_S,
+    TOPIC,
+    Pace,
+    expecting,
+    guard,
+    staged,
+    workshop,
+)
 from e2e.demo.striking import Striker
 from e2e.observe import Observer, Snapshot
 from e2e.workers import Worker, start_worker
 
 _log = structlog.get_logger(__name__)
 
-TOPIC: Final = "flights"
-GROUP: Final = "histories"
-
 LOOK_S: Final = 0.5
 """The time between two looks at the cluster for the view."""
 
-LOAD_DEADLINE_S: Final = 90.0
 DRAIN_DEADLINE_S: Final = 180.0
-EXPECT_DEADLINE_S: Final = 180.0
 
 RESERVE_SHARE: Final = 0.08
 """The share of events that is sent after the last fault. They show the pace of a whole cluster."""
@@ -58,7 +61,7 @@ RATE_MIN: Final = 500.0
 RATE_MAX: Final = 12_000.0
 """The most events in a second while faults go on. Two cores are shared with everything that is broken and restarted."""
 
-HISTORY_FILES: Final = ("demo.jsonl", "producer.jsonl", "consumer.jsonl")
+HISTORY_FILES: Final = (HISTORY, "producer.jsonl", "consumer.jsonl")
 LOG_FILES: Final = ("producer.log", "consumer.log", "expect.log")
 
 
@@ -89,13 +92,12 @@ class Demo:
     ) -> None:
         self._settings = settings
         self._on_scene = on_scene
-        self._on_fault = on_fault
         self._out = settings.out
         self._acks = AckTimes()
         self._begin = 0.0
         self._begin_ms = 0
         self._event_count = 0
-        self._reported = 0
+        self._pace = Pace(settings.fault_s, RATE_MIN, RATE_MAX, on_fault)
         self.scene = Scene("Seriatim", total=0, hits_min=settings.hits_min)
 
     async def run(self) -> Result:
@@ -105,36 +107,21 @@ class Demo:
             SeriatimError: The cluster did not come up, or did not drain.
             WorkerError: The producer or the consumer ended.
         """
-        self._out.mkdir(parents=True, exist_ok=True)
-        for name in (*HISTORY_FILES, *LOG_FILES, "rebuilt.json", "expected.json"):
-            (self._out / name).unlink(missing_ok=True)
-        data = Path(tempfile.mkdtemp(prefix="cluster-", dir=self._out))
-        try:
-            with HistoryWriter(self._out / HISTORY_FILES[0], "demo") as history:
-                drained = await self._run(data, history)
-            return await self._judge(drained)
-        finally:
-            keep_logs(data, self._out / "logs")
+        stale = (*HISTORY_FILES, *LOG_FILES, "rebuilt.json", "expected.json")
+        with workshop(self._out, (self._out / name for name in stale)) as (data, history):
+            drained = await self._run(data, history)
+        return await self._judge(drained)
 
     # ---- the run ---------------------------------------------------------------------------------------------
 
     async def _run(self, data: Path, history: HistoryWriter) -> _Drained:
-        def fault(record: ClusterFault) -> None:
-            history.fault(record.kind, record.victim, phase=record.phase, at=record.at, details=record.details)
-
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             self._say("starting six brokers and the coordinator")
             shape = self._settings
-            expect = await enter(self._expect())
-            cluster = await enter(
-                LocalCluster(data, groups=shape.group_count, members=shape.member_count, name="demo", on_fault=fault)
-            )
-            client = await enter(Client.connect(cluster.bootstrap))
-            admin = client.admin()
-            with suppress(TopicExistsError):  # the client asked twice, because an answer was lost
-                await admin.create_topic(TOPIC, shape.partition_count, settings=TopicSettings(flush=True))
-            await Observer(admin, TOPIC).wait_until(Snapshot.settled, "the topic accepts", LOAD_DEADLINE_S)
+            expect = await enter(expecting(self._out, shape.event_limit))
+            stage = await enter(staged(data, shape, history))
+            cluster, admin = stage.cluster, stage.admin
             observer = Observer(admin, TOPIC, GROUP)
             producer = await enter(self._worker("producer", cluster, HISTORY_FILES[1], self._producer_says))
             consumer = await enter(self._worker("consumer", cluster, HISTORY_FILES[2], self._consumer_says))
@@ -148,12 +135,6 @@ class Demo:
             self._say("waiting for the histories computed from the file")
             await expect.wait_for("done", EXPECT_DEADLINE_S)
             return drained
-
-    def _expect(self) -> AbstractAsyncContextManager[Worker]:
-        arguments = [str(self._out / "expected.json")]
-        if self._settings.event_limit is not None:
-            arguments += ["--limit", str(self._settings.event_limit)]
-        return start_worker("expect", "e2e.demo.expect", arguments, log=self._out / "expect.log")
 
     def _worker(
         self, name: str, cluster: LocalCluster, history: str, on_line: Callable[[dict[str, Any]], None]
@@ -184,7 +165,7 @@ class Demo:
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch(Observer(observer.admin, TOPIC, GROUP)), name="watching")
             guards = [
-                tasks.create_task(_guard(worker), name=f"guard of {worker.name}") for worker in (producer, consumer)
+                tasks.create_task(guard(worker), name=f"guard of {worker.name}") for worker in (producer, consumer)
             ]
             await striker.run(after_each=lambda: self._after_fault(striker, producer))
             self._say("everything is mended: sending the rest at full speed")
@@ -201,8 +182,8 @@ class Demo:
                 last, is_drained, waiting = observer.latest, False, str(error)
             drained_at = time.monotonic()
             watching.cancel()
-            for guard in guards:
-                guard.cancel()
+            for task in guards:
+                task.cancel()
         self._watched(last)
         consumer.tell(finish=True)
         done = await consumer.wait_for("done", DRAIN_DEADLINE_S)
@@ -216,16 +197,8 @@ class Demo:
 
     def _after_fault(self, striker: Striker, producer: Worker) -> None:
         """Report the fault, and pace the producer so that its events last for the faults that are left."""
-        for fault in striker.records[self._reported :]:
-            self._on_fault(fault)
-        self._reported = len(striker.records)
-        elapsed_s = time.monotonic() - self._begin
-        done = len(striker.records)
-        # The first guess counts as two faults, so that one slow fault does not stop the flow.
-        fault_s = (elapsed_s + 2 * self._settings.fault_s) / (done + 2)
-        left_s = max(striker.left_count, 1) * fault_s
         left = self._event_count * (1 - RESERVE_SHARE) - self.scene.sent
-        producer.tell(rate=min(max(left / left_s, RATE_MIN), RATE_MAX))
+        producer.tell(rate=self._pace.after_fault(striker, self._begin, left))
 
     # ---- what is seen meanwhile ------------------------------------------------------------------------------
 
@@ -356,16 +329,3 @@ def _without_open_ends(found: list[SegmentSpan]) -> list[SegmentSpan]:
 
 def _check(paths: list[Path]) -> Report:
     return check(paths)
-
-
-async def _guard(worker: Worker) -> None:
-    """Fail the run if a worker ends before it has said `done`."""
-    await worker.wait_for("done", None)
-
-
-def keep_logs(data: Path, logs: Path) -> None:
-    """Keep the brokers' logs, and remove their data (hundreds of megabytes)."""
-    shutil.rmtree(logs, ignore_errors=True)
-    if (data / "logs").exists():
-        shutil.copytree(data / "logs", logs)
-    shutil.rmtree(data, ignore_errors=True)

@@ -91,7 +91,6 @@ class Judgement:
         aircraft: How many aircraft there are.
         differences: How the histories differ from those of the file; empty if they are equal.
         digest: SHA-256 of the histories.
-        tokens_fell: Handlers that began under an older token than an earlier one of their key.
         take_overs_s: For each message whose work was cut off by a kill: seconds until it was worked on again.
         others_meanwhile: Messages of other aircraft that were finished while one was parked.
         problems: What should not have happened, as sentences.
@@ -107,7 +106,6 @@ class Judgement:
     aircraft: int
     differences: Sequence[str]
     digest: str
-    tokens_fell: int
     take_overs_s: Sequence[float]
     others_meanwhile: int
     problems: Sequence[str]
@@ -143,12 +141,9 @@ def judge(
             unflagged += 1
     histories = rebuilder.histories()
     outcomes = Counter(attempt.outcome for attempt in attempts)
-    fell = tokens_fell(attempts)
     problems = []
     if unflagged:
         problems.append(f"{unflagged:,} messages came again without a flag")
-    if fell:
-        problems.append(f"{fell:,} handlers began under a token that was older than one of their key before")
     others = 0
     if parked is not None:
         others, found = _judge_parked(parked, attempts)
@@ -166,21 +161,10 @@ def judge(
         aircraft=len(histories),
         differences=differences(histories, wanted),
         digest=digest(histories),
-        tokens_fell=fell,
         take_overs_s=take_overs(attempts, strikes),
         others_meanwhile=others,
         problems=problems,
     )
-
-
-def tokens_fell(attempts: Sequence[DeliveryAttempt]) -> int:
-    """How many handlers began under a lower token than an earlier handler of the same key."""
-    highest: dict[str, int] = {}
-    count = 0
-    for attempt in attempts:
-        count += attempt.token < highest.get(attempt.key, 0)
-        highest[attempt.key] = max(highest.get(attempt.key, 0), attempt.token)
-    return count
 
 
 def take_overs(attempts: Sequence[DeliveryAttempt], strikes: Sequence[Strike]) -> list[float]:

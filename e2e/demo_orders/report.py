@@ -129,7 +129,6 @@ def summary(outcome: Outcome) -> dict[str, object]:
         "repeats": judgement.repeats,
         "repeats_unflagged": judgement.unflagged,
         "refused_by_token": judgement.refused,
-        "tokens_fell": judgement.tokens_fell,
         "lost": counts["lost"],
         "reordered": counts["reordered"],
         "aircraft": judgement.aircraft,
@@ -184,7 +183,7 @@ def _figures(outcome: Outcome) -> Table:
         ("flagged repeats", f"{judgement.repeats - judgement.unflagged:,}", "the store knew them by their offsets"),
         ("refused writes", f"{judgement.refused:,}", "the store had a newer token of the key"),
         ("lost", verdict(counts["lost"]), ""),
-        ("reordered", verdict(counts["reordered"] + judgement.tokens_fell), "within an aircraft"),
+        ("reordered", verdict(counts["reordered"]), "within an aircraft"),
         ("repeated", verdict(counts["repeated"] + judgement.unflagged), "without a flag"),
         (
             "histories",

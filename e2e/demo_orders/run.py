@@ -14,28 +14,35 @@ from __future__ import annotations
 
 import asyncio
 import math
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from seriatim import Client, TopicSettings
-from seriatim.history import HistoryWriter, check_events
-from seriatim_api.errors import SeriatimError, TopicExistsError
-from seriatim_local import FaultRecord as ClusterFault
+from seriatim.history import HistoryWriter, check
+from seriatim_api.errors import SeriatimError
 from seriatim_local import LocalCluster
 
 from e2e.demo.expect import read_histories
 from e2e.demo.flights import load_events
 from e2e.demo.gaps import AckTimes
 from e2e.demo.report import DemoFault
-from e2e.demo.run import keep_logs
+from e2e.demo.staging import (
+    EXPECT_DEADLINE_S,
+    GROUP,
+    HISTORY,
+    LOAD_DEADLINE_S,
+    TOPIC,
+    Pace,
+    expecting,
+    guard,
+    staged,
+    workshop,
+)
 from e2e.demo.striking import Striker
-from e2e.demo_orders.by_key import retell
 from e2e.demo_orders.crew import Crew, place_names
 from e2e.demo_orders.delivery_attempts import read_attempts
 from e2e.demo_orders.judging import judge
@@ -53,18 +60,13 @@ from e2e.demo_orders.report import Outcome
 from e2e.demo_orders.settings import Settings
 from e2e.demo_orders.store import Store
 from e2e.demo_orders.troubles import SETTINGS, Troubles
-from e2e.observe import Observer, Snapshot
+from e2e.observe import Observer
 from e2e.workers import Worker, start_worker
 
 _log = structlog.get_logger(__name__)
 
-TOPIC: Final = "flights"
-GROUP: Final = "histories"
-
-LOAD_DEADLINE_S: Final = 90.0
 DRAIN_DEADLINE_S: Final = 120.0
 LEVEL_DEADLINE_S: Final = 30.0
-EXPECT_DEADLINE_S: Final = 180.0
 POLL_S: Final = 0.3
 
 RATE_MIN: Final = 150.0
@@ -106,13 +108,11 @@ class Demo:
     ) -> None:
         self._settings = settings
         self._on_scene = on_scene
-        self._on_fault = on_fault
         self._out = settings.out
         self._acks = AckTimes()
         self._begin = 0.0
         self._event_count = 0
-        self._reported = 0
-        self._keys: list[int] = []
+        self._pace = Pace(settings.fault_s, RATE_MIN, RATE_MAX, on_fault)
         self._broker_kinds = BROKER_KINDS if settings.broker_hits else ()
         self._striker: Striker | None = None
         self._held_from = math.inf
@@ -127,45 +127,26 @@ class Demo:
             SeriatimError: The cluster did not come up, or did not drain.
             WorkerError: The producer or a process with consumers ended.
         """
-        self._out.mkdir(parents=True, exist_ok=True)
-        for path in (*self._out.glob("*.jsonl"), *self._out.glob("store.sqlite*"), *self._out.glob("*.log")):
-            if path.name != "demo.log":
-                path.unlink()
-        data = Path(tempfile.mkdtemp(prefix="cluster-", dir=self._out))
-        try:
-            with HistoryWriter(self._out / "demo.jsonl", "demo") as history:
-                drained = await self._run(data, history)
-            return await self._judge(drained)
-        finally:
-            keep_logs(data, self._out / "logs")
+        stale = (path for kind in ("*.jsonl", "store.sqlite*", "*.log") for path in self._out.glob(kind))
+        with workshop(self._out, (path for path in stale if path.name != "demo.log")) as (data, history):
+            drained = await self._run(data, history)
+        return await self._judge(drained)
 
     # ---- the run -------------------------------------------------------------------------------------
 
     async def _run(self, data: Path, history: HistoryWriter) -> _Drained:
-        def fault(record: ClusterFault) -> None:
-            history.fault(record.kind, record.victim, phase=record.phase, at=record.at, details=record.details)
-
         settings = self._settings
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
             self._say("starting six brokers and the coordinator")
-            expect = await enter(self._expect())
+            expect = await enter(expecting(self._out, settings.event_limit))
             loading = asyncio.create_task(asyncio.to_thread(load_events, settings.event_limit), name="events")
-            cluster = await enter(
-                LocalCluster(
-                    data, groups=settings.group_count, members=settings.member_count, name="demo", on_fault=fault
-                )
-            )
-            client = await enter(Client.connect(cluster.bootstrap))
-            admin = client.admin()
-            with suppress(TopicExistsError):  # the client asked twice, because an answer was lost
-                await admin.create_topic(TOPIC, settings.partition_count, settings=TopicSettings(flush=True))
-            await Observer(admin, TOPIC).wait_until(Snapshot.settled, "the topic accepts", LOAD_DEADLINE_S)
+            stage = await enter(staged(data, settings, history))
+            cluster, admin = stage.cluster, stage.admin
             self._say("loading the flights of 2013, starting the consumers")
             producer = self._producer = await enter(self._start_producer(cluster))
             crew = await enter(Crew(settings, cluster.bootstrap, TOPIC, GROUP, on_change=self._changed))
             events = await loading
-            self._keys = events.keys.dictionary_encode().indices.to_pylist()
             poisoned = choose_poison(events, settings.seed)
             troubles = Troubles(admin, TOPIC, GROUP, crew, poisoned, on_change=self._changed)
             self._crew, self._troubles = crew, troubles
@@ -181,10 +162,6 @@ class Demo:
             self._say("waiting for the histories computed from the file")
             await expect.wait_for("done", EXPECT_DEADLINE_S)
             return drained
-
-    def _expect(self) -> AbstractAsyncContextManager[Worker]:
-        arguments = [str(self._out / "expected.json"), "--limit", str(self._settings.event_limit)]
-        return start_worker("expect", "e2e.demo.expect", arguments, log=self._out / "expect.log")
 
     def _start_producer(self, cluster: LocalCluster) -> AbstractAsyncContextManager[Worker]:
         arguments = [
@@ -208,7 +185,7 @@ class Demo:
         async with asyncio.TaskGroup() as tasks:
             guards = [
                 tasks.create_task(crew.guard(), name="guard of the consumers"),
-                tasks.create_task(_guard(producer), name="guard of the producer"),
+                tasks.create_task(guard(producer), name="guard of the producer"),
             ]
             consumers = tasks.create_task(
                 crew.strike(consumer_faults(settings.seed, settings.consumer_faults), self._begin),
@@ -228,8 +205,8 @@ class Demo:
             await self._troubles.replay()
             self._say("waiting until all is worked on")
             is_drained, waiting = await self._drain(observer)
-            for guard in guards:
-                guard.cancel()
+            for task in guards:
+                task.cancel()
         await crew.finish(DRAIN_DEADLINE_S)
         history.end(GROUP, topic=TOPIC, drained=is_drained, waiting=waiting)
         return _Drained(crew, (*striker.records, *crew.records))
@@ -280,17 +257,9 @@ class Demo:
 
     def _after_fault(self, striker: Striker, producer: Worker) -> None:
         """Report the fault, and pace the producer so that its events last for the faults that are left."""
-        for fault in striker.records[self._reported :]:
-            self._on_fault(fault)
-        self._reported = len(striker.records)
-        elapsed_s = time.monotonic() - self._begin
-        done = len(striker.records)
-        # The first guess counts as two faults, so that one slow fault does not stop the flow.
-        fault_s = (elapsed_s + 2 * self._settings.fault_s) / (done + 2)
-        left_s = max(striker.left_count, 1) * fault_s
-        left = self._held_from - self.scene.sent
+        rate = self._pace.after_fault(striker, self._begin, self._held_from - self.scene.sent)
         if not self._is_held:
-            producer.tell(rate=min(max(left / left_s, RATE_MIN), RATE_MAX))
+            producer.tell(rate=rate)
 
     # ---- what is seen meanwhile ----------------------------------------------------------------------
 
@@ -324,10 +293,8 @@ class Demo:
     async def _judge(self, drained: _Drained) -> Result:
         self._say("checking the history")
         settings, crew, troubles = self._settings, drained.crew, self._troubles
-        paths = [self._out / "demo.jsonl", self._out / "producer.jsonl", *crew.files("history")]
-        report = await asyncio.to_thread(
-            lambda: check_events(retell(paths, self._keys, troubles.dead_places), groups=[GROUP])
-        )
+        paths = [self._out / HISTORY, self._out / "producer.jsonl", *crew.files("history")]
+        report = await asyncio.to_thread(lambda: check(paths, groups=[GROUP]))
         attempts = read_attempts(crew.files("attempts"))
         wanted = read_histories(self._out / "expected.json")
         with closing(Store(self._out / "store.sqlite")) as store:

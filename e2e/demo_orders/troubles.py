@@ -16,10 +16,8 @@ from typing import Final
 
 from seriatim import Admin, DeadLetter, GroupKey, GroupSettings, KeyResult, RetryPolicy
 from seriatim_api.errors import SeriatimError
-from seriatim_api.ids import format_offset
 from seriatim_api.retry import dead_letter_topic_of
 
-from e2e.demo.flights import event_number
 from e2e.demo_orders.crew import Crew
 from e2e.demo_orders.fates import Poison
 from e2e.demo_orders.judging import DeadLettered, Parked
@@ -59,7 +57,6 @@ class Troubles:
     Attributes:
         parked: What happened to the parked aircraft; None: not yet over.
         dead: What happened to the dead-lettered aircraft; None: not yet over.
-        dead_places: The place at which each dead letter failed, by the number of its event.
         states: By aircraft: what is happening to it, for people.
     """
 
@@ -82,7 +79,6 @@ class Troubles:
         self._dead_from = 0.0
         self.parked: Parked | None = None
         self.dead: DeadLettered | None = None
-        self.dead_places: dict[int, str] = {}
         self.states: dict[str, str] = {}
 
     def begin(self) -> None:
@@ -182,7 +178,6 @@ class Troubles:
                 break
             await asyncio.sleep(POLL_S)
         self._crew.tell_poison({})
-        self.dead_places = {event_number(letter.value): format_offset(letter.origin_offset) for letter in letters}
         replayed_at = time.monotonic()
         if letters:
             await self._replay(letters)

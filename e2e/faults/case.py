@@ -25,6 +25,8 @@ from seriatim_local import FaultRecord, LocalCluster
 
 from e2e.faults.admins import Admins
 from e2e.faults.clusters import Running
+from e2e.faults.crew import GROUP as WORKERS
+from e2e.faults.crew import Crew, Workers
 from e2e.faults.fault import Fault, NotStruckError, Scene, injected
 from e2e.faults.load import LATE_GROUP, Clients, Load, break_connections
 from e2e.faults.publishing import Publishing
@@ -69,8 +71,8 @@ def ended_by_themselves(deeds: Iterable[FaultRecord]) -> list[str]:
     return [f"{deed.victim} ended by itself: {deed.details}" for deed in deeds if deed.kind == "end"]
 
 
-async def run_case(case: Case, fault: Fault, running: Running, clients: Clients, directory: Path, *, seed: int,
-                   quick: bool, publish: bool = False) -> Outcome:  # fmt: skip
+async def run_case(case: Case, fault: Fault, running: Running, clients: Clients, workers: Workers, directory: Path, *,
+                   seed: int, quick: bool, publish: bool = False) -> Outcome:  # fmt: skip
     """Run a case.
 
     Args:
@@ -78,6 +80,7 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         fault: A new fault of the case's kind.
         running: The cluster.
         clients: The client processes.
+        workers: The processes of workers.
         directory: An empty directory for the histories.
         seed: The seed of the run, for the report.
         quick: Whether the fault should be short.
@@ -93,7 +96,14 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
     async with contextlib.AsyncExitStack() as stack:
         admin = await stack.enter_async_context(Admins(running.cluster.bootstrap))
         load = Load(clients, admin, running.cluster.bootstrap, case.number, case.workload, directory)
-        scene = Scene(running, admin, load, case.dice(), case.hold_s, quick)
+        crew = None
+        if case.workload.has_workers and not fault.declares_gaps:  # what is lost of dead letters is not declared
+            dice = random.Random(f"workers {seed} {case.number}")
+            crew = Crew(
+                workers, running.cluster.bootstrap, case.number, load.topic, case.workload.partitions, dice, directory
+            )
+            stack.push_async_callback(crew.end)
+        scene = Scene(running, admin, load, case.dice(), case.hold_s, quick, crew=crew)
         measured: dict[str, float] = {}
         with HistoryWriter(directory / "suite.jsonl", "suite") as history:
             try:
@@ -108,7 +118,7 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
                     problems += await _tried(_published(program, scene))
             finally:
                 await load.end()
-            for group in load.groups:
+            for group in (*load.groups, *((WORKERS,) if crew is not None else ())):
                 history.end(group, topic=load.topic, drained="drained" in measured)
     report = await asyncio.to_thread(_judge, directory)
     fields: dict[str, Any] = judge(
@@ -155,6 +165,8 @@ async def _strike(fault: Fault, scene: Scene, history: HistoryWriter, measured: 
     """Begin the load, then inject the fault, hold it and heal it."""
     load = scene.load
     await load.begin()
+    if scene.crew is not None:
+        await scene.crew.begin()
     measured["struck at"] = time.monotonic()
     async with _resets(scene):
         history.fault(fault.name, "?", phase="inject")
@@ -187,6 +199,9 @@ async def _drain(_fault: Fault, scene: Scene, _history: HistoryWriter, measured:
     """Stop sending. Wait until every send has an outcome and every group has read everything."""
     if scene.load.groups:
         await scene.load.stop()
+        if scene.crew is not None:
+            await scene.crew.finish()
+            scene.note(scene.crew.summary)
         measured["drained"] = time.monotonic()
 
 

@@ -60,7 +60,7 @@ def number_of(value: bytes) -> int:
     return int(value[: value.index(b" ")])
 
 
-async def _opened(open_it: Callable[[], Any]) -> Any:
+async def opened(open_it: Callable[[], Any]) -> Any:
     """Open a client's producer or consumer.
 
     Try again while no broker answers, because clients also begin during faults.
@@ -112,7 +112,7 @@ class Sending:
     async def run(self) -> None:
         """Send, wait until every send has an outcome, and end when the parent says so."""
         async with _client(self._begin, self._begin["name"]) as (client, history):
-            producer = await _opened(
+            producer = await opened(
                 lambda: client.producer(
                     self._begin["topic"], delivery_timeout_ms=DELIVERY_TIMEOUT_MS, ack_level=self._ack_level
                 )
@@ -194,7 +194,7 @@ class Reading:
         """Read and acknowledge until the parent says `end`."""
         group, credit = self._begin["group"], self._begin["credit_bytes"]
         async with _client(self._begin, self._begin["name"]) as (client, _history):
-            consumer = await _opened(
+            consumer = await opened(
                 lambda: client.consumer(
                     self._begin["topic"], group, name=self._begin["name"], on_gap=self._tell_gap, credit_bytes=credit
                 )

@@ -21,6 +21,7 @@ from seriatim_local import LocalCluster
 
 from e2e.faults.admins import Admins
 from e2e.faults.clusters import FaultPrograms, Kind, Running
+from e2e.faults.crew import Crew
 from e2e.faults.load import LOST, PROGRESS_DEADLINE_S, Load
 from e2e.faults.shims import Shims
 from e2e.observe import OPEN, SegmentNow, Snapshot
@@ -80,6 +81,7 @@ class Scene:
         hold_s: How long the fault should last, in seconds.
         quick: Whether the fault should be short.
         notes: Texts for people: which brokers it struck, and what was seen.
+        crew: The workers beside the load; None: there are none.
     """
 
     running: Running
@@ -89,6 +91,7 @@ class Scene:
     hold_s: float
     quick: bool
     notes: list[str] = field(default_factory=list)
+    crew: Crew | None = None
 
     @property
     def cluster(self) -> LocalCluster:

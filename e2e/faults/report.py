@@ -11,12 +11,12 @@ from typing import Final
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from seriatim.history import Report
+from seriatim.history import KINDS, REORDERED, Report
 
 UNKNOWN_SHARE_MAX: Final = 0.01
 """If the share of unknown outcomes is above this, a history shows too little."""
 
-OTHER_KINDS: Final = ("failed_delivered", "misplaced", "contradicted", "unsent", "stuck")
+OTHER_KINDS: Final = tuple(kind for kind in KINDS if kind not in ("lost", "repeated") and REORDERED not in kind)
 """Findings of the checker that have no column of their own."""
 
 

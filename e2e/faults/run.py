@@ -17,6 +17,7 @@ from e2e.faults import clusters, namespaces
 from e2e.faults.case import Outcome, run_case
 from e2e.faults.catalogue import QUICK, all_faults, by_name, missing
 from e2e.faults.clusters import BROKERS, Kind, Place, Running
+from e2e.faults.crew import Workers
 from e2e.faults.fault import Fault
 from e2e.faults.load import Clients
 from e2e.faults.namespaces import Namespaces
@@ -83,7 +84,9 @@ def cases(settings: Settings, faults: list[Planned], clock: Callable[[], float])
         elif clock() - began >= settings.minutes * 60:
             return
         if settings.retention_s:
-            load = replace(case.workload, retention_ms=settings.retention_s * 1000, is_late=False)
+            load = replace(
+                case.workload, retention_ms=settings.retention_s * 1000, is_late=False, has_workers=False
+            )  # fmt: skip
             case = replace(case, workload=load)
         yield case
 
@@ -102,6 +105,7 @@ class Suite:
         self._running: Running | None = None
         self._network: Namespaces | None = None
         self._clients: dict[Place, Clients] = {}
+        self._workers: dict[Place, Workers] = {}
         self._stack = AsyncExitStack()
         self._cluster_count = 0
         self._kept = 0
@@ -145,7 +149,7 @@ class Suite:
         self._say(f"case {case.number}: {case.fault}, load {case.workload.name}, {place} …")
         seed, quick = self._settings.seed, self._settings.quick
         outcome = await run_case(
-            case, fault, running, self._clients[place], directory, seed=seed, quick=quick,
+            case, fault, running, self._clients[place], self._workers[place], directory, seed=seed, quick=quick,
             publish=self._settings.publish,
         )  # fmt: skip
         await self._clear_up(outcome, fault, directory, running)
@@ -201,6 +205,8 @@ class Suite:
         if place not in self._clients:
             clients = Clients(self._settings.out / f"clients-{place}.log", network)
             self._clients[place] = await self._stack.enter_async_context(clients)
+            self._workers[place] = Workers(self._settings.out / f"workers-{place}.log", network)
+            self._stack.push_async_callback(self._workers[place].end)
         return network
 
     async def _stop(self, *, keep: bool) -> None:

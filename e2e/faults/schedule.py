@@ -29,6 +29,7 @@ class Workload:
         flush: Whether topic and producer wait for flushes. It is False only to check that the suite notices.
         is_late: Whether a second group starts from the earliest offset after the fault has healed.
         retention_ms: How long the topic keeps messages; 0: for ever.
+        has_workers: Whether a group of workers, in which order is by key, is there too.
     """
 
     name: str
@@ -41,11 +42,12 @@ class Workload:
     is_late: bool = False
     flush: bool = True
     retention_ms: int = 0
+    has_workers: bool = False
 
 
 WORKLOADS: Final = (
     Workload("ordered", partitions=1),
-    Workload("keys", partitions=4, keys=100),
+    Workload("keys", partitions=4, keys=100, has_workers=True),
     Workload("resend", partitions=2, resets=True),
     Workload("slow", partitions=1, size_bytes=1_000, is_slow=True),
     Workload("late", partitions=2, is_late=True),

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from seriatim_api.errors import BadRequestError
 from seriatim_api.v1 import operations_pb2, records_pb2
 
+from seriatim._recording import Recorder
 from seriatim._transport.unary import Caller
 
 DEADLINE_S: Final = 10.0
@@ -111,8 +112,9 @@ class RestartCheck:
 class BrokerGroupAdmin:
     """The part of `Admin` that is about broker groups and their members."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, recorder: Recorder | None = None) -> None:
         self._caller = caller
+        self._recorder = recorder  # writes what changes or excuses what consumer groups get into a history
 
     async def list_broker_groups(self, *, with_counts: bool = False) -> list[BrokerGroup]:
         """All broker groups, sorted by name.

@@ -120,7 +120,8 @@ class Client:
             name: The client's name in the brokers' logs; made up from the process id if empty.
             tls: The certificates for TLS; None: plain text.
             recorder: A `seriatim.history.HistoryWriter`. The client writes all its sends, deliveries and
-                acknowledgements into it, and the history checker can check them later.
+                acknowledgements into it, and what its `Admin` lists and does of waiting keys and dead letters. The
+                history checker can check them later.
             message_id: Given exactly if `recorder` is: a function that returns the id of a message from its value. The
                 id is unique in the history.
 
@@ -532,7 +533,7 @@ class Client:
 
     def admin(self) -> Admin:
         """The administration of the cluster. It shares this client's connections and ends with the client."""
-        return Admin(self._caller, self.read_range)
+        return Admin(self._caller, self.read_range, self._recorder)
 
     async def _begin_group(
         self, topic: str, group: str, start: Target, mode: Mode, partitions: Sequence[int] | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_api.v1 import broker_pb2
@@ -14,6 +14,13 @@ from seriatim._group_operations import DEADLINE_S, OPERATE_DEADLINE_S, RETRY_PAU
 
 KEYS_PER_CALL: Final = 1_000
 KEYS_PER_PAGE: Final = 500
+
+_ACTS: Final[dict[int, Literal["release", "skip", "dead_letter"]]] = {
+    broker_pb2.KEY_OPERATION_RELEASE: "release",
+    broker_pb2.KEY_OPERATION_SKIP: "skip",
+    broker_pb2.KEY_OPERATION_DEAD_LETTER: "dead_letter",
+}
+"""What people do to keys, as a history names it."""
 
 
 class ConsumerGroupKeys(GroupOperations):
@@ -58,7 +65,10 @@ class ConsumerGroupKeys(GroupOperations):
             while True:
                 answer = await self._ask_patiently("ListGroupKeys", request)
                 for found in answer.keys:
-                    yield key_of(number, found)
+                    listed = key_of(number, found)
+                    if self._recorder is not None:
+                        self._recorder.waiting(topic, group, listed)
+                    yield listed
                 if not answer.next:
                     break
                 request.after = answer.next
@@ -106,6 +116,7 @@ class ConsumerGroupKeys(GroupOperations):
         return [row.partition for row in described.partitions if row.has_cursor]
 
     async def _operate_keys(self, topic: str, group: str, operation: int, keys: Sequence[GroupKey]) -> list[KeyResult]:
+        self._record_keys(topic, group, operation, keys, done=False)
         results: dict[int, KeyResult] = {}
         places: dict[int, list[int]] = {}
         for place, key in enumerate(keys):
@@ -128,7 +139,17 @@ class ConsumerGroupKeys(GroupOperations):
                 answer = await self._ask_patiently("OperateGroupKeys", request)
                 for place, result in zip(page, answer.results, strict=True):
                     results[place] = _result_of(keys[place], result)
-        return [results[place] for place in range(len(keys))]
+        done = [results[place] for place in range(len(keys))]
+        self._record_keys(topic, group, operation, [result.key for result in done if not result.error], done=True)
+        return done
+
+    def _record_keys(self, topic: str, group: str, operation: int, keys: Sequence[GroupKey], *, done: bool) -> None:
+        for key in keys if self._recorder is not None else ():
+            assert self._recorder is not None
+            self._recorder.person(
+                _ACTS[operation], group, topic, key.partition, offset=key.first_offset or None, key=key.key or None,
+                done=done,
+            )  # fmt: skip
 
     async def _ask_patiently(self, method: str, request: Any) -> Any:
         """Ask again while another server replaces a dead one. A request about keys that is repeated is done once."""

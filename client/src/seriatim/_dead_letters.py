@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from seriatim_api.dead_letters import (
     ADDED_HEADERS,
@@ -23,6 +23,7 @@ from seriatim._group_operations import GroupOperations
 if TYPE_CHECKING:
     from seriatim._client import Opening
     from seriatim._ranges.reading import RangeReader
+    from seriatim._recording import Recorder
     from seriatim._records import Message
     from seriatim._transport.unary import Caller
 
@@ -112,8 +113,13 @@ class ReplayedDeadLetter:
 class DeadLetterAdmin(GroupOperations):
     """The part of `Admin` for dead letters."""
 
-    def __init__(self, caller: Caller, read_range: Callable[..., Opening[RangeReader]] | None = None) -> None:
-        super().__init__(caller)
+    def __init__(
+        self,
+        caller: Caller,
+        read_range: Callable[..., Opening[RangeReader]] | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        super().__init__(caller, recorder)
         self._open_range = read_range
 
     def _read_range(self, topic: str, partition: int) -> Opening[RangeReader]:
@@ -153,6 +159,8 @@ class DeadLetterAdmin(GroupOperations):
             async for letter in self._letters_of(topic, number):
                 is_wanted = group in (None, letter.group) and key in (None, letter.key)
                 if is_wanted and (after is None or letter.offset > after):
+                    if self._recorder is not None:
+                        self._recorder.dead_letter(letter)
                     yield letter
 
     async def _dead_letter_partitions(self, topic: str) -> int:
@@ -239,15 +247,26 @@ class DeadLetterAdmin(GroupOperations):
         request = dead_letters_pb2.ReplayDeadLettersRequest(
             topic=topic, partition=partition, letters=[_replayed(letter) for letter in page]
         )
+        self._record("replay", page, done=False)
         answer: dead_letters_pb2.ReplayDeadLettersResponse = await self._caller.dead_letters(
             "ReplayDeadLetters", request, REPLAY_DEADLINE_S
         )
         if answer.HasField("error"):
             raise error_from_proto(answer.error)
+        self._record("replay", page, done=True)
         return [
             ReplayedDeadLetter(partition, letter.offset, letter.origin_topic, letter.origin_partition, offset)
             for letter, offset in zip(page, answer.offsets, strict=True)
         ]
+
+    def _record(self, act: Literal["replay", "drop"], letters: Sequence[DeadLetter], *, done: bool) -> None:
+        for letter in letters if self._recorder is not None else ():
+            assert self._recorder is not None
+            self._recorder.dead_letter(letter)
+            self._recorder.person(
+                act, letter.group, letter.origin_topic, letter.origin_partition, offset=letter.origin_offset,
+                key=letter.key, done=done,
+            )  # fmt: skip
 
     async def drop_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> None:
         """Say that dead letters are done with: they are not listed any more, and cannot be replayed.
@@ -268,6 +287,7 @@ class DeadLetterAdmin(GroupOperations):
         If the call is cancelled, some of them may have been dropped.
         """
         _check_count(letters)
+        self._record("drop", letters, done=False)
         for partition in sorted({letter.partition for letter in letters}):
             offsets = sorted(letter.offset for letter in letters if letter.partition == partition)
             for begin in range(0, len(offsets), DROP_COUNT_MAX):

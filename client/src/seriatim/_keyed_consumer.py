@@ -531,7 +531,7 @@ class KeyedConsumer:
 
     def _record(self, run: Grant) -> None:
         if self._recorder is not None:
-            self._recorder.deliveries([run.messages[run.at]], self.group, self.name)
+            run.subscription.record([run.messages[run.at]])
 
     # ---- handlers ------------------------------------------------------------------------------------
 
@@ -646,7 +646,7 @@ class KeyedConsumer:
                     continue
                 # Most messages are worked on without a wait, and need no object for their grant.
                 if self._recorder is not None:
-                    self._recorder.deliveries([found], self.group, self.name)
+                    subscription.record([found])
                 waits: Awaitable[object] | None
                 try:
                     waits = handlers.first_step(call(found))
@@ -709,7 +709,7 @@ class KeyedConsumer:
             held = HeldBatch(current)
             batch = KeyedBatch(held, self._runs.opened)
             if self._recorder is not None:
-                self._recorder.deliveries(batch.messages, self.group, self.name)
+                current.subscription.record(batch.messages)
             try:
                 waits = handlers.first_step(call(batch))
                 if waits is not None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
-from seriatim_api.ids import make_offset
+from seriatim_api.ids import format_offset, make_offset
 
 from seriatim._records import Message, OutcomeName
 
 if TYPE_CHECKING:
+    from seriatim._consumer_group_settings import GroupKey
+    from seriatim._dead_letters import DeadLetter
     from seriatim._producing.deliveries import Settlement
     from seriatim._producing.pending import Cut
 
@@ -27,10 +29,31 @@ MessageId = int | str
 MessageIdOf = Callable[[bytes], MessageId]
 
 
+PersonAct = Literal["release", "skip", "dead_letter", "replay", "drop", "move"]
+
+
+class Place(NamedTuple):
+    """One partition of a consumer that is given messages under tokens."""
+
+    group: str
+    consumer: str
+    topic: str
+    partition: int
+
+
 class HistoryLike(Protocol):
     """The methods of `seriatim.history.HistoryWriter` and `MemoryHistory` that a client calls."""
 
-    def sends(self, messages: Sequence[MessageId], *, producer: str, topic: str, partition: int, sequence: int) -> None:
+    def sends(
+        self,
+        messages: Sequence[MessageId],
+        *,
+        producer: str,
+        topic: str,
+        partition: int,
+        sequence: int,
+        keys: Sequence[bytes | None] | None = None,
+    ) -> None:
         """The client is about to send these messages."""
 
     def outcomes(self, messages: Sequence[MessageId], outcome: OutcomeName, *, offset: int | None = None) -> None:
@@ -47,11 +70,87 @@ class HistoryLike(Protocol):
         offset: int,
         attempt: int = 1,
         maybe_repeated: bool = False,
+        keys: Sequence[bytes | None] = (),
+        token: int | None = None,
+        group_epoch: int = 0,
+        at_most_once: bool = False,
     ) -> None:
         """The client got messages at consecutive offsets."""
 
     def ack(self, *, group: str, topic: str, partition: int, offset: int) -> None:
         """The application acknowledged all messages up to and including an offset."""
+
+    def ack_single(
+        self,
+        *,
+        group: str,
+        consumer: str,
+        topic: str,
+        partition: int,
+        offsets: Sequence[int],
+        tokens: Sequence[int],
+    ) -> None:
+        """The application acknowledged single messages, each under its token."""
+
+    def confirm(
+        self,
+        *,
+        group: str,
+        consumer: str,
+        topic: str,
+        partition: int,
+        offsets: Sequence[int],
+        tokens: Sequence[int],
+        group_epoch: int = 0,
+    ) -> None:
+        """A broker confirmed acknowledgements of single messages."""
+
+    def nack(
+        self,
+        *,
+        group: str,
+        consumer: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        token: int,
+        is_last: bool = False,
+    ) -> None:
+        """The application failed on a message."""
+
+    def void(self, *, group: str, consumer: str, topic: str, partition: int, tokens: Sequence[int]) -> None:
+        """The client knows that grants have ended."""
+
+    def parked(
+        self, *, group: str, topic: str, partition: int, key: bytes | None, first: int, messages: int, state: str
+    ) -> None:
+        """A broker listed a key that waits."""
+
+    def dead_letter(
+        self,
+        message: MessageId,
+        *,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        stored_at: str,
+        maybe_repeated: bool = False,
+    ) -> None:
+        """A dead letter was listed."""
+
+    def person(
+        self,
+        act: PersonAct,
+        *,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int | None = None,
+        key: bytes | None = None,
+        done: bool = False,
+    ) -> None:
+        """A program does for a person what changes what a consumer group gets."""
 
     def gap(self, *, topic: str, partition: int, first: int, end: int, why: str, group: str | None = None) -> None:
         """A broker said that messages will not be delivered."""
@@ -94,8 +193,11 @@ class Recorder:
 
     def _sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId]:
         values = cut.batch.column(1).to_pylist() if cut.values is None else cut.values
+        keys = cut.batch.column(0).to_pylist() if cut.values is None else cut.keys
         ids = [self._message_id(value) for value in values]
-        self._history.sends(ids, producer=producer, topic=topic, partition=partition, sequence=position)
+        self._history.sends(
+            ids, producer=producer, topic=topic, partition=partition, sequence=position, keys=keys
+        )  # fmt: skip
         return ids
 
     def outcomes(self, ids: Sequence[MessageId], settlement: Settlement) -> None:
@@ -129,13 +231,114 @@ class Recorder:
     def acked(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Note that the application acknowledged all up to `offset`. The lines of the deliveries are written before."""
 
-        def write() -> None:
-            self._history.ack(group=group, topic=topic, partition=partition, offset=offset)
-            flush = getattr(self._history, "flush", None)
-            if flush is not None:
-                flush()
+        self._record(lambda: self._history.ack(group=group, topic=topic, partition=partition, offset=offset))
+        self._flush()
 
-        self._record(write)
+    def granted(
+        self, place: Place, messages: Sequence[Message], group_epoch: int, *, by_key: bool, at_most_once: bool
+    ) -> None:
+        """Note the messages that the application gets under tokens. Those of a grant that follow each other share a
+        line."""
+        begin = 0
+        for at in range(1, len(messages) + 1):
+            if at < len(messages) and _is_same_grant(messages[at - 1], messages[at]):
+                continue
+            self._record(partial(self._granted, place, messages[begin:at], group_epoch, by_key, at_most_once))
+            begin = at
+
+    def _granted(
+        self, place: Place, messages: Sequence[Message], group_epoch: int, by_key: bool, at_most_once: bool
+    ) -> None:
+        first = messages[0]
+        self._history.deliveries(
+            [self._message_id(message.value) for message in messages],
+            **place._asdict(),
+            offset=first.offset,
+            attempt=first.attempt,
+            maybe_repeated=first.maybe_repeated,
+            keys=[message.key for message in messages] if by_key else (),
+            token=first.grant,
+            group_epoch=group_epoch,
+            at_most_once=at_most_once,
+        )
+
+    def acked_single(self, place: Place, offsets: Sequence[int], tokens: Sequence[int]) -> None:
+        """Note that the application acknowledged messages. Their deliveries are written out before it is sent."""
+        if offsets:
+            self._record(lambda: self._history.ack_single(**place._asdict(), offsets=offsets, tokens=tokens))
+            self._flush()
+
+    def confirmed(self, place: Place, offsets: Sequence[int], tokens: Sequence[int], group_epoch: int) -> None:
+        """Note that a broker confirmed acknowledgements."""
+        if offsets:
+            self._record(
+                lambda: self._history.confirm(
+                    **place._asdict(), offsets=offsets, tokens=tokens, group_epoch=group_epoch
+                )
+            )
+
+    def failed(self, place: Place, offset: int, token: int, *, is_last: bool) -> None:
+        """Note that the application failed on a message."""
+        self._record(lambda: self._history.nack(**place._asdict(), offset=offset, token=token, is_last=is_last))
+        self._flush()
+
+    def ended(self, place: Place, tokens: Sequence[int]) -> None:
+        """Note that the client knows that grants have ended."""
+        self._record(lambda: self._history.void(**place._asdict(), tokens=tokens))
+
+    def waiting(self, topic: str, group: str, key: GroupKey) -> None:
+        """Note a key that a broker listed as one that waits."""
+        if not key.first_offset:
+            return  # it is not known where it stands
+        self._record(
+            lambda: self._history.parked(
+                group=group,
+                topic=topic,
+                partition=key.partition,
+                key=key.key or None,
+                first=key.first_offset,
+                messages=key.messages,
+                state=key.state,
+            )
+        )
+
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Note a dead letter that was listed."""
+        self._record(
+            lambda: self._history.dead_letter(
+                self._message_id(letter.value),
+                group=letter.group,
+                topic=letter.origin_topic,
+                partition=letter.origin_partition,
+                offset=letter.origin_offset,
+                stored_at=f"{letter.topic}/{letter.partition} {format_offset(letter.offset)}",
+                maybe_repeated=letter.maybe_repeated,
+            )
+        )
+
+    def person(
+        self,
+        act: PersonAct,
+        group: str,
+        topic: str,
+        partition: int,
+        *,
+        offset: int | None = None,
+        key: bytes | None = None,
+        done: bool = False,
+    ) -> None:
+        """Note what a program does for a person: before the request is sent, and with `done` when it was done."""
+        self._record(
+            lambda: self._history.person(
+                act, group=group, topic=topic, partition=partition, offset=offset, key=key, done=done
+            )
+        )
+        self._flush()
+
+    def _flush(self) -> None:
+        flush = getattr(self._history, "flush", None)
+        if flush is not None:
+            self._record(flush)
 
     def gap(self, group: str, topic: str, partition: int, first: int, end: int, why: str) -> None:
         """Note that the messages from offset `first` up to `end` will not be delivered."""
@@ -154,6 +357,16 @@ class Recorder:
                 group=group,
             )
         )
+
+
+def _is_same_grant(before: Message, message: Message) -> bool:
+    return (
+        message.grant == before.grant
+        and message.partition == before.partition
+        and message.offset == before.offset + 1
+        and message.attempt == 1
+        and message.maybe_repeated == before.maybe_repeated
+    )
 
 
 def _follows(before: Message, message: Message) -> bool:

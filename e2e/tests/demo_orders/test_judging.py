@@ -132,12 +132,6 @@ def test_a_repeat_without_a_flag_is_found() -> None:
     assert "1 messages came again without a flag" in found.problems
 
 
-def test_a_token_that_falls_is_found() -> None:
-    found = judged([], [attempt(1, 1.0, token=5), attempt(1, 2.0, token=4), attempt(9, 3.0, key="N2", token=1)])
-    assert found.tokens_fell == 1
-    assert any("older" in problem for problem in found.problems)
-
-
 PARKED = Parked("N1", attempts=5, waiting=3, parked_at=10.0, released_at=20.0)
 
 

@@ -42,7 +42,7 @@ def checked(*, lose: bool = False) -> Report:
 
 JUDGEMENT = Judgement(
     taken=50, repeats=4, unflagged=0, refused=1, attempts=60, failed=7, cut_off=2, aircraft=12, differences=(),
-    digest="abc", tokens_fell=0, take_overs_s=(0.2, 0.4), others_meanwhile=20, problems=(),
+    digest="abc", take_overs_s=(0.2, 0.4), others_meanwhile=20, problems=(),
 )  # fmt: skip
 
 

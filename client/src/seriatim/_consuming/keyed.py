@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, TypeVar
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.ids import format_offset
-from seriatim_api.v1 import broker_pb2
+from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim import _batch
+from seriatim._consuming.events import core_event
 from seriatim._consuming.handlers import Failed
 from seriatim._consuming.inbox import granted_messages
 from seriatim._consuming.subscription import Shared, Subscribed
 from seriatim._core import consumer_types as ct
 from seriatim._core.keyed_consumer import KeyedPartitionConsumer
 from seriatim._failure import entry
+from seriatim._recording import Place
 from seriatim._records import Message
 from seriatim._settings import Start
 from seriatim._transport.consume import ConsumeLink
@@ -264,7 +266,7 @@ class HeldBatch:
         """Acknowledge what did not fail, and give the rest back."""
         frame, subscription = self.frame, self.frame.subscription
         if not self._failed:
-            subscription.acknowledge_all(frame.tokens, frame.offsets)
+            subscription.acknowledge_all(frame.tokens)
             return
         offsets = iter(frame.offsets)
         for token, count in zip(frame.tokens, frame.counts, strict=True):
@@ -312,6 +314,7 @@ class KeyedSubscription(Subscribed):
         self._in_flight_max = in_flight_max
         self._run_max = run_max
         self._is_accepted = False
+        self._void_acks: set[int] = set()  # only for a recorder: tokens of which the server said that they do not count
 
     # ---- from the application ------------------------------------------------------------------------
 
@@ -359,22 +362,29 @@ class KeyedSubscription(Subscribed):
             if is_first or core.is_enough_unsent:
                 self._wake()
             if self._shared.recorder is not None:
-                self._shared.recorder.acked(self._shared.group, self._shared.topic, self.number, offset)
+                self._shared.recorder.acked_single(self._place, [offset], [token])
         return counts
 
-    def acknowledge_all(self, tokens: Sequence[int], offsets: Sequence[int]) -> int:
-        """The application is done with all messages of grants. `offsets` are for the history.
-
-        Returns:
-            Of how many messages that counts.
-        """
+    def acknowledge_all(self, tokens: Sequence[int]) -> int:
+        """The application is done with all messages of grants. Returns of how many messages that counts."""
         now_us = time.monotonic_ns() // 1000
+        if self._shared.recorder is not None:
+            self._shared.recorder.acked_single(self._place, *self.core.held_rows(tokens))
         count = self.core.acknowledge_all(tokens, now_us)
-        if count and self._shared.recorder is not None:
-            for offset in offsets:
-                self._shared.recorder.acked(self._shared.group, self._shared.topic, self.number, offset)
         self.hurry(now_us, at_once=True)
         return count
+
+    def record(self, messages: Sequence[Message]) -> None:
+        """Note in the history that the application gets these messages."""
+        shared = self._shared
+        if shared.recorder is not None:
+            by_key = shared.mode == records_pb2.CONSUMER_MODE_KEY_ORDERED
+            epoch = self.core.group_epoch
+            shared.recorder.granted(self._place, messages, epoch, by_key=by_key, at_most_once=self.core.at_most_once)
+
+    @property
+    def _place(self) -> Place:
+        return Place(self._shared.group, self._shared.name, self._shared.topic, self.number)
 
     def hurry(self, now_us: int, *, at_once: bool = False) -> None:
         """Send what is acknowledged soon, because nothing more waits for the application."""
@@ -386,6 +396,8 @@ class KeyedSubscription(Subscribed):
     def fail(self, token: int, offset: int, delay_s: float | None, reason: str, *, is_last: bool) -> None:
         """The application failed on a message."""
         delay_ms = None if delay_s is None else round(delay_s * 1000)
+        if self._shared.recorder is not None and token in self.core.grants:
+            self._shared.recorder.failed(self._place, offset, token, is_last=is_last)
         self._step(ct.Fail(token, offset, delay_ms, reason, is_last))
 
     @entry
@@ -409,6 +421,21 @@ class KeyedSubscription(Subscribed):
             self._shared.alarms.set(self, due_us / 1e6)
 
     # ---- from the streams ----------------------------------------------------------------------------
+
+    @entry
+    def told(self, event: broker_pb2.DeliveryEvent) -> None:
+        """An event came that is not a delivery."""
+        offsets: list[int] = []
+        tokens: list[int] = []
+        if self._shared.recorder is not None and event.subscription == self.core.subscription:
+            self._void_acks.update(event.tokens_void.tokens)
+            offsets, tokens = self.core.confirmed_by(event.acks_confirmed.number)
+        self._step(core_event(event))
+        if self._shared.recorder is not None and tokens:
+            kept = [at for at, token in enumerate(tokens) if token not in self._void_acks]
+            rows = [offsets[at] for at in kept], [tokens[at] for at in kept]
+            self._shared.recorder.confirmed(self._place, *rows, self.core.group_epoch)
+            self._void_acks.difference_update(tokens)
 
     def _delivered(
         self, link: ConsumeLink, event: broker_pb2.DeliveryEvent, batches: Sequence[tuple[BatchHeader, memoryview]]
@@ -468,6 +495,9 @@ class KeyedSubscription(Subscribed):
                 write(effect.stream, broker_pb2.ConsumeRequest(demand=demand))
             case ct.TakeGrants():
                 self._is_accepted = True
+            case ct.GrantsEnded():
+                if self._shared.recorder is not None:
+                    self._shared.recorder.ended(self._place, effect.tokens)
             case _:
                 pass
 

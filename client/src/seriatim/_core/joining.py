@@ -124,6 +124,11 @@ class Joining(State):
         return self._place
 
     @property
+    def group_epoch(self) -> int:
+        """The group epoch that the server told last; 0: none yet."""
+        return self._group_epoch
+
+    @property
     def server_epoch(self) -> int:
         """The server epoch of the grant, or of the standby's join."""
         return self._server_epoch

@@ -155,6 +155,22 @@ class KeyedPartitionConsumer(Joining):
         """The numbers of the requests that count and are not confirmed."""
         return tuple(number for number, _, _ in self._unconfirmed)
 
+    def confirmed_by(self, number: int) -> tuple[list[int], list[int]]:
+        """The offsets and tokens of acknowledgements that are confirmed if all requests up to `number` are."""
+        rows = [row for row in self._unconfirmed if row[0] <= number]
+        return [offset for row in rows for offset in row[2]], [token for row in rows for token in row[1]]
+
+    def held_rows(self, tokens: Iterable[int]) -> tuple[list[int], list[int]]:
+        """The offsets and tokens of what is held and not acknowledged of these grants."""
+        offsets: list[int] = []
+        found: list[int] = []
+        for token in tokens:
+            grant = self.grants.get(token)
+            left = () if grant is None else (grant,) if isinstance(grant, int) else grant.offsets[grant.done :]
+            offsets += left
+            found += [token] * len(left)
+        return offsets, found
+
     @property
     def has_unsent(self) -> bool:
         """Whether acknowledgements, failures, or reports of grants that were begun, wait to be sent."""

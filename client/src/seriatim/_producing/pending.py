@@ -76,6 +76,7 @@ class Cut(NamedTuple):
     values: Sequence[bytes] | None  # for a recorder; None if they would have to be read from a table
     batch: Any  # the table's record batch, if it is one
     payload_bytes: int
+    keys: Sequence[bytes | None] | None = None  # of `values`
 
 
 @dataclass(slots=True, eq=False)
@@ -98,15 +99,16 @@ class _Columns:
         if payload_bytes > size_bytes_max:
             count, payload_bytes = self._fitting(size_bytes_max)
         values = self.values[:count]
+        keys = None if self.keys is None else self.keys[:count]
         body = encode(
             values,
-            None if self.keys is None else self.keys[:count],
+            keys,
             self.timestamps[:count],
             None if self.headers is None else self.headers[:count],
             None if self.tags is None else self.tags[:count],
             compression,
         )
-        return Cut(body, self._front_slices(count), values, None, payload_bytes)
+        return Cut(body, self._front_slices(count), values, None, payload_bytes, keys)
 
     def drop(self, cut: Cut) -> None:
         """Remove the messages of the batch that `peek` built."""

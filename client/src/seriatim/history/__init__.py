@@ -26,8 +26,17 @@ send       `p` producer, `e` producer epoch (0 if absent), `t` topic, `q` partit
            `y` key (optional); one line for each message, not for each resend; written before the message is sent
 outcome    `m`, `x` (`ok`, `failed` or `unknown`), `o` offset (if ok and known); written after the answer came
 deliver    `g` consumer group, `c` consumer, `t`, `q`, `o`, `m`, `a` delivery attempt (1 if absent), `r` (1: flagged
-           `maybe_repeated`)
-ack        `g`, `t`, `q`, `o`: the group has acknowledged this offset
+           `maybe_repeated`), `b` (1: the group is at most once). In modes `key_ordered` and `shared` also `u` token,
+           `v` epoch of the group, and `y` key (absent: a key of its own)
+ack        `g`, `t`, `q`, `o`: the group has acknowledged this offset and all below it. With `c` and `u`: only this one,
+           under this token. Then `o` and `u` may be lists of the same length
+confirm    `g`, `c`, `t`, `q`, `o`, `u`, `v`: the brokers confirmed these acknowledgements
+nack       `g`, `c`, `t`, `q`, `o`, `u`: the consumer failed on this message, and gave its grant back
+void       `g`, `c`, `t`, `q`, `u` list of tokens: the consumer knows that these grants have ended
+parked     `g`, `t`, `q`, `y` key, `o` its first offset, `n` its messages, `x` state: a broker listed this key
+dead       `g`, `t`, `q`, `o`, `m`, `w` where it is stored, `r`: a dead letter of this message, as it says itself
+person     `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop` or `move`), `o`, `y`, `done` (1: the
+           answer came): what a person did. `move` is a rewind, or a skip to another place
 gap, skip  `t`, `q`, `o` first offset, `z` first offset behind it, `g` (absent: all groups), `why`. A gap declares that
            messages are gone (a LOST segment, retention, a group that started later). A skip says that the server
            skipped repeats; missing messages in it still count as lost
@@ -49,20 +58,36 @@ A process may be killed at any moment. The checker accepts and counts a torn las
 acknowledge messages that you recorded: then the lines are in the kernel, which outlives the process, and no
 acknowledged delivery is missing from the history.
 
+A client that was made with a `recorder` writes all this by itself, in every mode. Its `Admin` writes the keys and dead
+letters that it lists, and what it does with them. Messages of a parked key count as lost unless the history has the
+key: list parked keys before `end`.
+
 What the checker finds
 ----------------------
 
 ==================  ==================================================================================================
 lost                acknowledged, or delivered to another group, but never delivered to a group that reported `drained`,
-                    and not in a declared gap
+                    and not in a declared gap, behind a parked message, or skipped by a person. Or replayed, and no copy
+                    was delivered
+unfinished          by token: not acknowledged when it came last to a group that reported `drained`, and neither parked,
+                    dead-lettered nor skipped
 repeated            delivered twice to a group as a first delivery attempt without a flag: the same message, or the
                     same offset
 reordered_producer  overtaken by a later message of its own producer
 reordered_offset    delivered after a higher offset
 reordered_group     two groups saw two messages in opposite orders
 reordered_realtime  overtaken by a message that was sent after this one's acknowledgement
+overlapped          by token: came for the first time before an earlier message of its key that came was done with
+two_hands           by token: two consumers had the same token, or one had a message of a key while another one's
+                    acknowledgement of a later message counted
+stale_token         by token: the tokens of a key fell within a consumer, or a message was acknowledged under a grant
+                    that its consumer knew to have ended
+miscounted          by token: an attempt was counted that was not made, or attempts fell without a change of server
+dead_twice          a dead letter is stored at two places
+dead_misplaced      a dead letter names a place at which another message is
 failed_delivered    reported as failed, and delivered
-misplaced           delivered at another offset or partition than acknowledged, or one offset has two messages
+misplaced           delivered at another offset or partition than acknowledged, under another key than sent, or one
+                    offset has two messages
 contradicted        one message has two different outcomes
 unsent              delivered, but no file has its send (only counted if a process was killed)
 stuck               a message without outcome, or a group that did not drain
@@ -71,6 +96,10 @@ stuck               a message without outcome, or a group that did not drain
 A message that was stored twice behind an UNSETTLED segment is delivered from its first place. The acknowledgement has
 the second place. The message is not misplaced if the server told the group to skip the second place.
 
+"By token" are groups of modes `key_ordered` and `shared`. In mode `key_ordered` order counts within a key, and in mode
+`shared` not at all. A message may come again under a higher token, with the flag or a higher attempt, as long as the
+brokers have not confirmed its acknowledgement. The copy of a replayed dead letter is a message of its own.
+
 The checker judges order within a partition, over first deliveries: the first time that a group gets a message, flagged
 or not. Counts are messages. If several messages overtook one, it counts once for each of the four ways. `reordered`
 counts each (group, message) once.
@@ -78,10 +107,12 @@ counts each (group, message) once.
 
 from seriatim.history._check import check, check_events
 from seriatim.history._format import HistoryFormatError
-from seriatim.history._report import Evidence, Finding, Report, render
+from seriatim.history._report import KINDS, REORDERED, Evidence, Finding, Report, render
 from seriatim.history._writer import HistoryWriter, MemoryHistory
 
 __all__ = [
+    "KINDS",
+    "REORDERED",
     "Evidence",
     "Finding",
     "HistoryFormatError",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from seriatim.history import _report as kinds
+from seriatim.history._by_key import Waiting, tell_copies_apart
 from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, End, History, covering
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
@@ -71,18 +72,21 @@ class _Checker:
         self._history = history
         self._messages = history.messages
         self._lines = lines
+        copies = tell_copies_apart(history)
         self._findings = Findings(history, lines, limit)
         named = {group for group, _ in history.deliveries} | {group for group, _ in history.acked}
         named |= {end.group for end in history.ends if end.group is not None}
         self._groups = tuple(sorted(named | set(groups)))
-        count = len(history.messages)
+        count = history.messages.row_count
         none = array("i", [NONE])
         self._views = {name: ConsumerGroupView(name, none * count, none * count) for name in self._groups}
-        self._judge = StreamJudge(history, self._findings)
+        self._judge = StreamJudge(history, self._findings, copies)
         self._stream_count = len(history.streams.all())
         self._run_starts = [run.first_line for run in history.runs]
         self._in_gaps = 0
         self._unsent_excused = 0
+        self._waiting_count = 0
+        self._waiting: dict[tuple[str, int], Waiting] = {}
 
     def report(self) -> Report:
         for stream in range(self._stream_count):
@@ -90,6 +94,10 @@ class _Checker:
         self._judge_messages()
         for group in self._groups:
             self._judge_group(group)
+        for group, stream, row, line in self._judge.copies.missing:
+            if self._findings.wants(kinds.LOST):
+                text = f"the dead letter of message {self._findings.ids[row]!r} was replayed, and no copy was delivered"
+                self._findings.keep(kinds.LOST, text, [(line, NONE)], row=row, group=group, stream=stream)
         return self._make_report()
 
     def _judge_messages(self) -> None:
@@ -100,7 +108,8 @@ class _Checker:
                 text = f"message {findings.ids[row]!r} was given two outcomes"
                 shown = [(messages.outcome_line[row], row), (line, row)]
                 findings.keep(kinds.CONTRADICTED, text, shown, row=row, stream=messages.stream[row])
-        for row, (sent_to, outcome, came) in enumerate(zip(messages.stream, messages.outcome, first_line, strict=True)):
+        for row in range(len(messages)):  # without the copies that were replayed: no producer sent them
+            sent_to, outcome, came = messages.stream[row], messages.outcome[row], first_line[row]
             if outcome == FAILED and came != NONE and findings.wants(kinds.FAILED_DELIVERED):
                 text = f"message {findings.ids[row]!r} was reported as failed, and delivered"
                 shown = [(messages.send_line[row], row), (messages.outcome_line[row], row), (came, row)]
@@ -143,6 +152,10 @@ class _Checker:
             else:
                 stuck_streams += 1
                 self._stuck(view, stream, rows, end)
+        for (name, stream), judge in sorted(self._judge.by_key.items()):
+            end = drained.get(self._topic(stream)) if name == group else None
+            if end is not None and end.drained:
+                judge.judge_end(end.line)
         undrained = [end for end in drained.values() if end is None or not end.drained]
         if not stuck_streams and (undrained or not drained):
             self._undrained(view, undrained[0] if undrained else _last_end(ends, None))
@@ -160,6 +173,16 @@ class _Checker:
         assert topic is not None
         return topic
 
+    def _is_waiting(self, group: str, stream: int, row: int) -> bool:
+        """Whether the message was not given because it waits behind a parked one, or because a person skipped it."""
+        if (group, stream) not in self._waiting:
+            self._waiting[group, stream] = Waiting(self._history, group, stream)
+        number, offset = self._messages.key[row], self._judge.offset_of(row)
+        key = None if number == NONE else str(self._history.keys.all()[number])
+        acts = self._history.acts.get((group, stream), ())
+        was_skipped = offset != NONE and any(act.act == "skip" and act.offset == offset for act in acts)
+        return was_skipped or self._waiting[group, stream].has(key, offset)
+
     def _missing(self, view: ConsumerGroupView, topics: list[str]) -> dict[int, list[int]]:
         """For each stream, the messages that the group must see and did not, without declared gaps, in offset order."""
         messages = self._messages
@@ -168,6 +191,8 @@ class _Checker:
         for row, (first, outcome, came) in enumerate(
             zip(view.first, messages.outcome, self._judge.first_line, strict=True)
         ):
+            if row >= len(messages):
+                break  # a copy that was replayed is for one group
             if first != NONE or (outcome != OK and came == NONE):
                 continue
             stream = messages.stream[row]
@@ -175,6 +200,8 @@ class _Checker:
                 continue
             if covering(self._history.gaps.get(stream, []), view.name, self._judge.offset_of(row)) is not None:
                 self._in_gaps += 1
+            elif self._is_waiting(view.name, stream, row):
+                self._waiting_count += 1
             else:
                 missing.setdefault(stream, []).append(row)
         for rows in missing.values():
@@ -243,7 +270,7 @@ class _Checker:
             outcome == NO_OUTCOME and stream != NONE
             for outcome, stream in zip(outcomes, self._messages.stream, strict=True)
         )
-        unknown = outcomes.count(UNKNOWN)
+        unknown = outcomes.count(UNKNOWN)  # the copies that were replayed have no outcome
         counts = {
             "sent": sent,
             "ok": outcomes.count(OK),
@@ -253,6 +280,9 @@ class _Checker:
             "delivered": self._judge.first_count,
             "redelivered": self._judge.repeat_count,
             "acks": history.ack_count,
+            "nacks": history.nack_count,
+            "dead_letters": sum(map(len, history.dead.values())),
+            "waiting": self._waiting_count,
             "gaps": sum(map(len, history.gaps.values())),
             "in_gaps": self._in_gaps,
             "skips": sum(map(len, history.skips.values())),

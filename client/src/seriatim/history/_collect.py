@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from seriatim.history import _format as f
@@ -24,6 +24,7 @@ UNKNOWN: Final = 3
 _OUTCOMES: Final = {"ok": OK, "failed": FAILED, "unknown": UNKNOWN}
 
 _EPOCH_END: Final = 1 << 31
+_PLAIN_COLUMNS: Final = 5  # of `Deliveries`: those that each delivery has
 _SEQUENCE_END: Final = 1 << 32
 
 Stream = tuple[str, int]
@@ -57,13 +58,28 @@ class Messages:
         self.outcome_at = array("d")
         self.outcome_line = array("q")
         self.offset = array("q")  # as acknowledged; NONE if the outcome gave none
+        self.key = array("i")  # NONE: no line has one
+        self._copies: list[int] = []  # the row of the message, for each row behind those of messages
 
     def __len__(self) -> int:
         return len(self._numbers)
 
+    @property
+    def row_count(self) -> int:
+        """The number of rows, with those of replayed copies, which are behind all others."""
+        return len(self._numbers) + len(self._copies)
+
     def ids(self) -> list[MessageId]:
         """The id of each row."""
-        return list(self._numbers)
+        found = list(self._numbers)
+        return found + [found[row] for row in self._copies]
+
+    def add_copy(self, row: int) -> int:
+        """Add a row for a replayed copy of a message: it is delivered as a message of its own. Call it after `rows`."""
+        self._copies.append(row)
+        self._add_one()
+        self.key[-1] = self.key[row]
+        return self.row_count - 1
 
     def rows(self, ids: Sequence[MessageId]) -> list[int]:
         """The rows of these ids. A new id gets a new row."""
@@ -83,6 +99,7 @@ class Messages:
             self.outcome_at.extend(array("d", [0.0]) * new)
             self.outcome_line.extend(none)
             self.offset.extend(none)
+            self.key.extend(array("i", [NONE]) * new)
         return rows
 
     def _add_one(self) -> None:
@@ -96,17 +113,89 @@ class Messages:
         self.outcome_at.append(0.0)
         self.outcome_line.append(NONE)
         self.offset.append(NONE)
+        self.key.append(NONE)
 
 
 @dataclass(slots=True)
 class Deliveries:
-    """The deliveries of one stream to one group that one source recorded, in its order."""
+    """The deliveries of one stream to one group that one source recorded, in its order.
+
+    The columns from `key` on are filled only if messages were given one by one, under tokens (`by_key`).
+    """
 
     message: array[int] = field(default_factory=lambda: array("i"))
     offset: array[int] = field(default_factory=lambda: array("q"))
     flagged: bytearray = field(default_factory=bytearray)
     at: array[float] = field(default_factory=lambda: array("d"))
     line: array[int] = field(default_factory=lambda: array("q"))
+    key: array[int] = field(default_factory=lambda: array("i"))  # NONE: a key of its own
+    token: array[int] = field(default_factory=lambda: array("q"))
+    attempt: array[int] = field(default_factory=lambda: array("i"))
+    epoch: array[int] = field(default_factory=lambda: array("i"))  # of the group
+    consumer: array[int] = field(default_factory=lambda: array("i"))
+
+    @property
+    def by_key(self) -> bool:
+        """Whether messages were given one by one, under tokens."""
+        return len(self.token) > 0
+
+
+Place = tuple[str, int]
+"""A consumer group, and the number of a stream."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What consumers of a group said of messages of one stream that were given under tokens.
+
+    Attributes:
+        acked: (offset, token) to the first time at which it was acknowledged.
+        acked_line: (offset, token) to the line of that.
+        confirmed: (offset, token, group epoch, line) of each confirmation.
+        ended: (consumer, token) to the line that says that the grant has ended.
+        late_acks: (offset, line that says that the grant had ended, line of the acknowledgement).
+    """
+
+    acked: dict[tuple[int, int], float] = field(default_factory=dict)
+    acked_line: dict[tuple[int, int], int] = field(default_factory=dict)
+    confirmed: list[tuple[int, int, int, int]] = field(default_factory=list)
+    ended: dict[tuple[int, int], int] = field(default_factory=dict)
+    late_acks: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingKey:
+    """A `parked` line: the key waits from the offset `first` on, in this state. None: a message without a key."""
+
+    key: str | None
+    first: int
+    messages: int
+    state: str
+    at: float
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A `dead` line: the dead letter at `stored_at` says that it is of this message, which was at `offset`."""
+
+    message: int
+    offset: int
+    stored_at: str
+    may_be_repeated: bool
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAct:
+    """A `person` line: what a person did to the message at `offset`, or to a key; `done`: the answer came."""
+
+    act: str
+    offset: int  # NONE: to all of the partition
+    key: str | None
+    done: bool
+    at: float
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +246,13 @@ class History:
         self.producers = Names()
         self.deliveries: dict[tuple[str, int], dict[int, Deliveries]] = {}  # (group, stream) → by source
         self.acked: dict[tuple[str, int], tuple[int, int]] = {}  # the highest: (offset, line)
+        self.keys = Names()  # texts
+        self.consumers = Names()
+        self.modes: dict[str, tuple[bool, bool]] = {}  # by group: whether it is by key, and at most once
+        self.settled: dict[Place, Settled] = {}
+        self.waiting: dict[Place, list[WaitingKey]] = {}
+        self.dead: dict[Place, list[DeadLetter]] = {}
+        self.acts: dict[Place, list[PersonAct]] = {}
         self.gaps: dict[int, list[Range]] = {}  # by stream
         self.skips: dict[int, list[Range]] = {}
         self.faults: list[tuple[float, int]] = []  # (at, line)
@@ -164,6 +260,7 @@ class History:
         self.runs: list[Run] = []
         self.contradictions: list[tuple[int, int]] = []  # (message, line of the second outcome)
         self.ack_count = 0
+        self.nack_count = 0
         self.at_first = math.inf
         self.at_last = -math.inf
         self._takers = {
@@ -171,6 +268,12 @@ class History:
             f.OUTCOME: self._outcome,
             f.DELIVER: self._deliver,
             f.ACK: self._ack,
+            f.CONFIRM: self._confirm,
+            f.NACK: self._nack,
+            f.VOID: self._void,
+            f.PARKED: self._parked,
+            f.DEAD: self._dead,
+            f.PERSON: self._person,
             f.GAP: self._range,
             f.SKIP: self._range,
             f.FAULT: self._fault,
@@ -217,6 +320,9 @@ class History:
         if epoch >= _EPOCH_END or sequence + count > _SEQUENCE_END:
             raise ValueError(f"epoch {epoch} or sequence {sequence} is out of range")
         first = epoch * _SEQUENCE_END + sequence
+        if "y" in event:
+            for row, key in zip(rows, f.decode_keys(event, count), strict=True):
+                messages.key[row] = NONE if key is None else self.keys.number(key)
         if rows[0] == known and rows[-1] == known + count - 1 and len(messages) == known + count:
             span = slice(known, known + count)  # all new, the ordinary case: no loop
             messages.stream[span] = array("i", [stream]) * count
@@ -267,9 +373,30 @@ class History:
         if type(attempt) is not int or attempt < 1:
             raise ValueError(f"attempts are counted from 1, not {attempt!r}")
         flagged = attempt > 1 or bool(event.get("r"))
-        _name(event, "c")
-        by_source = self.deliveries.setdefault((_name(event, "g"), self._stream(event)), {})
+        consumer, group = _name(event, "c"), _name(event, "g")
+        mode = ("u" in event, bool(event.get("b")))
+        if self.modes.setdefault(group, mode) != mode:
+            raise ValueError(f"deliveries of group {group} are of another mode than before")
+        by_source = self.deliveries.setdefault((group, self._stream(event)), {})
         seen = by_source.setdefault(source, Deliveries())
+        if mode[0]:
+            keys = f.decode_keys(event, count)
+            numbers = [NONE if key is None else self.keys.number(key) for key in keys]
+            for row, number in zip(rows, numbers, strict=True):
+                if self.messages.key[row] == NONE:
+                    self.messages.key[row] = number
+            seen.key.extend(numbers)
+            seen.token.extend([f.check_token(event["u"])] * count)
+            seen.attempt.extend([attempt, *[1] * (count - 1)])
+            seen.epoch.extend([_count(event, "v", default=0)] * count)
+            seen.consumer.extend([self.consumers.number(consumer)] * count)
+            flags = [flagged, *[bool(event.get("r"))] * (count - 1)]
+            seen.message.extend(rows)
+            seen.offset.extend(range(offset, offset + count))
+            seen.flagged.extend(bytes(flags))
+            seen.at.extend(array("d", [at]) * count)
+            seen.line.extend(array("q", [line]) * count)
+            return
         seen.message.extend(rows)
         seen.offset.extend(range(offset, offset + count))
         seen.flagged.extend(bytes([flagged]) * count)
@@ -278,10 +405,62 @@ class History:
 
     def _ack(self, event: Event, at: float, source: int, line: int) -> None:
         key = (_name(event, "g"), self._stream(event))
+        if "u" in event:
+            consumer = self.consumers.number(_name(event, "c"))
+            settled = self._settled(event)
+            for place in f.decode_offsets(event):
+                self.ack_count += 1
+                ended = settled.ended.get((consumer, place[1]))
+                if ended is not None:
+                    settled.late_acks.append((place[0], ended, line))
+                if at < settled.acked.get(place, math.inf):
+                    settled.acked[place], settled.acked_line[place] = at, line
+            return
         offset = f.parse_offset(event["o"])
         self.ack_count += 1
         if offset > self.acked.get(key, (NONE, NONE))[0]:
             self.acked[key] = (offset, line)
+
+    def _settled(self, event: Event) -> Settled:
+        return self.settled.setdefault((_name(event, "g"), self._stream(event)), Settled())
+
+    def _confirm(self, event: Event, at: float, source: int, line: int) -> None:
+        _name(event, "c")
+        epoch = _count(event, "v", default=0)
+        confirmed = self._settled(event).confirmed
+        confirmed += [(offset, token, epoch, line) for offset, token in f.decode_offsets(event)]
+
+    def _nack(self, event: Event, at: float, source: int, line: int) -> None:
+        consumer = self.consumers.number(_name(event, "c"))
+        for _offset, token in f.decode_offsets(event):
+            self._settled(event).ended.setdefault((consumer, token), line)
+        self.nack_count += 1
+
+    def _void(self, event: Event, at: float, source: int, line: int) -> None:
+        consumer, tokens = self.consumers.number(_name(event, "c")), event["u"]
+        if not isinstance(tokens, list):
+            raise ValueError("u is a list of tokens")
+        for token in tokens:
+            self._settled(event).ended.setdefault((consumer, f.check_token(token)), line)
+
+    def _parked(self, event: Event, at: float, source: int, line: int) -> None:
+        first, messages = f.parse_offset(event["o"]), _count(event, "n")
+        found = WaitingKey(_text(event, "y"), first, messages, _name(event, "x"), at, line)
+        self.waiting.setdefault((_name(event, "g"), self._stream(event)), []).append(found)
+
+    def _dead(self, event: Event, at: float, source: int, line: int) -> None:
+        (row,) = self.messages.rows(f.decode_ids(event))
+        letter = DeadLetter(row, f.parse_offset(event["o"]), _name(event, "w"), bool(event.get("r")), line)
+        self.dead.setdefault((_name(event, "g"), self._stream(event)), []).append(letter)
+
+    def _person(self, event: Event, at: float, source: int, line: int) -> None:
+        act = event["x"]
+        if act not in f.PERSON_ACTS:
+            raise ValueError(f"people do {', '.join(f.PERSON_ACTS)}, not {act!r}")
+        offset = f.parse_offset(event["o"]) if "o" in event else NONE
+        key = _text(event, "y")
+        done = PersonAct(str(act), offset, key, bool(event.get("done")), at, line)
+        self.acts.setdefault((_name(event, "g"), self._stream(event)), []).append(done)
 
     def _range(self, event: Event, at: float, source: int, line: int) -> None:
         group = _name(event, "g") if "g" in event else None
@@ -311,6 +490,13 @@ def _name(event: Event, key: str) -> str:
     return name
 
 
+def _text(event: Event, key: str) -> str | None:
+    text = event.get(key)
+    if text is not None and type(text) is not str:
+        raise ValueError(f"{key} is a text, not {text!r}")
+    return text
+
+
 def _count(event: Event, key: str, default: int | None = None) -> int:
     number = event.get(key, default) if default is not None else event[key]
     if type(number) is not int or number < 0:
@@ -321,8 +507,8 @@ def _count(event: Event, key: str, default: int | None = None) -> int:
 def merged(by_source: dict[int, Deliveries]) -> Deliveries:
     """Merge the deliveries of several sources by time. Each source keeps its own order.
 
-    There is more than one source only if a standby in another process took over. A source's order counts more than its
-    times: a time never moves a delivery before an earlier line of the same file.
+    There is more than one source if a standby in another process took over, or if consumers share a partition. A
+    source's order counts more than its times: a time never moves a delivery before an earlier line of the same file.
     """
     if len(by_source) == 1:
         return next(iter(by_source.values()))
@@ -334,11 +520,9 @@ def merged(by_source: dict[int, Deliveries]) -> Deliveries:
             rows.append((latest, source, position))
     rows.sort()
     result = Deliveries()
-    for _at, source, position in rows:
-        seen = by_source[source]
-        result.message.append(seen.message[position])
-        result.offset.append(seen.offset[position])
-        result.flagged.append(seen.flagged[position])
-        result.at.append(seen.at[position])
-        result.line.append(seen.line[position])
+    by_key = next(iter(by_source.values())).by_key
+    names = [column.name for column in fields(Deliveries)]
+    for name in names if by_key else names[:_PLAIN_COLUMNS]:
+        columns = {source: getattr(seen, name) for source, seen in by_source.items()}
+        getattr(result, name).extend([columns[source][position] for _at, source, position in rows])
     return result

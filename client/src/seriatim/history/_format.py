@@ -16,6 +16,12 @@ SEND: Final = "send"
 OUTCOME: Final = "outcome"
 DELIVER: Final = "deliver"
 ACK: Final = "ack"
+CONFIRM: Final = "confirm"
+NACK: Final = "nack"
+VOID: Final = "void"
+PARKED: Final = "parked"
+DEAD: Final = "dead"
+PERSON: Final = "person"
 GAP: Final = "gap"
 SKIP: Final = "skip"
 FAULT: Final = "fault"
@@ -26,6 +32,12 @@ LINE_SIZE_BYTES_MAX: Final = 32 << 20
 """The longest line. A batch of a million ids fits; a longer line is not a history's."""
 
 MessageId = int | str
+
+TERM_BITS_BELOW: Final = 40
+"""The bits of a token above these are the term: it grows with each server, and a server has one."""
+
+PERSON_ACTS: Final = ("release", "skip", "dead_letter", "replay", "drop", "move")
+"""What people do to a consumer group. `move`: a rewind, or a skip to another place."""
 
 _INDEX_BITS: Final = 40
 _OFFSET_END: Final = 1 << 63
@@ -48,6 +60,10 @@ _WORDS: Final = {
     "c": "consumer",
     "a": "attempt",
     "r": "maybe_repeated",
+    "u": "token",
+    "v": "group_epoch",
+    "b": "at_most_once",
+    "w": "stored_at",
 }
 
 
@@ -133,6 +149,59 @@ def decode_ids(event: Mapping[str, object]) -> Sequence[MessageId]:
     return range(ids, ids + count)
 
 
+def text_of_key(key: bytes) -> str:
+    """A key as text, with escapes: different keys have different texts."""
+    return key.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
+def encode_keys(keys: Sequence[bytes | None]) -> dict[str, object]:
+    """The key `y` for the keys of messages: absent if none has one, a text if all have the same."""
+    texts = [None if key is None else text_of_key(key) for key in keys]
+    first = texts[0]
+    if texts.count(first) == len(texts):
+        return {} if first is None else {"y": first}
+    return {"y": texts}
+
+
+def decode_keys(event: Mapping[str, object], count: int) -> Sequence[str | None]:
+    """The keys of the messages of a line.
+
+    Raises:
+        ValueError: `y` is neither a text nor a list of so many texts.
+    """
+    keys = event.get("y")
+    if keys is None or isinstance(keys, str):
+        return [keys] * count
+    if not isinstance(keys, list) or len(keys) != count or not set(map(type, keys)) <= {str, type(None)}:
+        raise ValueError(f"y is a key, or a key or null for each of the {count} messages")
+    return keys
+
+
+def decode_offsets(event: Mapping[str, object]) -> list[tuple[int, int]]:
+    """The offsets and tokens of a line about single messages: (offset, token).
+
+    Raises:
+        KeyError, ValueError: The line has none, or not as many of both.
+    """
+    offsets, tokens = event["o"], event["u"]
+    if not isinstance(offsets, list):
+        offsets, tokens = [offsets], [tokens]
+    if not isinstance(tokens, list) or len(tokens) != len(offsets):
+        raise ValueError("o and u are an offset and its token, or lists of the same length")
+    return [(parse_offset(offset), check_token(token)) for offset, token in zip(offsets, tokens, strict=True)]
+
+
+def check_token(token: object) -> int:
+    """A token.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(token) is not int or not 0 <= token < _OFFSET_END:
+        raise ValueError(f"a token is a number of 63 bits, not {token!r}")
+    return token
+
+
 def in_words(event: Mapping[str, object], position: int | None, message: MessageId | None) -> dict[str, object]:
     """A line with names instead of short keys. If it is a batch, it becomes a line about one message.
 
@@ -147,6 +216,8 @@ def in_words(event: Mapping[str, object], position: int | None, message: Message
     if position is not None:
         if isinstance(words.get("sequence"), int):
             words["sequence"] = event["s"] + position  # type: ignore[operator]
+        if isinstance(event.get("y"), list):
+            words["key"] = event["y"][position]  # type: ignore[index]
         if "offset" in words:
             words["offset"] = format_offset(parse_offset(event["o"]) + position)
     return words

@@ -10,6 +10,8 @@ Every rule is one pass over the first deliveries of a group, in the order in whi
 - *group*: the pass goes over the messages as one group saw them, and looks at their positions in the other group. If a
   position is below the greatest so far, the two groups saw two messages in opposite orders.
 
+If a group was given messages one by one, under tokens, all this counts within a key (`_by_key` has the other rules).
+
 All passes are linear in the number of deliveries. They count overtaken messages and not pairs, which may be quadratic.
 So one message that came late is one finding. One that came early counts each message that it overtook.
 """
@@ -18,11 +20,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
 from seriatim.history import _report as kinds
+from seriatim.history._by_key import Copies, KeyJudge
 from seriatim.history._collect import NONE, OK, Deliveries, History, covering, merged
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
@@ -46,14 +49,27 @@ class ConsumerGroupView:
     plain: array[int]
 
 
+@dataclass(slots=True)
+class _Tops:
+    """The greatest values among the first deliveries so far, and their positions: of a partition, or of a key."""
+
+    offset: int = -1
+    offset_at: int = NONE
+    send: float = -math.inf
+    send_at: int = NONE
+    order: dict[int, tuple[int, int]] = field(default_factory=dict)  # producer → (order, position)
+
+
 class StreamJudge:
     """Checks one stream after another, and keeps the place at which each message is stored."""
 
-    def __init__(self, history: History, findings: Findings) -> None:
+    def __init__(self, history: History, findings: Findings, copies: Copies) -> None:
         self._history = history
         self._messages = history.messages
         self._findings = findings
-        count = len(history.messages)
+        self.copies = copies
+        self.by_key: dict[tuple[str, int], KeyJudge] = {}  # by group and stream
+        count = history.messages.row_count
         self.first_line = array("q", [NONE]) * count  # the first delivery of each message to any group
         self._offset = array("q", history.messages.offset)
         self._offset_line = array("q", history.messages.outcome_line)
@@ -81,6 +97,10 @@ class StreamJudge:
                 continue
             seen = merged(by_source)
             firsts = self._walk(stream, view, seen)
+            if seen.by_key:
+                judge = KeyJudge(self._history, self._findings, self.copies, name, stream, seen)
+                judge.judge()
+                self.by_key[name, stream] = judge
             self._places(stream, view, seen, holders)
             self._order(stream, view, seen, firsts)
             walks.append((view, seen, firsts))
@@ -100,7 +120,7 @@ class StreamJudge:
                     self.first_line[row] = seen.line[position]
             elif flagged:
                 self.repeat_count += 1
-            if flagged:
+            if flagged or seen.by_key:
                 continue
             earlier = plain[row]
             earlier_there = plain_at.setdefault(offset, position)
@@ -173,28 +193,32 @@ class StreamJudge:
     def _order(self, stream: int, view: ConsumerGroupView, seen: Deliveries, firsts: array[int]) -> None:
         messages = self._messages
         offsets, rows = seen.offset, seen.message
-        top_offset, top_offset_at = -1, NONE
-        top_send, top_send_at = -math.inf, NONE
-        top_order: dict[int, tuple[int, int]] = {}  # producer → (order, position)
+        lanes: dict[int, _Tops] = {}
+        tops = _Tops()
         for position in firsts:
+            if seen.by_key:
+                key = seen.key[position]
+                if key == NONE:
+                    continue  # it has no order with any other message
+                tops = lanes.setdefault(key, _Tops())
             row, offset = rows[position], offsets[position]
-            if offset >= top_offset:
-                top_offset, top_offset_at = offset, position
+            if offset >= tops.offset:
+                tops.offset, tops.offset_at = offset, position
             else:
-                self._overtaken(kinds.REORDERED_OFFSET, stream, view, seen, top_offset_at, position)
-            if messages.outcome[row] == OK and top_send > messages.outcome_at[row]:
-                self._overtaken(kinds.REORDERED_REALTIME, stream, view, seen, top_send_at, position)
+                self._overtaken(kinds.REORDERED_OFFSET, stream, view, seen, tops.offset_at, position)
+            if messages.outcome[row] == OK and tops.send > messages.outcome_at[row]:
+                self._overtaken(kinds.REORDERED_REALTIME, stream, view, seen, tops.send_at, position)
             producer = messages.producer[row]
             if producer == NONE:
                 continue
             order, at = messages.order[row], messages.send_at[row]
-            top, top_at = top_order.get(producer, (NONE, NONE))
+            top, top_at = tops.order.get(producer, (NONE, NONE))
             if order >= top:
-                top_order[producer] = (order, position)
+                tops.order[producer] = (order, position)
             else:
                 self._overtaken(kinds.REORDERED_PRODUCER, stream, view, seen, top_at, position)
-            if at > top_send:
-                top_send, top_send_at = at, position
+            if at > tops.send:
+                tops.send, tops.send_at = at, position
 
     def _overtaken(
         self, kind: str, stream: int, view: ConsumerGroupView, seen: Deliveries, earlier: int, later: int
@@ -231,16 +255,24 @@ class StreamJudge:
         other_seen: Deliveries,
         other_firsts: array[int],
     ) -> None:
-        """Go over the messages as `other` saw them, and compare with their positions in `one`."""
-        top, top_at = NONE, NONE
+        """Go over the messages as `other` saw them, and compare with their positions in `one`.
+
+        If one of them was given messages by key, only messages of the same key are compared.
+        """
+        tops: dict[int, tuple[int, int]] = {}  # key, or 0 for all → (position in `one`, position in `other`)
+        by_key = one_seen.by_key or other_seen.by_key
         one_first, one_rows = one.first, one_seen.message
         for position in other_firsts:
             row = other_seen.message[position]
             there = one_first[row]
             if there == NONE or there >= len(one_rows) or one_rows[there] != row:
                 continue  # that group did not see it, or got it from another partition (misplaced)
+            key = self._messages.key[row] if by_key else 0
+            top, top_at = tops.get(key, (NONE, NONE))
+            if key == NONE:
+                continue  # it has no order with any other message
             if there >= top:
-                top, top_at = there, position
+                tops[key] = there, position
                 continue
             self._reordered.add((other.name, row))
             if not self._findings.wants(kinds.REORDERED_GROUP):

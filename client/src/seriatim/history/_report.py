@@ -15,6 +15,15 @@ REORDERED_PRODUCER: Final = "reordered_producer"
 REORDERED_OFFSET: Final = "reordered_offset"
 REORDERED_GROUP: Final = "reordered_group"
 REORDERED_REALTIME: Final = "reordered_realtime"
+OVERLAPPED: Final = "overlapped"
+TWO_HANDS: Final = "two_hands"
+STALE_TOKEN: Final = "stale_token"  # noqa: S105 - a kind of finding
+MISCOUNTED: Final = "miscounted"
+ACKNOWLEDGED_AGAIN: Final = "acknowledged_again"
+TWICE: Final = "twice"
+DEAD_TWICE: Final = "dead_twice"
+DEAD_MISPLACED: Final = "dead_misplaced"
+UNFINISHED: Final = "unfinished"
 FAILED_DELIVERED: Final = "failed_delivered"
 MISPLACED: Final = "misplaced"
 CONTRADICTED: Final = "contradicted"
@@ -22,7 +31,8 @@ UNSENT: Final = "unsent"
 STUCK: Final = "stuck"
 
 KINDS: Final = (
-    LOST, REPEATED, REORDERED_PRODUCER, REORDERED_OFFSET, REORDERED_GROUP, REORDERED_REALTIME, FAILED_DELIVERED,
+    LOST, UNFINISHED, REPEATED, TWICE, ACKNOWLEDGED_AGAIN, REORDERED_PRODUCER, REORDERED_OFFSET, REORDERED_GROUP,
+    REORDERED_REALTIME, OVERLAPPED, TWO_HANDS, STALE_TOKEN, MISCOUNTED, DEAD_TWICE, DEAD_MISPLACED, FAILED_DELIVERED,
     MISPLACED, CONTRADICTED, UNSENT, STUCK,
 )  # fmt: skip
 """Every kind of finding, in the order in which they are printed."""
@@ -134,6 +144,11 @@ def render(report: Report) -> str:
         f" {_plural(counts['gaps'], 'declared gap')} ({counts['in_gaps']:,} messages),"
         f" {_plural(counts['faults'], 'fault event')}",
     ]
+    if counts["nacks"] or counts["dead_letters"] or counts["waiting"]:
+        lines.append(
+            f"{_plural(counts['nacks'], 'failed attempt')}, {_plural(counts['dead_letters'], 'dead letter')}, "
+            f"{_plural(counts['waiting'], 'message')} behind parked ones"
+        )
     if counts["cut_runs"]:
         lines.append(f"{_plural(counts['cut_runs'], 'recording process')} killed, {counts['torn_lines']:,} torn lines")
     if counts["unsent_in_cut_runs"]:

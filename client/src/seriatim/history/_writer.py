@@ -18,6 +18,7 @@ from seriatim.history import _format as f
 from seriatim.history._format import MessageId
 
 Outcome = Literal["ok", "failed", "unknown"]
+PersonAct = Literal["release", "skip", "dead_letter", "replay", "drop", "move"]
 Offset = int | str
 """An integer of 63 bits, as `seriatim_api.ids` makes it, or a text `segment:index`."""
 
@@ -58,14 +59,13 @@ class _Recorder(ABC):
         partition: int,
         sequence: int,
         epoch: int = 0,
-        key: str | None = None,
+        key: str | bytes | None = None,
         at: float | None = None,
     ) -> None:
         """Record that a message is about to be sent. Call it before the send."""
-        more: dict[str, object] = {} if key is None else {"y": key}
         self.sends(
-            (message,), producer=producer, topic=topic, partition=partition, sequence=sequence, epoch=epoch, at=at,
-            **more,
+            (message,), producer=producer, topic=topic, partition=partition, sequence=sequence, epoch=epoch,
+            keys=(key.encode() if isinstance(key, str) else key,), at=at,
         )  # fmt: skip
 
     def sends(
@@ -77,6 +77,7 @@ class _Recorder(ABC):
         partition: int,
         sequence: int,
         epoch: int = 0,
+        keys: Sequence[bytes | None] | None = None,
         at: float | None = None,
         **more: object,
     ) -> None:
@@ -89,6 +90,7 @@ class _Recorder(ABC):
             partition: The partition's number in the topic.
             sequence: The number of messages that this producer has sent to this partition before, in this epoch.
             epoch: The producer epoch. Sequences of a later epoch come after all sequences of an earlier one.
+            keys: The key of each message; None: they have none, or are read by no group in which order is by key.
             at: The time, if it was before the call.
             more: More keys of the line.
         """
@@ -98,6 +100,8 @@ class _Recorder(ABC):
         fields: dict[str, object] = {"p": producer, "t": topic, "q": partition, "s": sequence}
         if epoch:
             fields["e"] = epoch
+        if keys is not None:
+            fields.update(f.encode_keys(keys))
         self._line(f.SEND, at, **fields, **f.encode_ids(messages), **more)
 
     def outcome(
@@ -131,12 +135,17 @@ class _Recorder(ABC):
         offset: Offset,
         attempt: int = 1,
         maybe_repeated: bool = False,
+        key: bytes | None = None,
+        token: int | None = None,
+        group_epoch: int = 0,
+        at_most_once: bool = False,
         at: float | None = None,
     ) -> None:
-        """Record that a consumer got a message."""
+        """Record that a consumer got a message. See `deliveries`."""
         self.deliveries(
             (message,), group=group, consumer=consumer, topic=topic, partition=partition, offset=offset,
-            attempt=attempt, maybe_repeated=maybe_repeated, at=at,
+            attempt=attempt, maybe_repeated=maybe_repeated, keys=(key,), token=token, group_epoch=group_epoch,
+            at_most_once=at_most_once, at=at,
         )  # fmt: skip
 
     def deliveries(
@@ -150,12 +159,31 @@ class _Recorder(ABC):
         offset: Offset,
         attempt: int = 1,
         maybe_repeated: bool = False,
+        keys: Sequence[bytes | None] = (),
+        token: int | None = None,
+        group_epoch: int = 0,
+        at_most_once: bool = False,
         at: float | None = None,
     ) -> None:
         """Record that a consumer got messages at consecutive offsets, in this order. `offset` is that of the first.
 
         Delivery attempts from 2 on, and flagged deliveries, may repeat a message. All others are first delivery
         attempts. Call `flush` before you acknowledge the messages to the broker.
+
+        Args:
+            messages: Their ids.
+            group: The consumer group. In mode `broadcast`: the group and the consumer, `group/consumer`.
+            consumer: The consumer's name.
+            topic: The topic's name.
+            partition: The partition's number in the topic.
+            offset: The offset of the first message.
+            attempt: The delivery attempt. With a token: of the first message.
+            maybe_repeated: Whether they are flagged.
+            keys: In mode `key_ordered`, the key of each message. Otherwise leave it empty.
+            token: In modes `key_ordered` and `shared`, the token of the grant that the messages are of.
+            group_epoch: With a token: the epoch of the group, if it is known.
+            at_most_once: Whether the group is at most once.
+            at: The time, if it was before the call.
         """
         assert partition >= 0
         assert attempt >= 1
@@ -164,11 +192,168 @@ class _Recorder(ABC):
             fields["a"] = attempt
         if maybe_repeated:
             fields["r"] = 1
+        if token is not None:
+            fields["u"] = token
+            if group_epoch:
+                fields["v"] = group_epoch
+            if keys:
+                fields.update(f.encode_keys(keys))
+        if at_most_once:
+            fields["b"] = 1
         self._line(f.DELIVER, at, **fields, **f.encode_ids(messages))
 
     def ack(self, *, group: str, topic: str, partition: int, offset: Offset, at: float | None = None) -> None:
         """Record that a consumer acknowledged an offset, and so all offsets below it in the partition."""
         self._line(f.ACK, at, g=group, t=topic, q=partition, o=_text(offset))
+
+    def ack_single(
+        self,
+        *,
+        group: str,
+        consumer: str,
+        topic: str,
+        partition: int,
+        offsets: Sequence[Offset],
+        tokens: Sequence[int],
+        at: float | None = None,
+    ) -> None:
+        """Record that a consumer acknowledges messages, each under its token. Call it before that is sent."""
+        self._line(f.ACK, at, g=group, c=consumer, t=topic, q=partition, **_singles(offsets, tokens))
+
+    def confirm(
+        self,
+        *,
+        group: str,
+        consumer: str,
+        topic: str,
+        partition: int,
+        offsets: Sequence[Offset],
+        tokens: Sequence[int],
+        group_epoch: int = 0,
+        at: float | None = None,
+    ) -> None:
+        """Record that the brokers confirmed acknowledgements of single messages: these must not come again."""
+        epoch = {"v": group_epoch} if group_epoch else {}
+        self._line(f.CONFIRM, at, g=group, c=consumer, t=topic, q=partition, **_singles(offsets, tokens), **epoch)
+
+    def nack(
+        self,
+        *,
+        group: str,
+        consumer: str,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        token: int,
+        is_last: bool = False,
+        at: float | None = None,
+    ) -> None:
+        """Record that a consumer failed on a message, and gives its grant back. Call it before that is sent."""
+        last = {"last": 1} if is_last else {}
+        self._line(f.NACK, at, g=group, c=consumer, t=topic, q=partition, **_singles((offset,), (token,)), **last)
+
+    def void(
+        self,
+        *,
+        group: str,
+        consumer: str,
+        topic: str,
+        partition: int,
+        tokens: Sequence[int],
+        at: float | None = None,
+    ) -> None:
+        """Record that a consumer knows that grants have ended: it gave them back, or lost them."""
+        self._line(f.VOID, at, g=group, c=consumer, t=topic, q=partition, u=list(tokens))
+
+    def parked(
+        self,
+        *,
+        group: str,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        first: Offset,
+        messages: int,
+        state: str = "parked",
+        at: float | None = None,
+    ) -> None:
+        """Record that a key waits, as a broker listed it: its messages are not done with, and are not lost.
+
+        Args:
+            group: The consumer group.
+            topic: The topic's name.
+            partition: The partition's number in the topic.
+            key: The key; None: a message without a key.
+            first: The offset of its first message.
+            messages: How many of its messages wait.
+            state: `parked`, `delayed` or `forwarding`.
+            at: The time, if it was before the call.
+        """
+        text = {} if key is None else {"y": f.text_of_key(key)}
+        self._line(f.PARKED, at, g=group, t=topic, q=partition, o=_text(first), n=messages, x=state, **text)
+
+    def dead_letter(
+        self,
+        message: MessageId,
+        *,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        stored_at: str,
+        maybe_repeated: bool = False,
+        at: float | None = None,
+    ) -> None:
+        """Record a dead letter, as it is read from its topic.
+
+        Args:
+            message: The id of its message.
+            group: The consumer group that failed on it, as its headers say, like all that follows.
+            topic: The topic of its message.
+            partition: The number of the partition there.
+            offset: The offset of the message there.
+            stored_at: Where the dead letter is: for example topic, partition and offset.
+            maybe_repeated: Its topic may have it a second time.
+            at: The time, if it was before the call.
+        """
+        flag = {"r": 1} if maybe_repeated else {}
+        place = {"o": _text(offset), "w": stored_at}
+        self._line(f.DEAD, at, g=group, t=topic, q=partition, m=message, **place, **flag)
+
+    def person(
+        self,
+        act: PersonAct,
+        *,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: Offset | None = None,
+        key: bytes | None = None,
+        done: bool = False,
+        at: float | None = None,
+    ) -> None:
+        """Record what a person, or a program for one, does to a consumer group.
+
+        Record it before the request is sent, because its answer may be lost, and once more with `done` when the answer
+        says that it was carried out.
+
+        Args:
+            act: `release`, `skip` or `dead_letter` of a waiting key; `replay` or `drop` of a dead letter; `move`: a
+                rewind, or a skip to a place.
+            group: The consumer group.
+            topic: The topic's name.
+            partition: The partition's number in the topic.
+            offset: Of the message that it is about; None: of the whole partition.
+            key: The key that it is about; None: none.
+            done: Whether the answer came.
+            at: The time, if it was before the call.
+        """
+        fields: dict[str, object] = {} if offset is None else {"o": _text(offset)}
+        if key is not None:
+            fields["y"] = f.text_of_key(key)
+        if done:
+            fields["done"] = 1
+        self._line(f.PERSON, at, g=group, t=topic, q=partition, x=act, **fields)
 
     def gap(
         self,
@@ -262,6 +447,13 @@ class _Recorder(ABC):
         if waiting:
             fields["waiting"] = waiting
         self._line(f.END, at, **fields)
+
+
+def _singles(offsets: Sequence[Offset], tokens: Sequence[int]) -> dict[str, object]:
+    assert len(offsets) == len(tokens) > 0
+    if len(offsets) == 1:
+        return {"o": _text(offsets[0]), "u": tokens[0]}
+    return {"o": [_text(offset) for offset in offsets], "u": list(tokens)}
 
 
 def _text(offset: Offset) -> str:
