@@ -71,8 +71,8 @@ def ended_by_themselves(deeds: Iterable[FaultRecord]) -> list[str]:
     return [f"{deed.victim} ended by itself: {deed.details}" for deed in deeds if deed.kind == "end"]
 
 
-async def run_case(case: Case, fault: Fault, running: Running, clients: Clients, workers: Workers, directory: Path, *,
-                   seed: int, quick: bool, publish: bool = False) -> Outcome:  # fmt: skip
+async def run_case(case: Case, fault: Fault, running: Running, clients: Clients, directory: Path, *, seed: int,
+                   quick: bool, publish: bool = False, workers: Workers | None = None) -> Outcome:  # fmt: skip
     """Run a case.
 
     Args:
@@ -80,11 +80,11 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         fault: A new fault of the case's kind.
         running: The cluster.
         clients: The client processes.
-        workers: The processes of workers.
         directory: An empty directory for the histories.
         seed: The seed of the run, for the report.
         quick: Whether the fault should be short.
         publish: Whether a program publishes beside the load.
+        workers: The processes of workers; None: there are no workers, whatever the load says.
     """
     began = time.monotonic()
     result = CaseResult(case.number, case.fault, case.workload.name, case.repetition, seed, network=running.place)
@@ -97,7 +97,8 @@ async def run_case(case: Case, fault: Fault, running: Running, clients: Clients,
         admin = await stack.enter_async_context(Admins(running.cluster.bootstrap))
         load = Load(clients, admin, running.cluster.bootstrap, case.number, case.workload, directory)
         crew = None
-        if case.workload.has_workers and not fault.declares_gaps:  # what is lost of dead letters is not declared
+        # What is lost of dead letters is not declared, so no case that declares a gap has workers.
+        if workers is not None and case.workload.has_workers and not fault.declares_gaps:
             dice = random.Random(f"workers {seed} {case.number}")
             crew = Crew(
                 workers, running.cluster.bootstrap, case.number, load.topic, case.workload.partitions, dice, directory

@@ -149,8 +149,8 @@ class Suite:
         self._say(f"case {case.number}: {case.fault}, load {case.workload.name}, {place} …")
         seed, quick = self._settings.seed, self._settings.quick
         outcome = await run_case(
-            case, fault, running, self._clients[place], self._workers[place], directory, seed=seed, quick=quick,
-            publish=self._settings.publish,
+            case, fault, running, self._clients[place], directory, seed=seed, quick=quick,
+            publish=self._settings.publish, workers=self._workers[place],
         )  # fmt: skip
         await self._clear_up(outcome, fault, directory, running)
         return outcome.result
