@@ -106,7 +106,7 @@ class Client:
         *,
         name: str = "",
         tls: Tls | None = None,
-        recorder: HistoryLike | None = None,
+        recorder: HistoryLike | Recorder | None = None,
         message_id: MessageIdOf | None = None,
     ) -> AsyncIterator[Self]:
         """A client of the cluster to which these brokers belong. It connects to a broker when it first needs it.
@@ -134,9 +134,13 @@ class Client:
         addresses = [address.strip() for address in addresses if address.strip()]
         if not addresses or not all(_is_address(address) for address in addresses):
             raise BadRequestError(f"bootstrap is one address host:port, or several, not {bootstrap!r}")
-        if (recorder is None) != (message_id is None):
+        told: Recorder | None = None
+        if isinstance(recorder, Recorder):  # of the command, whose ids are in headers
+            told = recorder
+        elif (recorder is None) != (message_id is None):
             raise BadRequestError("give both of recorder and message_id, or none of them")
-        told = Recorder(recorder, message_id) if recorder is not None and message_id is not None else None
+        elif recorder is not None and message_id is not None:
+            told = Recorder(recorder, message_id)
         client = cls(addresses, name or f"seriatim-{os.getpid()}", told, tls)
         try:
             yield client

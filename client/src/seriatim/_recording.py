@@ -187,6 +187,10 @@ class Recorder:
             _log.exception("the history cannot be written, so the recording ends here; sends and deliveries go on")
             return None
 
+    def id_of(self, message: Message | DeadLetter) -> MessageId:
+        """The id of a message that the application gets, or of which it lists the dead letter."""
+        return self._message_id(message.value)
+
     def sends(self, cut: Cut, topic: str, partition: int, producer: str, position: int) -> Sequence[MessageId] | None:
         """Note that a batch is about to be sent. Returns its messages' ids, or None if the recording has ended."""
         return self._record(lambda: self._sends(cut, topic, partition, producer, position))
@@ -218,7 +222,7 @@ class Recorder:
     def _deliver(self, messages: Sequence[Message], group: str, consumer: str) -> None:
         first = messages[0]
         self._history.deliveries(
-            [self._message_id(message.value) for message in messages],
+            [self.id_of(message) for message in messages],
             group=group,
             consumer=consumer,
             topic=first.topic,
@@ -251,7 +255,7 @@ class Recorder:
     ) -> None:
         first = messages[0]
         self._history.deliveries(
-            [self._message_id(message.value) for message in messages],
+            [self.id_of(message) for message in messages],
             **place._asdict(),
             offset=first.offset,
             attempt=first.attempt,
@@ -306,7 +310,7 @@ class Recorder:
         """Note a dead letter that was listed."""
         self._record(
             lambda: self._history.dead_letter(
-                self._message_id(letter.value),
+                self.id_of(letter),
                 group=letter.group,
                 topic=letter.origin_topic,
                 partition=letter.origin_partition,

@@ -54,6 +54,7 @@ from seriatim import (
     TopicSettings,
     WriterDescription,
 )
+from seriatim._recording import Place, Recorder
 from seriatim_api.errors import (
     PositionUnknownError,
     TopicExistsError,
@@ -183,15 +184,16 @@ class MemoryCluster:
         return range(self.topic(topic).partition_count)
 
     @asynccontextmanager
-    async def client(self, _settings: Any) -> AsyncIterator[MemoryClient]:
-        yield MemoryClient(self)
+    async def client(self, _settings: Any, recorder: Recorder | None = None) -> AsyncIterator[MemoryClient]:
+        yield MemoryClient(self, recorder)
 
 
 class MemoryClient:
     """A message of 1 MiB a second was taken since `FIRST_S`; what is below `dropped` of a partition is gone."""
 
-    def __init__(self, cluster: MemoryCluster) -> None:
+    def __init__(self, cluster: MemoryCluster, recorder: Recorder | None) -> None:
         self._cluster = cluster
+        self._recorder = recorder
 
     def admin(self) -> MemoryAdmin:
         return MemoryAdmin(self._cluster)
@@ -209,7 +211,7 @@ class MemoryClient:
         for partition in self._cluster.partitions(topic):
             on_assignment(Assignment(topic, partition, True, make_offset(SEGMENT, 0)))
         is_keyed = mode in ("key_ordered", "shared")
-        yield (MemoryKeyedConsumer if is_keyed else MemoryConsumer)(self._cluster, topic, group)
+        yield (MemoryKeyedConsumer if is_keyed else MemoryConsumer)(self._cluster, topic, group, self._recorder)
 
     def _kept(self, topic: str, partition: int) -> tuple[int, int]:
         return self._cluster.dropped.get(partition, 0), len(self._cluster.logs[topic, partition])
@@ -298,10 +300,11 @@ class MemoryProducer:
 class MemoryConsumer:
     name = "memory-consumer"
 
-    def __init__(self, cluster: MemoryCluster, topic: str, group: str) -> None:
+    def __init__(self, cluster: MemoryCluster, topic: str, group: str, recorder: Recorder | None = None) -> None:
         self._cluster = cluster
         self._topic = topic
         self._group = group
+        self._recorder = recorder
         self._read: dict[int, int] = {}
 
     async def fetch(self, max_messages: int, timeout_s: float) -> list[Message]:
@@ -311,11 +314,18 @@ class MemoryConsumer:
             found = self._cluster.logs[self._topic, partition][begin:][:max_messages]
             if found:
                 self._read[partition] = begin + len(found)
-                return found
+                return self._given(found)
         await asyncio.sleep(min(timeout_s, 0.01))
         return []
 
+    def _given(self, messages: list[Message]) -> list[Message]:
+        if self._recorder is not None:
+            self._recorder.deliveries(messages, self._group, self.name)
+        return messages
+
     async def ack(self, message: Message) -> bool:
+        if self._recorder is not None:
+            self._recorder.acked(self._group, self._topic, message.partition, message.offset)
         log = self._cluster.logs[self._topic, message.partition]
         self._cluster.cursors[self._topic, self._group, message.partition] = log.index(message) + 1
         return True
@@ -323,6 +333,16 @@ class MemoryConsumer:
 
 class MemoryKeyedConsumer(MemoryConsumer):
     """Its messages come in the order of the partition; what is acknowledged singly is in `acked`."""
+
+    def place(self, partition: int) -> Place:
+        return Place(self._group, self.name, self._topic, partition)
+
+    def _given(self, messages: list[Message]) -> list[Message]:
+        messages = [message._replace(grant=at) for at, message in enumerate(messages, len(self._cluster.acked) + 1)]
+        if self._recorder is not None:
+            place = self.place(messages[0].partition)
+            self._recorder.granted(place, messages, 1, by_key=True, at_most_once=False)
+        return messages
 
     async def receive(self, max_messages: int, timeout_s: float) -> list[Any]:
         return [MemoryItem(self, message) for message in await self.fetch(max_messages, timeout_s)]
@@ -335,9 +355,12 @@ class MemoryItem:
 
     def ack(self) -> bool:
         message, consumer = self.message, self._consumer
+        if consumer._recorder is not None:
+            consumer._recorder.acked_single(consumer.place(message.partition), [message.offset], [message.grant])
         consumer._cluster.acked.append((message.partition, split_offset(message.offset)[1]))
         log = consumer._cluster.logs[consumer._topic, message.partition]
-        consumer._cluster.cursors[consumer._topic, consumer._group, message.partition] = log.index(message) + 1
+        place = consumer._topic, consumer._group, message.partition
+        consumer._cluster.cursors[place] = log.index(message._replace(grant=log[0].grant)) + 1
         return True
 
 

@@ -6,13 +6,16 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
 import seriatim
 from seriatim.cli._running import run
 from seriatim.cli._settings import Settings
+
+if TYPE_CHECKING:
+    from seriatim._recording import Recorder
 
 T = TypeVar("T")
 
@@ -21,8 +24,13 @@ MESSAGE_ID_HEADER: Final = "seriatim-id"
 
 
 @asynccontextmanager
-async def client(settings: Settings) -> AsyncIterator[seriatim.Client]:
-    """A client whose warnings are printed on stderr, for example that no broker answers."""
+async def client(settings: Settings, recorder: Recorder | None = None) -> AsyncIterator[seriatim.Client]:
+    """A client whose warnings are printed on stderr, for example that no broker answers.
+
+    Args:
+        settings: The settings of the command.
+        recorder: Writes what is consumed into a history; None: nothing does.
+    """
     logger, warnings = logging.getLogger("seriatim"), _WarningNotes(settings)
     logger.addHandler(warnings)
     try:
@@ -30,7 +38,7 @@ async def client(settings: Settings) -> AsyncIterator[seriatim.Client]:
         tls = None
         if asked is not None and asked.ca is not None:
             tls = seriatim.Tls(asked.ca, asked.cert, asked.key, asked.server_name)
-        async with seriatim.Client.connect(settings.bootstrap, name="cli", tls=tls) as opened:
+        async with seriatim.Client.connect(settings.bootstrap, name="cli", tls=tls, recorder=recorder) as opened:
             yield opened
     finally:
         logger.removeHandler(warnings)

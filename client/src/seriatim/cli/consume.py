@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
 from seriatim_api.errors import DeadlineExceededError, SeriatimError, UnknownGroupError
-from seriatim_api.ids import format_offset
 
 from seriatim.cli import _connect
 from seriatim.cli._consumer_group_settings import MODES, WordType
 from seriatim.cli._end import TopicEnd
-from seriatim.cli._notes import Note, Notes, print_note
+from seriatim.cli._notes import Notes, print_note
 from seriatim.cli._places import HELP, PlaceType, Written
 from seriatim.cli._printing import Format, render
 from seriatim.cli._range import RangeOptions, print_range
@@ -33,6 +33,7 @@ from seriatim.history import HistoryWriter
 if TYPE_CHECKING:
     from seriatim import Admin, Consumer, KeyedConsumer, KeyedMessage, Message
     from seriatim._client import Mode
+    from seriatim._recording import Recorder
     from seriatim._settings import Target
 
 IDLE_S: Final = 1.0
@@ -154,8 +155,6 @@ def consume(
         count_printed = run(print_range(settings, asked))
     else:
         begin: Target | None = _group_start(start, until, last, partitions)
-        if mode not in (None, "exclusive") and history_path is not None:
-            raise click.UsageError("--history goes with --mode exclusive: it judges the order of whole partitions")
         is_given = click.get_current_context().get_parameter_source("start") is not ParameterSource.DEFAULT
         options = ConsumeOptions(
             topic,
@@ -194,9 +193,14 @@ def _group_start(start: Written, until: Written | None, last: int | None, partit
 
 
 async def _consume(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> int:
-    notes = Notes(_note_printer(settings, options, history))
+    recorder: Recorder | None = None
+    if history is not None:
+        from seriatim.cli._recorder import HistoryRecorder
+
+        recorder = HistoryRecorder(history)
+    notes = Notes(partial(print_note, settings))
     async with (
-        _connect.client(settings) as client,
+        _connect.client(settings, recorder) as client,
         client.consumer(
             options.topic,
             options.group,
@@ -240,12 +244,12 @@ class Received:
 
 
 class Consumption:
-    """One use of the command: it prints messages, records them, and then acknowledges them.
+    """One use of the command: it prints messages, and then acknowledges them.
 
     Args:
         options: The command's options.
         consumer: The consumer.
-        history: Where deliveries are recorded; None: nowhere.
+        history: Where the end is recorded; the client records what comes before it. None: nowhere.
         write: Takes the output.
         flush: Flushes the output. Called before the messages are acknowledged.
         admin: Says how far the group is; required without --follow.
@@ -291,6 +295,7 @@ class Consumption:
                 if watching is not None and watching.done():
                     watching.result()
                     assert self._end is not None
+                    await self._list_waiting()
                     self._record_end(drained=self._end.is_drained)
                     return True
         finally:
@@ -310,9 +315,7 @@ class Consumption:
         Raises:
             DeadlineExceededError: The group made no progress for `STALLED_S` seconds.
         """
-        topic, group = self._options.topic, self._options.group
-        if self._options.mode == "broadcast":
-            group = f"{group}/{self._consumer.name}"
+        topic, group = self._options.topic, self._own_group
         seen: tuple[int, tuple[int, ...]] = (-1, ())
         seen_at, failure = time.monotonic(), ""
         while True:
@@ -352,37 +355,30 @@ class Consumption:
         for message in batch:
             self._write(render(message, self._options.output))
         self._flush()
-        self._record(batch)
         self.count += len(batch)
         single = isinstance(self._consumer, Received)
         last = {(message.partition, message.offset if single else 0): message for message in batch}
         for message in last.values():
-            if self._history is not None:
-                self._history.flush()  # if the process is killed, the history has each acknowledged delivery
-            acked = await self._consumer.ack(message)
-            if acked and self._history is not None:
-                self._history.ack(
-                    group=self._options.group,
-                    topic=self._options.topic,
-                    partition=message.partition,
-                    offset=message.offset,
-                )
+            await self._consumer.ack(message)
 
-    def _record(self, batch: list[Message]) -> None:
-        if self._history is None:
+    @property
+    def _own_group(self) -> str:
+        """The group that has the position of this consumer."""
+        group = self._options.group
+        return f"{group}/{self._consumer.name}" if self._options.mode == "broadcast" else group
+
+    async def _list_waiting(self) -> None:
+        """Have the client record parked keys and dead letters: their messages are not lost."""
+        topic, group = self._options.topic, self._options.group
+        if self._history is None or self._admin is None or self._options.mode not in ("key_ordered", "shared"):
             return
-        for message in batch:
-            message_id = message.headers.get(_connect.MESSAGE_ID_HEADER, b"").decode(errors="replace")
-            self._history.deliver(
-                message_id or f"{message.partition}/{format_offset(message.offset)}",
-                group=self._options.group,
-                consumer=self._consumer.name,
-                topic=self._options.topic,
-                partition=message.partition,
-                offset=message.offset,
-                attempt=message.attempt,
-                maybe_repeated=message.maybe_repeated,
-            )
+        async for _key in self._admin.group_keys(topic, group, states=["parked"]):
+            pass
+        settings = (await self._admin.describe_group(topic, group)).settings
+        policy = settings.retry if settings is not None else None
+        if policy is not None and policy.dead_letter_topic:
+            async for _letter in self._admin.dead_letters(policy.dead_letter_topic, group):
+                pass
 
     def interrupted(self) -> None:
         """Record that the user ends the command. It counts as the end of the topic if no message came for `IDLE_S`."""
@@ -394,22 +390,4 @@ class Consumption:
     def _record_end(self, *, drained: bool) -> None:
         if self._history is not None:
             waiting = "" if drained else "interrupted by its user"
-            self._history.end(self._options.group, topic=self._options.topic, drained=drained, waiting=waiting)
-
-
-def _note_printer(settings: Settings, options: ConsumeOptions, history: HistoryWriter | None) -> Callable[[Note], None]:
-    def take(note: Note) -> None:
-        if history is not None and note.kind == "gap":
-            assert note.offset is not None
-            assert note.end_offset is not None
-            history.gap(
-                topic=options.topic,
-                partition=note.partition,
-                first=note.offset,
-                end=note.end_offset,
-                why=note.text,
-                group=options.group,
-            )
-        print_note(settings, note)
-
-    return take
+            self._history.end(self._own_group, topic=self._options.topic, drained=drained, waiting=waiting)
