@@ -196,7 +196,7 @@ class MemoryClient:
         self._recorder = recorder
 
     def admin(self) -> MemoryAdmin:
-        return MemoryAdmin(self._cluster)
+        return MemoryAdmin(self._cluster, self._recorder)
 
     @asynccontextmanager
     async def producer(self, topic: str) -> AsyncIterator[MemoryProducer]:
@@ -365,8 +365,9 @@ class MemoryItem:
 
 
 class MemoryAdmin:
-    def __init__(self, cluster: MemoryCluster) -> None:
+    def __init__(self, cluster: MemoryCluster, recorder: Recorder | None = None) -> None:
         self._cluster = cluster
+        self._recorder = recorder
         self._watched: set[int] = set()
         self._is_interrupted = False
 
@@ -527,6 +528,8 @@ class MemoryAdmin:
         for found in self._cluster.waiting.get((topic, group), ()):
             fits = partition in (None, found.partition) and key in (None, found.key)
             if fits and (states is None or found.state in states):
+                if self._recorder is not None:
+                    self._recorder.waiting(topic, group, found)
                 yield found
 
     async def release_keys(self, topic: str, group: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
