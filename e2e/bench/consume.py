@@ -56,6 +56,9 @@ CONSUMERS: Final = 8
 AHEAD: Final = 60_000
 """The sender is at most so many messages ahead of the consumers."""
 
+HELD: Final = 4_000
+"""Each consumer holds up to so many messages, and is given a fourth of them at once."""
+
 FAILING_KEYS: Final = 1_000
 WORKERS: Final = 64
 WORK_S: Final = 0.005
@@ -233,7 +236,7 @@ async def _batches(client: Client, cluster: LocalCluster, directory: Path, total
     text = f"{KEYS:,} keys, {CONSUMERS} consumers, in batches"
     return await _throughput(
         client, cluster, directory, _Load("batches", total), tally, lambda consumer: consumer.run_batches(handle),
-        CONSUMERS, text, AIM_BATCHES,
+        CONSUMERS, text, AIM_BATCHES, in_flight_max=HELD,
     )  # fmt: skip
 
 
@@ -245,7 +248,7 @@ async def _single(client: Client, cluster: LocalCluster, directory: Path, total:
 
     return await _throughput(
         client, cluster, directory, _Load("single", total), tally, lambda consumer: consumer.run(handle), CONSUMERS,
-        "the same, singly", AIM_SINGLE,
+        "the same, singly", AIM_SINGLE, in_flight_max=HELD,
     )  # fmt: skip
 
 
@@ -259,7 +262,7 @@ async def _hot(client: Client, cluster: LocalCluster, directory: Path, total: in
     aim = single * AIM_OTHERS * 0.5 if single is not None else None
     return await _throughput(
         client, cluster, directory, load, tally, lambda consumer: consumer.run(handle), CONSUMERS,
-        "other keys, one key has half", aim,
+        "other keys, one key has half", aim, in_flight_max=HELD,
     )  # fmt: skip
 
 
@@ -277,7 +280,7 @@ async def _failing(client: Client, cluster: LocalCluster, directory: Path, total
     aim = single * AIM_OTHERS * counted if single is not None else None
     return await _throughput(
         client, cluster, directory, load, tally, lambda consumer: consumer.run(handle), CONSUMERS,
-        f"other keys, {FAILING_KEYS:,} keys fail", aim,
+        f"other keys, {FAILING_KEYS:,} keys fail", aim, in_flight_max=HELD,
     )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from e2e.bench.bulk import Count
 from e2e.bench.steady import MESSAGE_SIZE_BYTES
 from e2e.workers import Parent
 
-PIECE_ROWS: Final = 500
-PIECES: Final = 400
+PIECE_ROWS: Final = 2_000
+PIECES: Final = 100
 """The sender repeats so many pieces. Each has other keys, drawn at random."""
 
 HOT_KEY: Final = b"hot"

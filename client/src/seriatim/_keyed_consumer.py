@@ -638,8 +638,9 @@ class KeyedConsumer:
         assert me is not None
         while (found := await self._next_run()) is not None:
             now_us = time.monotonic_ns() // 1000
+            has_waited = False
             if isinstance(found, Grant):
-                await self._work_on(call, found, number, me)
+                has_waited = await self._work_on(call, found, number, me)
             else:
                 subscription = self._subscriptions[found.partition]
                 if not subscription.holds(found.grant, now_us):
@@ -655,9 +656,11 @@ class KeyedConsumer:
                 if waits is None:
                     subscription.acknowledge(found.grant, found.offset, now_us)
                 else:
-                    await self._work_on(call, self._grant_of(found), number, me, waits)
+                    has_waited = await self._work_on(call, self._grant_of(found), number, me, waits)
             now_us = time.monotonic_ns() // 1000
-            if now_us > turn_ends_us:  # the handler may never wait, and others must have their turn
+            if has_waited:
+                turn_ends_us = now_us + TURN_US
+            elif now_us > turn_ends_us:  # the handler may never wait, and others must have their turn
                 await asyncio.sleep(0)
                 turn_ends_us = time.monotonic_ns() // 1000 + TURN_US
 
@@ -668,9 +671,14 @@ class KeyedConsumer:
         number: int,
         me: asyncio.Task[Any],
         waits: Awaitable[object] | None = None,
-    ) -> None:
-        """Call the handler with the messages of a grant. With the first one it was called already if it `waits`."""
+    ) -> bool:
+        """Call the handler with the messages of a grant. With the first one it was called already if it `waits`.
+
+        Returns:
+            Whether the handler waited for the last one, so that others had their turn.
+        """
         loop = asyncio.get_running_loop()
+        has_waited = False
         try:
             while run.at < len(run.messages) and not run.is_over:
                 self._working[number] = run, loop.time()
@@ -678,10 +686,12 @@ class KeyedConsumer:
                     if waits is None:
                         self._record(run)
                         waits = handlers.first_step(call(run.messages[run.at]))
+                    has_waited = False
                     if waits is not None:
                         run.begin()
                         self._runs.wake_next()
                         await waits
+                        has_waited = isinstance(waits, handlers.Rest)  # others may end without a wait
                 except PoolEndedError as error:
                     raise handlers.pool_ended() from error.__cause__
                 except (Exception, asyncio.CancelledError) as error:
@@ -696,6 +706,7 @@ class KeyedConsumer:
             self._working.pop(number, None)
             if run.at < len(run.messages):
                 run.release()
+        return has_waited
 
     async def _work_on_batches(self, call: Callable[[KeyedBatch], Awaitable[object]], number: int) -> None:
         """Call the handler with one batch after another. Others do the same beside it."""

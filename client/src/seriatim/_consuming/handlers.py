@@ -190,7 +190,7 @@ def first_step(result: Awaitable[object]) -> Awaitable[object] | None:
         waits_for = result.send(None)
     except StopIteration:
         return None
-    return _Rest(result, waits_for)
+    return Rest(result, waits_for)
 
 
 async def raised(error: BaseException) -> None:
@@ -198,7 +198,7 @@ async def raised(error: BaseException) -> None:
     raise error
 
 
-class _Rest:
+class Rest:
     """A coroutine that was begun, and what it waits for."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, object], waits_for: Any) -> None:
