@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Append, DropDeleted, DropPartitionData, Event, Moment
 from seriatim_broker.core.values.log import PutBatch
@@ -47,6 +48,11 @@ class WatchedCore:
     def core(self) -> BrokerCore:
         """The core itself."""
         return self._core
+
+    @property
+    def partitions(self) -> dict[PartitionId, Partition]:
+        """The partitions that the core knows."""
+        return self._core.partitions
 
     def start(self, now: Moment) -> list[fx.Effect]:
         """The first effects."""
