@@ -419,3 +419,58 @@ def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun()
     bench.wait(SECOND, (M01,))
     assert not keyed.doing
     assert bench.all(fx.ReadKeys)
+
+
+# ---- consumers that leave during a hand-over ---------------------------------------------------------------
+
+
+def handing_over() -> KeyedServing:
+    """Both messages are granted to the first consumer, and the next server was sent that. A second one is there."""
+    bench = served("ab")
+    bench.join(2)
+    bench.link(bench.chain.segments[1].server)
+    keyed = bench.part.consumer_groups[GROUP].keyed
+    assert keyed is not None
+    bench.runs()
+    keyed.rests_until_us = 0
+    for _ in range(4):
+        bench.deliver()
+    assert keyed.frozen is not None
+    return bench
+
+
+def handed(bench: KeyedServing) -> list[msg.HandOver]:
+    return bench.sent(msg.HandOver, bench.chain.segments[1].server)
+
+
+def test_a_consumer_that_dies_during_a_hand_over_leaves_its_keys_to_others_at_once() -> None:
+    bench = handing_over()
+    first = handed(bench)[-1].handover
+    assert len(read_rows(first.rows).grants) == 2
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    for _ in range(4):
+        bench.deliver()
+    assert sorted(bench.granted()) == [[0], [1]], "the other consumer has them"
+    second = handed(bench)[-1].handover
+    assert second.id > first.id
+    assert {grant.consumer for grant in read_rows(second.rows).grants} == {"consumer-2"}
+
+
+def test_when_the_cursor_is_being_written_a_consumer_that_dies_changes_nothing() -> None:
+    bench = handing_over()
+    state = handed(bench)[-1].handover
+    following = bench.chain.segments[1].server
+    bench.hear(following, msg.HandOverKept(P, state.segment_no, GROUP, state.group_epoch, state.id))
+    assert bench.all(fx.WriteCursor)
+    bench.do(ev.ConsumerLeave(STREAM, 1))
+    bench.deliver()
+    assert bench.granted() == [], "the next server may have begun"
+    assert handed(bench)[-1].handover.id == state.id
+
+
+def test_a_consumer_without_grants_that_leaves_does_not_disturb_a_hand_over() -> None:
+    bench = handing_over()
+    before = handed(bench)[-1].handover.id
+    bench.do(ev.ConsumerLeave(STREAM, 2))
+    bench.deliver()
+    assert handed(bench)[-1].handover.id == before

@@ -24,6 +24,7 @@ from ..peers import right, updates
 from ..state import keyed_rows
 from ..state.broker import BrokerState
 from ..state.consumers import ConsumerGroup, ConsumerGroupPhase, Handing
+from ..state.dispatcher import Consumer
 from ..state.keyed import HandingOver, KeyedDispatcher
 from ..state.partition import Partition
 from ..values.events import CursorRecord
@@ -118,6 +119,29 @@ def hand_over_if_done(broker: BrokerState, partition: Partition, consumer_group:
         _move(broker, partition, consumer_group, keyed.handover)
     else:
         _send(broker, partition, keyed.handover)
+
+
+def on_left(broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, gone: list[Consumer]) -> None:
+    """Consumers left while the state is handed over: end their grants here, and hand over anew.
+
+    Without it:
+      1. c1 works on k:5. The state of the keys is sent to the next server, with that grant.
+      2. c1 is killed. Its connection to this server breaks, so other consumers may have k:5 at once.
+      3. The cursor moves. The next server knows nothing of the connection, and waits for c1 until the grant ends.
+
+    When the transaction that moves the cursor is under way, it is too late: the next server may begin at any moment.
+    """
+    keyed = consumer_group.keyed
+    if keyed is None or keyed.frozen is None or not keyed.is_begun or keyed.unread is not None:
+        return
+    if consumer_group.phase is not ConsumerGroupPhase.SERVING or may_be_carried_out(partition, consumer_group):
+        return
+    if not any(run.consumer in gone for run in keyed.doing.values()):
+        return
+    keyed.handover = None
+    keyed.rests_until_us = broker.now.mono_us
+    handling.thaw(broker, partition, consumer_group)
+    broker.poll(0, TimerKind.KEYS, partition.id, consumer_group.name)
 
 
 def next_segment(partition: Partition, no: int) -> Segment | None:

@@ -17,7 +17,7 @@ from ..values.keyed import ConsumerMode
 from ..values.kinds import TimerKind
 from ..values.positions import first_kept, position_of
 from ..values.segment import SegmentState
-from . import cursors, delivery, delivery_attempts, granting, handling
+from . import cursors, delivery, delivery_attempts, granting, handling, handover
 from .consumer_group import consumer_group_of, forget_if_unused, read_cursor, tell
 
 LOOKED_BACK_MAX = 100
@@ -225,6 +225,7 @@ def leave(broker: BrokerState, partition: Partition, stream: int, subscription: 
             continue
         consumer_group.consumers = [consumer for consumer in consumer_group.consumers if consumer not in gone]
         handling.leave(broker, partition, consumer_group, gone)
+        handover.on_left(broker, partition, consumer_group, gone)
         if consumer_group.dispatcher.active in gone:
             if consumer_group.ledger.dirty and consumer_group.phase is ConsumerGroupPhase.SERVING:
                 cursors.replicate(broker, partition, consumer_group)
