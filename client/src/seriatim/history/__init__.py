@@ -68,7 +68,7 @@ What the checker finds
 ==================  ==================================================================================================
 lost                acknowledged, or delivered to another group, but never delivered to a group that reported `drained`,
                     and not in a declared gap, behind a parked message, or skipped by a person. Or replayed, and no copy
-                    was delivered
+                    was delivered. Nothing is lost to a group that is at most once
 unfinished          by token: not acknowledged when it came last to a group that reported `drained`, and neither parked,
                     dead-lettered nor skipped
 repeated            delivered twice to a group as a first delivery attempt without a flag: the same message, or the
