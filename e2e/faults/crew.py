@@ -30,11 +30,14 @@ from e2e.workers import Worker, WorkerError, start_worker
 GROUP: Final = "workers"
 PROCESSES: Final = 2
 
-LOOK_S: Final = 0.3
+LOOK_S: Final = 0.5
 """The time between two looks at the keys and dead letters."""
 
 KILLED_AFTER_S: Final = (0.8, 2.5)
 """A process is killed after so many seconds, and replaced. Then the next one is."""
+
+KILLS_MAX: Final = 2
+"""So many processes end in a case at most, those that a handler ends included: a new one takes a second to start."""
 
 CRASH_AFTER: Final = (50, 300)
 """A handler ends the first process when it is called for the so manieth time."""
@@ -157,8 +160,8 @@ class Crew:
         self._admin = client.admin()
         settings = GroupSettings("key_ordered", self._policy)
         await opened(lambda: client.admin().create_group(self._topic, GROUP, settings=settings))
-        for number in range(PROCESSES):
-            await self._begin(number, crash_after=self._dice.randint(*CRASH_AFTER) if number == 0 else 0)
+        crash_after = self._dice.randint(*CRASH_AFTER)
+        await asyncio.gather(self._begin(0, crash_after), *(self._begin(number) for number in range(1, PROCESSES)))
         for number in range(PROCESSES):
             await (await self._workers.get(number)).wait_for(f"joined {self._case}", BEGIN_DEADLINE_S)
         self._tasks = [
@@ -186,7 +189,7 @@ class Crew:
     async def _kill(self) -> None:
         """Kill one process after another, and replace also those that a handler has ended."""
         number = 0
-        while not self._is_over.is_set():
+        while not self._is_over.is_set() and self.kill_count + self.crash_count < KILLS_MAX:
             worker = await self._workers.get(number)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._dice.uniform(*KILLED_AFTER_S)):

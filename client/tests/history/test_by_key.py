@@ -128,6 +128,15 @@ def test_an_acknowledgement_that_was_not_confirmed_may_be_lost() -> None:
     passes(story)
 
 
+def test_what_is_confirmed_lets_the_next_message_of_its_key_come() -> None:
+    story = Story(3)
+    story.done(1, 9)
+    story.done(0, 10)
+    story.was_confirmed(0, 10)
+    story.done(2, 11, "c2")
+    passes(story)
+
+
 def test_a_person_releases_a_key_and_attempts_begin_anew() -> None:
     story = Story(1)
     story.came(0, 10)
@@ -270,6 +279,14 @@ def one_token_for_two_consumers() -> tuple[Story, str]:
     return story, "two_hands"
 
 
+def one_grant_in_two_hands() -> tuple[Story, str]:
+    story = Story(3)
+    story.done(1, 9)
+    story.done(0, 10)
+    story.done(2, 10, "c2")
+    return story, "two_hands"
+
+
 def a_token_from_the_past() -> tuple[Story, str]:
     story = Story(3)
     story.done(1, 9)
@@ -407,7 +424,8 @@ def under_another_key() -> tuple[Story, str]:
 FAULTS = [
     before_the_earlier_one_is_done, before_the_newer_grant_of_the_earlier_one_is_done,
     again_without_a_flag, acknowledged_and_again_without_a_flag, confirmed_and_again, an_earlier_one_in_another_hand,
-    one_token_for_two_consumers, a_token_from_the_past, a_run_goes_back, acknowledged_after_the_end_of_the_grant,
+    one_token_for_two_consumers, one_grant_in_two_hands,
+    a_token_from_the_past, a_run_goes_back, acknowledged_after_the_end_of_the_grant,
     attempts_fall, an_attempt_that_was_never_made, at_most_once_and_twice, failed_and_never_again,
     came_again_and_was_left, released_and_never_again, lost_behind_a_key_that_was_parked_once, never_came,
     two_dead_letters_of_one_message, a_dead_letter_from_another_place, replayed_and_never_delivered,
