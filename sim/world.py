@@ -197,7 +197,6 @@ class World:
             self.judge.publications = self.publishing.judge
         self.forwards = Forwards(self)
         self.past_runs: list[RunId] = []
-        self.waits_for_rebuild = False  # the coordinator went back in time, and a person has not rebuilt it yet
         self._lost_disks = 0
         self._calm_from_us = 0
         self._has_lost_a_group = False
@@ -273,7 +272,11 @@ class World:
 
     def _flows(self) -> bool:
         """Whether every producer is done, and every group was given everything."""
-        if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild or self.people.is_busy:
+        if (
+            not all(producer.is_done for producer in self.producers)
+            or self.judge.seen.waits_for_rebuild
+            or self.people.is_busy
+        ):
             return False
         for partition in self.partitions:
             chain = self.chain(partition)
@@ -611,7 +614,11 @@ class World:
     def _is_drained(self) -> bool:
         if self.cluster.is_busy:
             return False
-        if not all(producer.is_done for producer in self.producers) or self.waits_for_rebuild or self.people.is_busy:
+        if (
+            not all(producer.is_done for producer in self.producers)
+            or self.judge.seen.waits_for_rebuild
+            or self.people.is_busy
+        ):
             return False
         if not self.publishing.is_done:
             return False

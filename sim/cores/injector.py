@@ -49,7 +49,7 @@ class CoreInjector(Injector):
         snapshot = None if is_empty or not self._snapshots else self._rng.choice(self._snapshots)
         self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
         coordinator.records.restore(snapshot)
-        self._world.waits_for_rebuild = True
+        self._world.judge.seen.waits_for_rebuild = True
         coordinator.is_down = False
         for broker in self._cluster.brokers.values():
             self._schedule.after(self._rng.randint(1_000, 800_000), self._noticed, broker)
@@ -72,7 +72,7 @@ class CoreInjector(Injector):
             self._world.judge.seen.states.add("coordinator behind")
         self._cluster.coordinator.rebuild(ready)
         self._snapshots.clear()
-        self._is_restoring = self._world.waits_for_rebuild = False
+        self._is_restoring = self._world.judge.seen.waits_for_rebuild = False
 
     # ---- consumer groups ----------------------------------------------------------------------------
 

@@ -29,3 +29,4 @@ class Excuse(enum.Enum):
     NOT_YET_FLUSHED = "a new server has all of a segment in memory"
     TIME_SET_BACK = "an append time that could not be true"
     TIME_UNKNOWN = "append times behind an unsettled segment"
+    OLDER_CURSOR = "a server believes the cursor of an older copy of the coordinator"

@@ -16,6 +16,7 @@ from seriatim_broker.core.consumers.granting import TOKEN_COUNTER_BITS
 from seriatim_broker.core.values.keyed import KeyGrant, name_of_key, name_of_offset
 from seriatim_broker.testing.simulated_bodies import key_of
 
+from .excuses import Excuse
 from .parked import Parked
 from .seen import Seen
 
@@ -77,9 +78,11 @@ class Keyed:
         name = names.pop()
         key = view.keys.setdefault(name, KeyView())
         newest = self._tokens.get((group, partition, name), 0)
-        if run.token <= newest:
+        if run.token <= newest and self._seen.waits_for_rebuild:
+            self._seen.excuse(Excuse.OLDER_CURSOR)
+        elif run.token <= newest:
             self._seen.fail("K3", f"{what}, and the key had token {newest:#x}")
-        self._tokens[group, partition, name] = run.token
+        self._tokens[group, partition, name] = max(run.token, newest)
         if list(run.offsets) != sorted(run.offsets):
             self._seen.fail("K1", f"{what}, not in their order")
         self.parked.granted(what, group, partition, group_epoch, run)
@@ -95,7 +98,10 @@ class Keyed:
         if before:
             self._seen.fail("K1", f"{what}, and {format_offset(before[0])} of the same key is not acknowledged")
         for place, (offset, message) in enumerate(zip(run.offsets, messages, strict=True)):
-            if message in view.confirmed:
+            is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
+            if message in view.confirmed and is_flagged and self._seen.waits_for_rebuild:
+                self._seen.excuse(Excuse.OLDER_CURSOR)
+            elif message in view.confirmed:
                 self._seen.fail("K2", f"{what}, and {message} at {format_offset(offset)} was confirmed")
             known = view.granted.get(message)
             if known is None:
@@ -104,7 +110,6 @@ class Keyed:
                 key.firsts.append(offset)
             else:
                 self._seen.states.add("granted again")
-            is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
             if known is None:
                 is_repeated = self._was_granted(group, partition, group_epoch, offset)
             else:

@@ -77,7 +77,8 @@ class Ledgers:
         self, who: str, partition: PartitionId, group: str, record: CursorRecord, state: CursorState, rows: LedgerRows
     ) -> None:
         what = f"{who} has of {group} in {record.segment_no} of partition {partition}"
-        term = record.term_base + state.server_epoch
+        base = record.term_base if state.settings is None else state.term_base  # the record may be of an older copy
+        term = base + state.server_epoch
         listed = self._check_lists(what, partition, rows, record.mode)
         finished = self._finished.setdefault((partition, group, record.group_epoch, term), {})
         for index in _passed(state, rows, record):

@@ -48,6 +48,7 @@ class Seen:
         left: The segments that left the record because of retention, as they were last.
         set_back: Batches whose master did not believe the append time before.
         lost_repeats: Messages that were skipped, and given to no consumer from their first place.
+        waits_for_rebuild: The coordinator went back in time, and a person has not rebuilt it yet.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Seen:
         self.left: dict[PartitionId, list[Segment]] = {}
         self.set_back: set[tuple[PartitionId, int, int]] = set()
         self.lost_repeats: dict[PartitionId, set[int]] = {}
+        self.waits_for_rebuild = False
 
     def excuse(self, what: Excuse) -> None:
         """Forgive something that would break a promise; docs/internals/excuses.md says why."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from seriatim_api.ids import INDEX_MAX
 from seriatim_broker.core.consumers import crossing, cursors, granting, handling, handover, serving, waiting_keys
+from seriatim_broker.core.control import rebuild
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.log import LedgerChange, LedgerVersion
+from seriatim_broker.core.values.log import CursorState, LedgerChange, LedgerVersion
 from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
@@ -198,6 +199,21 @@ def _any_key_counts() -> list[Patch]:
     return [(waiting_keys, "_operate_on", operate_on)]
 
 
+def _settings_not_written() -> list[Patch]:
+    def without(*fields: Any) -> CursorState:
+        return CursorState(*fields[:8])
+
+    return [(cursors, "CursorState", without)]
+
+
+def _server_epochs_fall() -> list[Patch]:
+    return [(rebuild, "_with_server_epoch", lambda segment, *_: segment)]
+
+
+def _older_place_is_served() -> list[Patch]:
+    return [(cursors, "was_further", lambda *_: False)]
+
+
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
     return Mutation(rule, patches, K, profile)
 
@@ -239,6 +255,15 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "keys-said-when-durable": _mutation(
         "what is said of keys that wait is durable on every eligible member first", _said_at_once, "keyed-parked"
+    ),
+    "settings-on-disks": _mutation(
+        "mode, policy and term base are on the disks", _settings_not_written, "keyed-restored"
+    ),
+    "server-epochs-stay": _mutation(
+        "a rebuild leaves no server in an earlier server epoch", _server_epochs_fall, "keyed-restored"
+    ),
+    "further-waits": _mutation(
+        "a group is not served at an older place than the disk knows", _older_place_is_served, "keyed-restored"
     ),
     "seen-key": _mutation("a request means a key as the person saw it", _any_key_counts, "keyed-parked"),
 }

@@ -72,3 +72,29 @@ def test_lists_outlive_moves_losses_and_small_limits(profile: str, seeds: range)
     assert not broken, "\n".join(broken)
     assert states.get("set aside", 0) >= len(seeds) // 3
     assert states.get("attempts counted", 0) >= len(seeds) // 4
+
+
+RESTORED = (("cores", 2100, 2300, 12), ("brokers", 0, 40, 3))
+"""World, the first seed and the one behind the last, and how many of them are quick."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("world", "seeds"),
+    [
+        *((world, range(first, first + quick)) for world, first, _, quick in RESTORED),
+        *(pytest.param(world, range(a + quick, b), marks=pytest.mark.slow) for world, a, b, quick in RESTORED),
+    ],
+)
+def test_groups_outlive_a_coordinator_that_lost_them(world: str, seeds: range) -> None:
+    states: dict[str, int] = {}
+    broken: list[str] = []
+    tasks = [Task(seed, world, "", "keyed-restored") for seed in seeds]
+    for result in run_all(tasks, min(2, os.cpu_count() or 1), 2):
+        for state in result.states:
+            states[state] = states.get(state, 0) + 1
+        if result.violation:
+            broken.append(f"seed {result.seed} (--world {world} --profile keyed-restored): {result.violation}")
+    assert not broken, "\n".join(broken)
+    assert states.get("set aside", 0) >= len(seeds) // 3
+    assert states.get("coordinator behind", 0) >= len(seeds) // 6

@@ -87,7 +87,7 @@ class RuntimeInjector(Injector):
         world.judge.seen.states.add("coordinator empty" if snapshot is None else "coordinator older")
         self._cluster.person.note_seen()
         self._cluster.coordinator.restore_snapshot(snapshot)
-        world.waits_for_rebuild = True
+        world.judge.seen.waits_for_rebuild = True
         world.coordinator.is_down = False
         for _ in range(self._rng.choice((0, 1, 2))):
             self._schedule.after(self._rng.randint(0, 300_000), self._complain, 1)
@@ -105,7 +105,7 @@ class RuntimeInjector(Injector):
     def _rebuilt(self) -> None:
         self._tell("the coordinator is rebuilt")
         self._snapshots.clear()
-        self._is_restoring = self._world.waits_for_rebuild = False
+        self._is_restoring = self._world.judge.seen.waits_for_rebuild = False
 
     def _brokers(self) -> Iterable[RuntimeBroker]:
         return self._cluster.brokers.values()

@@ -93,6 +93,21 @@ def test_a_deleted_partition_is_no_loss() -> None:
     assert not is_behind(bench)
 
 
+def test_a_member_that_is_about_to_be_master_does_not_say_that_there_is_no_partition() -> None:
+    """The coordinator came back empty before this member learned that its segment was opened."""
+    bench = Bench(M10)
+    bench.link(M20)
+    bench.prepare(2, (M10, M11), M20)
+    bench.persist()
+    bench.do(ev.ConsumerJoin(1, 1, P, "g", "consumer-1", ev.StartPosition.EARLIEST, False))
+    bench.do(ev.ChainRead(P, None, 0))
+    assert not bench.all(fx.Deliver)
+    assert not is_behind(bench), "the partition may just be made"
+    bench.clear()
+    bench.wait(SECOND)
+    assert bench.all(fx.ReadChain)
+
+
 def test_an_answer_to_a_read_that_began_before_is_no_loss() -> None:
     bench = opened_master()
     bench.read_chain(first_chain())

@@ -381,7 +381,9 @@ def test_a_control_record_replaces_that_of_an_older_server_and_no_later_one() ->
     bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 1, (older,)))
     assert bench.part.cursors[GROUP] == on_disk, "a restarted member refuses a server that was replaced"
     bench.hear(M00, msg.ReplicateCursors(P, 1, epoch + 1, 2, (same,)))
-    assert bench.part.cursors[GROUP] == replace(same, server_epoch=epoch + 1), "nothing of the older record stays"
+    assert bench.part.cursors[GROUP] == replace(same, server_epoch=epoch + 1, serial=2), (
+        "nothing of the older record stays"
+    )
     bench.hear(M00, msg.ReplicateCursors(P, 1, epoch + 1, 3, (rewound,)))
     assert bench.part.cursors[GROUP].group_epoch == 2
 

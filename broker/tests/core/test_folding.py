@@ -21,6 +21,7 @@ from seriatim_broker.core.values.chain import (
     seal_and_open,
     settle,
 )
+from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode
 from seriatim_broker.core.values.log import (
     CursorState,
     DropCursor,
@@ -285,11 +286,12 @@ def test_a_group_that_stands_in_a_folded_segment_goes_on_in_the_same_epoch() -> 
 
 
 def test_control_records_of_a_folded_segment_go_on_at_the_next_one() -> None:
-    bench = Serving(cursors=(CursorState(2, GROUP, 4, 0, 0),))
+    known = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED)
+    bench = Serving(cursors=(CursorState(2, GROUP, 4, 0, 0, settings=known, term_base=9),))
     assert bench.part.cursor_in(2, GROUP) is not None
     bench.read_chain(folded_behind(bench))
     assert bench.part.cursor_in(2, GROUP) is None
-    moved = CursorState(3, GROUP, 4, 0, 0)
+    moved = CursorState(3, GROUP, 4, 0, 0, settings=known, term_base=9)
     assert bench.part.cursor_in(3, GROUP) == moved, "what a rebuild is told, if the coordinator loses the cursor"
     assert bench.writes(DropCursor) == [DropCursor(P, 2, GROUP)]
     assert bench.writes(PutCursor)[-1].cursor == moved

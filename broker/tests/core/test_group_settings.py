@@ -163,6 +163,17 @@ def test_grants_of_a_consumer_last_as_long_as_it_was_told() -> None:
     assert bench.void() == [], "it extends its grants in the time that it was told"
 
 
+def test_another_policy_is_on_disks_too() -> None:
+    """Rule `settings-on-disks`."""
+    bench = served()
+    assert bench.part.cursors[GROUP].settings == ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, QUICK)
+    bench.operate(wanted=WantedSettings(retry=SLOW))
+    bench.end()
+    wanted = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, SLOW)
+    assert bench.part.cursors[GROUP].settings == wanted
+    assert bench.sent(msg.ReplicateLedger, M01)[-1].cursor.settings == wanted
+
+
 def test_the_same_settings_change_nothing() -> None:
     bench = served()
     bench.operate(wanted=WantedSettings(retry=QUICK))

@@ -12,7 +12,7 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import BackOff, Exhausted, KeyGrant, RetryPolicy
 from seriatim_broker.core.values.ledger_rows import CarriedGrant, read_rows, write_forwarder, write_grant
-from seriatim_broker.core.values.log import HandOverId, HandOverState, LedgerChange, PutLedger
+from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState, LedgerChange, PutLedger
 
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
 from .support import GROUP, M00, M01, MS, SECOND, STREAM, P
@@ -399,6 +399,23 @@ def test_a_person_is_told_all_consumers_and_no_standbys() -> None:
     bench.wait(SECOND, (M01,))
     described = bench.all(fx.ConsumerGroupDescribed)[-1]
     assert (described.active, described.standbys) == ("consumer-1, consumer-2", ())
+
+
+def test_a_group_is_not_served_at_an_older_place_than_this_disk_knows() -> None:
+    """Rule `further-waits`: the coordinator was restored from an older copy."""
+    bench = KeyedServing("ab", cursors=(CursorState(3, GROUP, 1, 0, 0),))
+    bench.begin()
+    bench.deliver()
+    assert bench.granted() == []
+    bench.do(ev.DescribeConsumerGroup(9, P, GROUP))
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    (described,) = bench.all(fx.ConsumerGroupDescribed)
+    assert isinstance(described.error, errors.CoordinatorBehindError)
+    bench.wait(2 * SECOND, (M01,))
+    bench.cursor(epoch=2, revision=6)
+    bench.deliver()
+    assert bench.granted(), "a person has rewound it"
 
 
 def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.control.rebuild import plan_chain, plan_cursor
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.keyed import ConsumerMode, Exhausted, RetryPolicy
+from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
 from seriatim_broker.core.values.log import NO_HAND_OVER, CursorState, HandOverId
 
 from .support import M20, M21, TOPIC, P, first_chain, sealed_chain
@@ -64,6 +64,75 @@ def test_a_cursor_keeps_what_disks_do_not_tell() -> None:
     assert (planned.segment_no, planned.start_index, planned.mode, planned.retry) == (4, 26, before.mode, policy)
     assert (planned.oldest, planned.handover) == (1 << 40, NO_HAND_OVER)
     assert planned.term_base == 9 + 2 * 21, "above all that two crossings can have made"
+
+
+POLICY = RetryPolicy(5, exhausted=Exhausted.PARK_KEY)
+KEYED = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, POLICY)
+
+
+def test_a_cursor_that_the_coordinator_lost_has_the_settings_of_the_disks() -> None:
+    """Rule `settings-on-disks`."""
+    told = [
+        CursorState(4, "g", 1, 26, 40, 7, oldest=make_offset(2, 5), settings=KEYED, term_base=9),
+        CursorState(4, "g", 1, 30, 40, 7, settings=KEYED, term_base=9),
+    ]
+    for before in (None, CursorRecord(1, 0, 0, TOPIC, deleted=True), CursorRecord(1, 1, 0, TOPIC)):
+        planned = plan_cursor(told, before, TOPIC, chain_epoch=20)
+        assert planned is not None
+        assert (planned.segment_no, planned.group_epoch, planned.start_index) == (4, 1, 26)
+        assert planned.settings == KEYED
+        assert planned.oldest == make_offset(2, 5), "the lists are on disks, and go on"
+        assert planned.term_base == 9 + 21, "above the next segment's, where a server may have begun"
+        assert plan_cursor(told, planned, TOPIC, chain_epoch=21) is None, "a second rebuild changes nothing"
+
+
+def test_of_two_disks_the_settings_of_the_newest_record_count() -> None:
+    other = replace(KEYED, retry=RetryPolicy(7))
+    for older, newer in (((7, 3), (7, 4)), ((7, 90), (8, 1))):
+        told = [
+            CursorState(4, "g", 1, 26, 40, older[0], settings=KEYED, serial=older[1]),
+            CursorState(4, "g", 1, 20, 40, newer[0], settings=other, serial=newer[1]),
+            CursorState(3, "g", 1, 20, 40, 99, settings=KEYED, serial=99),
+        ]
+        for states in (told, told[::-1]):
+            planned = plan_cursor(states, None, TOPIC)
+            assert planned is not None
+            assert planned.settings == other
+
+
+def test_a_record_of_an_older_version_takes_its_settings_from_another_one_or_from_the_coordinator() -> None:
+    mixed = [CursorState(4, "g", 1, 26, 40, 9), CursorState(4, "g", 1, 20, 40, 7, settings=KEYED)]
+    planned = plan_cursor(mixed, None, TOPIC)
+    assert planned is not None
+    assert planned.settings == KEYED
+    before = CursorRecord(2, 1, 0, TOPIC, paused=True).with_settings(KEYED)
+    planned = plan_cursor(mixed[:1], before, TOPIC)
+    assert planned is not None
+    assert planned.settings == KEYED
+    assert planned.paused
+
+
+def test_the_settings_of_the_coordinator_count_if_its_record_is_not_older() -> None:
+    told = [CursorState(4, "g", 1, 26, 40, 7, settings=KEYED)]
+    assert plan_cursor(told, CursorRecord(4, 1, 0, TOPIC), TOPIC) is None
+    assert plan_cursor(told, CursorRecord(1, 2, 0, TOPIC), TOPIC) is None
+
+
+def test_at_most_once_delivery_outlives_the_coordinator() -> None:
+    once = ConsumerGroupSettings(at_most_once=True)
+    planned = plan_cursor([CursorState(4, "g", 1, 26, 40, 7, settings=once)], None, TOPIC, chain_epoch=20)
+    assert planned == CursorRecord(4, 1, 26, TOPIC, at_most_once=True)
+
+
+def test_the_server_of_a_segment_does_not_go_back_to_an_earlier_server_epoch() -> None:
+    """Rule `server-epochs-stay`: another member took the right over from the older copy, which lacks segment 2."""
+    taken = replace(SECOND.segments[0], server_epoch=7)
+    older = replace(SECOND, epoch=7, segments=(taken, SECOND.open_segment))
+    planned = plan_chain(P, {"a": older}, replace(SECOND, epoch=9))
+    assert planned.chain is not None
+    assert planned.chain.epoch == 10
+    assert [segment.server_epoch for segment in planned.chain.segments] == [10, SECOND.open_segment.server_epoch]
+    assert plan_chain(P, {"a": older}, planned.chain).chain is None, "a second rebuild changes nothing"
 
 
 def test_what_was_set_aside_comes_again_if_nothing_else_is_known_of_the_group() -> None:

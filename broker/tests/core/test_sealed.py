@@ -270,11 +270,11 @@ def test_of_a_group_only_the_newest_control_record_is_kept() -> None:
         for acked in (1, 2):
             replication = msg.ReplicateCursors(P, no, no, no, (CursorState(no, "g", 1, acked, 10),))
             bench.hear(M00, replication)
-    assert list(bench.part.cursors.values()) == [CursorState(100, "g", 1, 2, 10, server_epoch=100)]
+    assert list(bench.part.cursors.values()) == [CursorState(100, "g", 1, 2, 10, server_epoch=100, serial=100)]
     late = (CursorState(7, "g", 1, 5, 10),)
     bench.hear(M00, msg.ReplicateCursors(P, 7, 7, 7, late))
     assert bench.part.cursors["g"].segment_no == 100, "a server that serves no more"
-    again = CursorState(3, "g", 2, 0, 0, server_epoch=3)  # in a new epoch it may begin anywhere
+    again = CursorState(3, "g", 2, 0, 0, server_epoch=3, serial=3)  # in a new epoch it may begin anywhere
     bench.hear(M00, msg.ReplicateCursors(P, 3, 3, 3, (again,)))
     assert list(bench.part.cursors.values()) == [again]
     found = tuple(CursorState(no, "g", 1, 1, 1) for no in range(1, 50))

@@ -16,6 +16,7 @@ from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.keyed import BackOff, ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
 from seriatim_broker.core.values.kinds import PrepareRefusal, ReplicateRefusal
 from seriatim_broker.core.values.log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
 from seriatim_broker.core.values.producers import (
@@ -63,7 +64,25 @@ def make_batch(body: bytes, sequence: int) -> Batch:
 
 batches = st.lists(st.builds(make_batch, st.binary(max_size=40), u32), max_size=3).map(tuple)
 tails = st.builds(TailCopy, u32, u63, u63, batches)
-cursor_states = st.builds(CursorState, u32, texts, u63, u63, u63, oldest=u63)
+policies = st.builds(
+    RetryPolicy,
+    u32,
+    st.sampled_from(BackOff),
+    st.lists(u32, min_size=1, max_size=3).map(tuple),
+    u32,
+    st.sampled_from(Exhausted),
+    texts,
+    st.integers(1, 2**31),
+)
+group_settings = st.builds(
+    ConsumerGroupSettings,
+    st.sampled_from([mode for mode in ConsumerMode if mode is not ConsumerMode.EXCLUSIVE]),
+    policies,
+    st.booleans(),
+) | st.builds(ConsumerGroupSettings, at_most_once=st.booleans())
+cursor_states = st.builds(CursorState, u32, texts, u63, u63, u63, oldest=u63) | st.builds(
+    CursorState, u32, texts, u63, u63, u63, untold=u63, settings=group_settings, term_base=u63
+)
 cursors = st.lists(cursor_states, max_size=3).map(tuple)
 row_names = st.binary(max_size=20)
 rows = st.lists(st.tuples(row_names, st.binary(max_size=40)), max_size=3).map(tuple)

@@ -25,10 +25,10 @@ from seriatim_broker.core.values.keyed import (
 )
 from seriatim_broker.core.values.messages import FORM_KEY_ORDERED, FORMS
 from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.interfaces.settings_records import settings_to_proto
 from seriatim_broker.rpc.consumer_group_settings import check_dead_letter_topic, settings_from, wanted_from
 from seriatim_broker.runtime.forms import all_read
 from seriatim_broker.runtime.keys import Keys
-from seriatim_broker.runtime.records import settings_to_proto
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 KEYED = records_pb2.CONSUMER_MODE_KEY_ORDERED

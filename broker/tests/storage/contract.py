@@ -14,6 +14,13 @@ from typing import Any, Protocol
 
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values.chain import Opening, Seal, create, remove_eligible, seal_and_open, trim
+from seriatim_broker.core.values.keyed import (
+    SETTINGS_DEFAULT,
+    ConsumerGroupSettings,
+    ConsumerMode,
+    Exhausted,
+    RetryPolicy,
+)
 from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
@@ -228,7 +235,9 @@ async def test_a_dropped_cursor_stays_dropped_and_the_others_stay(harness: Harne
 
 async def test_rows_of_a_ledger_follow_their_control_record(harness: Harness) -> None:
     at = PartitionId(5)
-    billing, other = (CursorState(2, group, 1, 2, 3, 7, 9) for group in ("billing", "bill"))
+    settings = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, RetryPolicy(5, exhausted=Exhausted.PARK_KEY), True)
+    billing = CursorState(2, "billing", 1, 2, 3, 7, 9, settings=settings, term_base=40, serial=12)
+    other = CursorState(2, "bill", 1, 2, 3, 7, 9, settings=SETTINGS_DEFAULT)
     both = LedgerChange(((b"b1", b"bits"), (b"kx", b"\0\1")), is_full=True)
     handed = HandOverState(2, "billing", 1, HandOverId(6, 4), ((b"kx", b"row"), (b"g1", b"")))
     await put(harness, [PutSegment(at, segment_record(2)), PutHandOver(at, handed), PutLedger(at, other, both)])

@@ -70,6 +70,21 @@ def active(index: int = 10) -> PartitionConsumer:
     return core
 
 
+def test_a_server_of_an_earlier_segment_is_outdated_and_what_it_says_does_not_count() -> None:
+    """The coordinator was restored from an older copy, and its server there has a later server epoch."""
+    core = active()
+    core.step(SegmentEnded(1, 1, 10, 3, "a:1"), 0)
+    core.step(Connected("a:1", 3), 0)
+    core.step(joined(0, sub=2, segment=3), 0)
+    core.step(Disconnected("a:1", 3), 0)
+    core.step(Resolved(Place(1, "a:1", 9)), 0)
+    core.step(Connected("a:1", 4), 0)
+    assert core.step(joined(0, sub=3, segment=1, epoch=9), 0) == []
+    assert core.step(delivered((0, 4), sub=3, epoch=9), 0) == []
+    assert core.step(Skipped(3, 1, 4, 6), 0) == []
+    assert core.phase is ConsumerPhase.JOINING
+
+
 def test_delivers_what_is_contiguous() -> None:
     core = active()
     assert core.step(delivered((8, 4), (12, 3), start=10), 0) == [Deliver(1, 1, 10, 0, 1)]

@@ -150,12 +150,24 @@ class KnownCursor(_message.Message):
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
     ACKED_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    TERM_BASE_FIELD_NUMBER: _builtins.int
+    SERVER_EPOCH_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     segment: _builtins.int
     group_epoch: _builtins.int
     acked: _builtins.int
     oldest: _builtins.int
     """the oldest message that it set aside; 0: none"""
+    term_base: _builtins.int
+    server_epoch: _builtins.int
+    """with the serial: which of two control records is newer"""
+    serial: _builtins.int
+    @_builtins.property
+    def settings(self) -> _records_pb2.GroupSettings:
+        """not set: not known"""
+
     def __init__(
         self,
         *,
@@ -164,10 +176,14 @@ class KnownCursor(_message.Message):
         group_epoch: _builtins.int = ...,
         acked: _builtins.int = ...,
         oldest: _builtins.int = ...,
+        settings: _records_pb2.GroupSettings | None = ...,
+        term_base: _builtins.int = ...,
+        server_epoch: _builtins.int = ...,
+        serial: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "segment", b"segment", "serial", b"serial", "server_epoch", b"server_epoch", "settings", b"settings", "term_base", b"term_base"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1424,6 +1424,8 @@ class CursorState(_message.Message):
     RESERVED_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
     UNTOLD_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    TERM_BASE_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     group: _builtins.str
     group_epoch: _builtins.int
@@ -1431,6 +1433,11 @@ class CursorState(_message.Message):
     reserved: _builtins.int
     oldest: _builtins.int
     untold: _builtins.int
+    term_base: _builtins.int
+    @_builtins.property
+    def settings(self) -> _records_pb2.GroupSettings:
+        """versions before did not say: as in the cursor's record"""
+
     def __init__(
         self,
         *,
@@ -1441,10 +1448,12 @@ class CursorState(_message.Message):
         reserved: _builtins.int = ...,
         oldest: _builtins.int = ...,
         untold: _builtins.int = ...,
+        settings: _records_pb2.GroupSettings | None = ...,
+        term_base: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "segment", b"segment", "untold", b"untold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group", b"group", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "segment", b"segment", "settings", b"settings", "term_base", b"term_base", "untold", b"untold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

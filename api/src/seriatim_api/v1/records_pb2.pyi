@@ -926,22 +926,26 @@ class GroupEpochRecord(_message.Message):
     FLOOR_FIELD_NUMBER: _builtins.int
     EXPIRED_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    TERM_BASE_FIELD_NUMBER: _builtins.int
     floor: _builtins.int
     """a group without a cursor begins in an epoch above this"""
     expired: _builtins.int
     """the highest epoch of a cursor that was removed; a rebuild raises `floor` only"""
     count: _builtins.int
     """how many were removed: it grows, so brokers hear of each removal"""
+    term_base: _builtins.int
+    """a group without a cursor begins above the tokens of each cursor that was removed; 0: none had any"""
     def __init__(
         self,
         *,
         floor: _builtins.int = ...,
         expired: _builtins.int = ...,
         count: _builtins.int = ...,
+        term_base: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "expired", b"expired", "floor", b"floor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "expired", b"expired", "floor", b"floor", "term_base", b"term_base"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -268,6 +268,9 @@ class StoredCursor(_message.Message):
     SERVER_EPOCH_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
     UNTOLD_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    TERM_BASE_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
     group_epoch: _builtins.int
     acked: _builtins.int
     reserved: _builtins.int
@@ -277,6 +280,14 @@ class StoredCursor(_message.Message):
     """the oldest offset that the group set aside; 0: none"""
     untold: _builtins.int
     """from this offset on messages were dropped, and perhaps no consumer knows; 0: none"""
+    term_base: _builtins.int
+    """tokens are made of this plus the server epoch"""
+    serial: _builtins.int
+    """of that server's records a later one has a higher number"""
+    @_builtins.property
+    def settings(self) -> _records_pb2.GroupSettings:
+        """how the group is served; versions before did not say"""
+
     def __init__(
         self,
         *,
@@ -286,10 +297,13 @@ class StoredCursor(_message.Message):
         server_epoch: _builtins.int = ...,
         oldest: _builtins.int = ...,
         untold: _builtins.int = ...,
+        settings: _records_pb2.GroupSettings | None = ...,
+        term_base: _builtins.int = ...,
+        serial: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "server_epoch", b"server_epoch", "untold", b"untold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked", b"acked", "group_epoch", b"group_epoch", "oldest", b"oldest", "reserved", b"reserved", "serial", b"serial", "server_epoch", b"server_epoch", "settings", b"settings", "term_base", b"term_base", "untold", b"untold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

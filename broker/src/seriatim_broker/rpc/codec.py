@@ -34,6 +34,7 @@ from ..core.values.producers import (
     pack_window,
     read_names,
 )
+from ..interfaces.settings_records import known_settings, settings_to_proto
 from ..runtime.records import (
     chain_from_record,
     chain_to_record,
@@ -467,12 +468,24 @@ def _write_cursor(cursor: CursorState, field: Pb) -> None:
     field.reserved = cursor.reserved
     field.oldest = cursor.oldest
     field.untold = cursor.untold
+    if cursor.settings is not None:
+        field.settings.CopyFrom(settings_to_proto(cursor.settings))
+        field.term_base = cursor.term_base
 
 
 def _read_cursor(field: Pb) -> CursorState:
-    """A control record; the message that has it says of which server epoch it is."""
-    place = (field.segment, field.group, field.group_epoch)
-    return CursorState(*place, field.acked, field.reserved, oldest=field.oldest, untold=field.untold)
+    """A control record; the message that has it says of which server epoch it is, and has its serial."""
+    return CursorState(
+        field.segment,
+        field.group,
+        field.group_epoch,
+        field.acked,
+        field.reserved,
+        oldest=field.oldest,
+        untold=field.untold,
+        settings=known_settings(field.settings) if field.HasField("settings") else None,
+        term_base=field.term_base,
+    )
 
 
 def _write_replicate_ledger(message: m.ReplicateLedger, field: Pb) -> None:

@@ -33,12 +33,13 @@ from ..core.values.keyed import SETTINGS_DEFAULT, ConsumerGroupSettings, KeyCoun
 from ..core.values.messages import FORM_GROUP_SETTINGS
 from ..core.values.positions import first_kept
 from ..interfaces.coordinator import Compare
+from ..interfaces.settings_records import settings_to_proto
 from ..runtime.consumer_groups import ConsumerGroupCursors
 from ..runtime.controller import Controller
 from ..runtime.forms import all_read
 from ..runtime.keys import group_of
 from ..runtime.operators import Guard, unguarded
-from ..runtime.records import cursor_from_value, operation_to_number, settings_to_proto
+from ..runtime.records import cursor_from_value, operation_to_number
 from .consumer_group_settings import check_dead_letter_topic, needs_new_brokers, settings_from
 from .consumer_group_targets import ConsumerGroupTargets, Found
 from .outbound import BrokerCalls, is_forwarded, operator_epoch

@@ -14,7 +14,7 @@ from ..core.values.keyed import (
     RetryPolicy,
     WantedSettings,
 )
-from ..runtime.records import mode_from_number, retry_from_proto
+from ..interfaces.settings_records import mode_from_number, retry_from_proto
 from .services import Services
 
 

@@ -45,7 +45,8 @@ from ..core.values.events import (
 )
 from ..core.values.keyed import ERROR_BYTES_MAX, ConsumerMode
 from ..core.values.log import Batch
-from ..runtime.records import mode_from_number, mode_to_number, operation_to_number
+from ..interfaces.settings_records import mode_from_number, mode_to_number
+from ..runtime.records import operation_to_number
 from .limits import DELIVERY_FRAME_BYTES
 from .services import Services, abort, check_group, check_protocol
 

@@ -11,6 +11,7 @@ from ..core.broker import BrokerCore
 from ..core.peers import behind
 from ..core.values.chain import Chain
 from ..core.values.log import CursorState
+from ..interfaces.settings_records import known_settings, settings_to_proto
 from ..runtime.membership import PROTOCOL_MAX, PROTOCOL_MIN, Identity
 from ..runtime.rebuilding import Told
 from ..runtime.records import chain_from_record, chain_to_record, member_to_record
@@ -52,6 +53,10 @@ def tell(
                 group_epoch=cursor.group_epoch,
                 acked=cursor.acked,
                 oldest=cursor.oldest,
+                settings=settings_to_proto(cursor.settings) if cursor.settings is not None else None,
+                term_base=cursor.term_base,
+                server_epoch=cursor.server_epoch,
+                serial=cursor.serial,
             )
             for cursor in partition.cursors.values()
         ]
@@ -70,12 +75,23 @@ def read(name: str, pages: list[operations_pb2.TellKnownResponse]) -> Told:
         for known in page.partitions:
             chain = chain_from_record(known.chain)
             chains[chain.partition] = chain
-            cursors[chain.partition] = [
-                CursorState(
-                    cursor.segment, cursor.group, cursor.group_epoch, cursor.acked, cursor.acked, oldest=cursor.oldest
-                )
-                for cursor in known.cursors
-            ]
+            cursors[chain.partition] = [_read_cursor(cursor) for cursor in known.cursors]
     first = pages[0]
     found: Mapping[PartitionId, list[CursorState]] = cursors
     return Told(name, first.cluster, first.cluster_id, first.member, chains, found, first.behind)
+
+
+def _read_cursor(known: operations_pb2.KnownCursor) -> CursorState:
+    """A control record, without what a rebuild does not need."""
+    return CursorState(
+        known.segment,
+        known.group,
+        known.group_epoch,
+        known.acked,
+        known.acked,
+        known.server_epoch,
+        known.oldest,
+        settings=known_settings(known.settings) if known.HasField("settings") else None,
+        term_base=known.term_base,
+        serial=known.serial,
+    )

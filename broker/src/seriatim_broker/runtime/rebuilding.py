@@ -17,6 +17,7 @@ from seriatim_api.v1 import records_pb2
 
 from ..core.control import rebuild
 from ..core.values.chain import Chain
+from ..core.values.keyed import ConsumerMode
 from ..core.values.log import CursorState
 from ..interfaces.coordinator import Compare, Coordinator, Delete, KeyValue, Operation, Put, mod_revision_is
 from .archive import ChainArchive
@@ -285,6 +286,8 @@ def _plan_chains(
             states = [cursor for cursor in cursors if cursor.consumer_group == group]
             record = rebuild.plan_cursor(states, before, chain.topic, expired, chain.epoch)
             if record is not None:
+                if record.mode is ConsumerMode.BROADCAST:
+                    record = replace(record, reported_at_ms=_now_ms())  # kept for as long as if it had been here
                 text = f"the cursor of {group} in {name}: segment {record.segment_no}, epoch {record.group_epoch}"
                 _put(plan, items, key, cursor_to_value(record, value), text)
     return topics
@@ -403,4 +406,5 @@ def _tell_unknown(plan: Plan) -> None:
     if plan.steps:
         plan.unknown.append("topics, consumer groups and partitions that were deleted in the lost time: they are back")
         plan.unknown.append("consumer groups that acknowledged nothing: they begin anew")
+        plan.unknown.append("consumer groups that were paused in the lost time: they are not paused")
         plan.unknown.append("intents and weights of broker groups (cordoned, drained) that were set in the lost time")

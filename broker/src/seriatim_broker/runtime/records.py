@@ -24,7 +24,7 @@ from seriatim_api.v1 import common_pb2, records_pb2
 from ..core.values.chain import Chain
 from ..core.values.deleted import NONE_DELETED, DeletedPartitions
 from ..core.values.events import ConsumerGroupOperation, CursorRecord
-from ..core.values.keyed import RETRY_DEFAULT, BackOff, ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
+from ..core.values.keyed import RETRY_DEFAULT, ConsumerMode
 from ..core.values.log import HandOverId
 from ..core.values.placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec, Intent
 from ..core.values.segment import Segment
@@ -34,6 +34,7 @@ from ..interfaces.segment_records import SHARED_COUNT_MAX, read_segment, write_s
 from ..interfaces.segment_records import member_from_record as member_from_record
 from ..interfaces.segment_records import member_to_record as member_to_record
 from ..interfaces.segment_records import members_from_record as members_from_record
+from ..interfaces.settings_records import mode_from_number, mode_to_number, retry_from_proto, retry_to_proto
 from .keys import Keys
 
 if TYPE_CHECKING:
@@ -251,58 +252,6 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
         written.ClearField("retry")
     written.repeated_to = record.repeated_to
     return written.SerializeToString()
-
-
-def mode_to_number(mode: ConsumerMode) -> records_pb2.ConsumerMode.ValueType:
-    """A mode as records and clients have it."""
-    return records_pb2.ConsumerMode.ValueType(mode)
-
-
-def mode_from_number(number: int) -> ConsumerMode:
-    """The mode with that number; unspecified is exclusive.
-
-    Raises:
-        ValueError: There is no such mode.
-    """
-    return ConsumerMode(number or ConsumerMode.EXCLUSIVE)
-
-
-def retry_to_proto(policy: RetryPolicy) -> records_pb2.RetryPolicy:
-    """A retry policy as records and clients have it."""
-    return records_pb2.RetryPolicy(
-        attempts_max=policy.attempts_max,
-        back_off=records_pb2.BackOff.ValueType(policy.back_off),
-        delays_ms=policy.delays_ms,
-        jitter_percent=policy.jitter_percent,
-        exhausted=records_pb2.Exhausted.ValueType(policy.exhausted),
-        dead_letter_topic=policy.dead_letter_topic,
-        grant_ms=policy.grant_ms,
-    )
-
-
-def retry_from_proto(written: records_pb2.RetryPolicy) -> RetryPolicy:
-    """The retry policy in a message. What is not specified is as in the default policy.
-
-    Raises:
-        ValueError: A number names nothing that this version knows.
-    """
-    return RetryPolicy(
-        written.attempts_max,
-        BackOff(written.back_off or RETRY_DEFAULT.back_off),
-        tuple(written.delays_ms) or RETRY_DEFAULT.delays_ms,
-        written.jitter_percent,
-        Exhausted(written.exhausted or RETRY_DEFAULT.exhausted),
-        written.dead_letter_topic,
-        written.grant_ms or RETRY_DEFAULT.grant_ms,
-    )
-
-
-def settings_to_proto(settings: ConsumerGroupSettings) -> records_pb2.GroupSettings:
-    """The settings of a consumer group as clients have them. An exclusive one has no retry policy."""
-    written = records_pb2.GroupSettings(mode=mode_to_number(settings.mode), at_most_once=settings.at_most_once)
-    if settings.mode is not ConsumerMode.EXCLUSIVE:
-        written.retry.CopyFrom(retry_to_proto(settings.retry))
-    return written
 
 
 def cursor_from_value(value: bytes) -> CursorRecord:

@@ -139,6 +139,8 @@ class PartitionConsumer(Joining):
     def _delivered(self, event: Delivered, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription) or event.server_epoch < self._server_epoch:
             return
+        if self._is_outdated(event.segment):
+            return
         if self.phase is not ConsumerPhase.ACTIVE or event.server_epoch > self._server_epoch:
             self._violated(f"delivery under server epoch {event.server_epoch} without a grant of it")
         if event.segment != self.segment or not event.batches:
@@ -163,7 +165,7 @@ class PartitionConsumer(Joining):
         self.next_index = self._given_below = end
 
     def _skipped(self, event: Skipped, effects: list[Effect]) -> None:
-        if not self._is_heard(event.subscription):
+        if not self._is_heard(event.subscription) or self._is_outdated(event.segment):
             return
         if self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment:
             self._violated(f"skip in segment {event.segment} without a grant for it")
@@ -184,7 +186,7 @@ class PartitionConsumer(Joining):
 
     def _dropped(self, event: Dropped, effects: list[Effect]) -> None:
         """Pass over messages that retention dropped, and tell the application. It has nothing to acknowledge there."""
-        if not self._is_heard(event.subscription):
+        if not self._is_heard(event.subscription) or self._is_outdated(event.segment):
             return
         if self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment or event.to_index < self.next_index:
             self._violated(f"messages up to {event.segment}:{event.to_index} were dropped, expected {self.next_index}")
@@ -251,6 +253,15 @@ class PartitionConsumer(Joining):
         self._ack_wanted = max(self._ack_wanted, index)
 
     # ---- helpers -------------------------------------------------------------------------------------
+
+    def _is_outdated(self, segment: int) -> bool:
+        """Whether an outdated server says this, whose answer to the join did not count (`_takes_join`).
+
+        The deadline of the join finds another server. Without it: 1. The consumer group is in segment 3. The
+        coordinator is restored from a copy in which it is in segment 1. 2. The consumer joins at the server of segment
+        1, whose server epoch is higher. Its answer does not count. 3. The first delivery ends the consumer.
+        """
+        return self.phase is ConsumerPhase.JOINING and segment < self.segment
 
     def _send_last_words(self, effects: list[Effect]) -> None:
         assert self._stream is not None

@@ -52,6 +52,7 @@ from ...core.values.producers import (
 from ...core.values.segment import AT_ZERO, Segment, Start
 from ...interfaces.segment_records import read_segment as read_segment_record
 from ...interfaces.segment_records import write_segment as write_segment_record
+from ...interfaces.settings_records import known_settings, settings_to_proto
 from .extents import ExtentRun
 
 _Message = TypeVar("_Message")
@@ -288,16 +289,19 @@ def read_tail(value: bytes) -> TailCopy:
 
 def write_cursor(cursor: CursorState) -> bytes:
     """The value of a cursor."""
-    return _dump(
-        storage_pb2.StoredCursor(
-            group_epoch=cursor.group_epoch,
-            acked=cursor.acked,
-            reserved=cursor.reserved,
-            server_epoch=cursor.server_epoch,
-            oldest=cursor.oldest,
-            untold=cursor.untold,
-        )
+    stored = storage_pb2.StoredCursor(
+        group_epoch=cursor.group_epoch,
+        acked=cursor.acked,
+        reserved=cursor.reserved,
+        server_epoch=cursor.server_epoch,
+        oldest=cursor.oldest,
+        untold=cursor.untold,
+        term_base=cursor.term_base,
+        serial=cursor.serial,
     )
+    if cursor.settings is not None:
+        stored.settings.CopyFrom(settings_to_proto(cursor.settings))
+    return _dump(stored)
 
 
 def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
@@ -305,7 +309,8 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     stored = _load(storage_pb2.StoredCursor, value)
     return CursorState(
         segment_no, group, stored.group_epoch, stored.acked, stored.reserved, stored.server_epoch, stored.oldest,
-        stored.untold,
+        stored.untold, known_settings(stored.settings) if stored.HasField("settings") else None, stored.term_base,
+        stored.serial,
     )  # fmt: skip
 
 

@@ -148,13 +148,20 @@ def replicate(broker: BrokerState, partition: Partition, consumer_group: Consume
         return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
     oldest = keyed.oldest_aside if keyed is not None else 0
     untold = ledger.dropped_from if ledger.untold_token else 0
+    record = consumer_group.cursor
+    assert record is not None
+    serial = broker.new_serial()
+    # Rule `settings-on-disks` (K1, J1, J3): mode, policy and term base are on each disk, beside what was done. So they
+    # outlive the coordinator's record. Without it:
+    #   1. A key-ordered consumer group parks k:5, and acknowledges k:6.
+    #   2. The coordinator is restored from a copy that is older than the consumer group.
+    #   3. The rebuild can only make it exclusive. An exclusive consumer group has no lists: k:5 is never delivered.
     cursor = CursorState(
         no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved, segment.server_epoch,
-        oldest, untold,
+        oldest, untold, record.settings, record.term_base, serial,
     )  # fmt: skip
     change = keyed_rows.take_changes(keyed) if keyed is not None else None
     _keep(broker, partition, cursor, change)
-    serial = broker.new_serial()
     broker.out.when_stored(partition.id, StoredFor.CURSOR, no, serial)
     held = partition.rights.get(no)
     if held is not None and held.joining:
@@ -290,7 +297,8 @@ def on_replicate_cursors(
         updates.tell_member(broker, partition, sender)  # another member serves the segment now
         return
     for sent in message.cursors:
-        cursor = replace(sent, server_epoch=message.server_epoch)  # the sender may have it from the server before
+        # The sender may have it from the server before.
+        cursor = replace(sent, server_epoch=message.server_epoch, serial=message.serial)
         if replaces(partition.cursor_in(cursor.segment_no, cursor.consumer_group), cursor):
             _keep(broker, partition, cursor)
     answer = CursorsReplicated(partition.id, message.segment_no, message.server_epoch, message.serial)
@@ -309,7 +317,7 @@ def on_replicate_ledger(broker: BrokerState, partition: Partition, sender: Membe
     if segment is not None and message.server_epoch < segment.server_epoch:
         updates.tell_member(broker, partition, sender)  # another member serves the segment now
         return
-    cursor = replace(message.cursor, server_epoch=message.server_epoch)
+    cursor = replace(message.cursor, server_epoch=message.server_epoch, serial=message.serial)
     group = cursor.consumer_group
     if replaces(partition.cursor_in(cursor.segment_no, group), cursor):
         known = partition.ledger_versions.get(group, LedgerVersion(0, 0))

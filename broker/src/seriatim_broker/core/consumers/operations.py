@@ -172,8 +172,11 @@ def take_up(
     broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord, revision: int
 ) -> None:
     """The cursor is in the same place as before. If the consumer group was paused or resumed, tell its consumers."""
-    was_paused = consumer_group.cursor is not None and consumer_group.cursor.paused
+    known = consumer_group.cursor
+    was_paused = known is not None and known.paused
     consumer_group.cursor, consumer_group.cursor_revision = record, revision
+    if known is not None and record.settings != known.settings:
+        cursors.replicate(broker, partition, consumer_group)  # the settings are on disks too
     if record.paused != was_paused:
         for consumer in consumer_group.consumers:
             tell(broker, consumer, Paused(record.paused))

@@ -326,6 +326,9 @@ def _begin(
         handling.thaw(broker, partition, consumer_group)
         progress.go_on(broker, partition, consumer_group)
         return
+    if record.mode.is_keyed and cursors.was_further(partition, consumer_group.name, segment.no, record.group_epoch):
+        _wait_for_rebuild(broker, partition, consumer_group, record)
+        return
     known = cursors.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
     if known is None and record.handover != NO_HAND_OVER and _handed_over(partition, consumer_group, record) is None:
         _begin_at_oldest(broker, partition, consumer_group, record)
@@ -357,6 +360,30 @@ def _begin(
         _make_dispatcher(broker, partition, consumer_group, record, known)
     subscribing.begin(broker, partition, consumer_group)
     _go_on_begun(broker, partition, consumer_group)
+
+
+def _wait_for_rebuild(
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, record: CursorRecord
+) -> None:
+    """This disk proves that the cursor is of an older copy of the coordinator: give nothing until a person mends that.
+
+    Rule `further-waits` (K2, J1, J3): where order is by key, a consumer group is not served at an older place. Without
+    it:
+      1. This member serves the consumer group in segment 4. Its control record there has replaced the one of segment 2.
+      2. The coordinator is restored as it was when the consumer group was in segment 2.
+      3. This member grants all of segment 2 again, also what is confirmed, and under lower tokens. The rows that it
+         writes are not kept beside the later control record.
+    """
+    why = f"group {consumer_group.name} was in a later segment of partition {partition.id} than {record.segment_no}"
+    error = errors.CoordinatorBehindError(
+        f"the coordinator has lost decisions: {why}. Nothing is delivered to the group here. Remedy: run seriatim "
+        "coordinator rebuild"
+    )
+    broker.out.note("cursor_behind", partition.id, group=consumer_group.name, segment=record.segment_no)
+    operations.fail(broker, consumer_group, error)
+    waiting_keys.fail(broker, consumer_group, error)
+    questions.fail(broker, partition, consumer_group, error)
+    broker.poll(broker.config.behind_read_us, TimerKind.CURSOR, partition.id, consumer_group.name)
 
 
 def _skip_what_may_have_been_given(

@@ -17,6 +17,7 @@ from seriatim_api.ids import PartitionId, make_offset, split_offset
 from ..values.chain import Chain
 from ..values.events import CursorRecord
 from ..values.log import NO_HAND_OVER, CursorState
+from ..values.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,31 @@ def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain
             return ChainPlan(partition, current, None, conflict=f"{conflict} ({by} and {name} tell it differently)")
     epoch = max(chain.epoch for _, chain in known)
     newest = [chain for _, chain in known if chain.epoch == epoch]
+    planned = replace(best, epoch=epoch + 1)
+    segments = tuple(_with_server_epoch(segment, planned.epoch, known) for segment in best.segments)
     if (
         current is not None
         and (current.epoch, current.open_segment.no) == (epoch, best.open_segment.no)
         and all(chain.segments == current.segments for chain in newest)
+        and segments == current.segments
     ):
         return ChainPlan(partition, current, None)
-    return ChainPlan(partition, current, replace(best, epoch=epoch + 1), by)
+    return ChainPlan(partition, current, replace(planned, segments=segments), by)
+
+
+def _with_server_epoch(segment: Segment, epoch: int, known: Iterable[tuple[str, Chain]]) -> Segment:
+    """The segment in a server epoch that is not below any that was told.
+
+    Rule `server-epochs-stay` (J3, I9): the server begins anew if another record has it in a later server epoch. Without
+    it:
+      1. The coordinator is restored, without the newest segment. B reads that, takes the right over segment 1 at chain
+         epoch 4, and grants k:5 under a token of term 4.
+      2. The rebuild writes the record that has the newest segment. In it, A is the server of segment 1 since epoch 1.
+      3. A grants k:5 under a token of term 1. And members that know server epoch 4 refuse A's control records.
+    """
+    others = (other.segment(segment.no) for _, other in known)
+    highest = max((other.server_epoch for other in others if other is not None), default=0)
+    return replace(segment, server_epoch=epoch) if highest > segment.server_epoch else segment
 
 
 def _conflict(one: Chain, other: Chain) -> str:
@@ -85,12 +104,14 @@ def plan_cursor(
     """A consumer group's cursor in a partition, if the brokers know a newer one than the coordinator; else None.
 
     It begins at the least index that a member tells. A server continues at what its own disk has, and counts everything
-    below the cursor as acknowledged on all members. What disks do not tell, such as the mode and the retry policy, is
-    as in the record that the coordinator has.
+    below the cursor as acknowledged on all members. Mode, policy and term base are those of the newest control record:
+    of the latest server, and of its records the last one. What disks do not tell is as in the record that the
+    coordinator has: whether the consumer group is paused, and all of these if an older version wrote the control
+    records.
 
-    Rule `rebuilt-as-it-was` (K1, J3): the mode stays, and the term base is above each one that may be lost. Each
-    crossing raised the term base by at most `chain_epoch`, the highest epoch of the chain, and one. Without it:
-      1. The coordinator is restored as it was when a key-ordered consumer group was in segment 2.
+    Rule `rebuilt-as-it-was` (K1, J1, J3): the mode stays, and the term base is above each one that may be lost. Without
+    it:
+      1. The coordinator is restored as it was when a key-ordered consumer group was in segment 2, or did not exist.
       2. The rebuild writes that the consumer group is in segment 8, and exclusive.
       3. Its parked keys are passed, because an exclusive consumer group has only a floor.
 
@@ -107,13 +128,26 @@ def plan_cursor(
     newest = [state for state in states if (state.group_epoch, state.segment_no) == (epoch, no)]
     start = min(state.acked for state in newest)
     oldest = min((state.oldest for state in newest if state.oldest), default=0)
-    if current is None or current.deleted:
+    before = current if current is not None and not current.deleted else None
+    with_settings = [state for state in newest if state.settings is not None]
+    if with_settings:
+        last = max(with_settings, key=lambda state: (state.server_epoch, state.serial))
+        assert last.settings is not None
+        known = replace(before or CursorRecord(no, epoch, start, topic), term_base=last.term_base)
+        known = known.with_settings(last.settings)
+        crossings = 1  # a server may have begun in the next segment and given tokens, with no record on any disk
+    elif before is not None:
+        known = before
+        crossings = max(no - before.segment_no, 0) + epoch - before.group_epoch
+    else:
         # Its mode is lost. What was set aside comes again, with the flag. Without it: k:5 is parked, and k:6 is
         # acknowledged. The group is exclusive now and has no lists, so k:5 is never delivered.
         if oldest and oldest < make_offset(no, start):
             return CursorRecord(split_offset(oldest)[0], epoch + 1, split_offset(oldest)[1], topic, repeated_to=no)
         return CursorRecord(no, epoch, start, topic)
-    crossings = max(no - current.segment_no, 0) + epoch - current.group_epoch
-    moved = replace(current, segment_no=no, group_epoch=epoch, start_index=start, handover=NO_HAND_OVER, begun_by=None)
-    base = current.term_base + crossings * (chain_epoch + 1) if current.mode.is_keyed else current.term_base
+    base = known.term_base
+    if known.mode.is_keyed or base:
+        # Each crossing raised it by at most the highest epoch of the chain, and one.
+        base = max(base, current.term_base if current is not None else 0) + crossings * (chain_epoch + 1)
+    moved = replace(known, segment_no=no, group_epoch=epoch, start_index=start, handover=NO_HAND_OVER, begun_by=None)
     return replace(moved, oldest=oldest, term_base=base, dropped_from=0, dropped_position=0)

@@ -51,7 +51,10 @@ def _move_on(broker: BrokerState, partition: Partition, chain: Chain, cursor: Cu
     """
     following = chain.from_no(cursor.segment_no)
     assert following is not None
-    moved = CursorState(following.no, cursor.consumer_group, cursor.group_epoch, 0, 0)
+    moved = CursorState(
+        following.no, cursor.consumer_group, cursor.group_epoch, 0, 0,
+        settings=cursor.settings, term_base=cursor.term_base,
+    )  # fmt: skip
     partition.cursors = put(partition.cursors, cursor.consumer_group, moved)
     broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
     broker.out.write(PutCursor(partition.id, moved))

@@ -12,6 +12,7 @@ from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
 
 from .chain import Chain
+from .keyed import ConsumerGroupSettings
 from .producers import Rows, Table, Window
 from .segment import AT_ZERO, Start
 
@@ -124,6 +125,10 @@ class CursorState:
         server_epoch: The server epoch of the server that wrote it; 0 from a broker of an older version.
         oldest: The oldest offset that the consumer group set aside, of this segment or an earlier one; 0: none.
         untold: Retention dropped messages from this offset on, and perhaps no consumer that runs was told; 0: none.
+        settings: How the consumer group was served; None from a broker of an older version. A server reads them in the
+            coordinator's record. Here they are for a coordinator that lost that record (`control.rebuild`).
+        term_base: As in the coordinator's record; of use only beside `settings`.
+        serial: Which record of that server it is; a later one has a higher number.
     """
 
     segment_no: int
@@ -134,6 +139,9 @@ class CursorState:
     server_epoch: int = 0
     oldest: int = 0
     untold: int = 0
+    settings: ConsumerGroupSettings | None = None
+    term_base: int = 0
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
