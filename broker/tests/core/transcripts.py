@@ -20,6 +20,7 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Chain, Seal
 from seriatim_broker.core.values.config import BrokerConfig
+from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT
 from seriatim_broker.core.values.log import Batch, CursorState, PutBatch, RecoveredPartition
 from seriatim_broker.core.values.producers import NO_TABLE, ProducerTable, Table
 from seriatim_broker.core.values.segment import Segment
@@ -354,7 +355,7 @@ class Transcript:
 
 
 def _is_empty(value: Any, default: Any) -> bool:
-    return value is None or value is False or value in ("", b"", (), NO_TABLE) or value == default
+    return value is None or value is False or value in ("", b"", (), NO_TABLE, SETTINGS_DEFAULT) or value == default
 
 
 def _is_spelled_out(value: Any) -> bool:
