@@ -42,6 +42,12 @@ class KeyedView:
     confirmed: set[int] = field(default_factory=set)
     owed: set[int] = field(default_factory=set)  # failed under the newest token, and not granted since
     failed: set[int] = field(default_factory=set)  # tokens under which the application failed on a message
+    again: set[int] = field(default_factory=set)  # acknowledged, and granted again by a server with an older cursor
+
+    def is_done(self, message: int) -> bool:
+        """Whether the application has acknowledged the message since it was granted last, or that is confirmed."""
+        tokens = self.tokens.get(message)
+        return message in self.confirmed or (tokens is not None and tokens[-1] in self.acked.get(message, ()))
 
 
 class Keyed:
@@ -99,8 +105,10 @@ class Keyed:
             self._seen.fail("K1", f"{what}, and {format_offset(before[0])} of the same key is not acknowledged")
         for place, (offset, message) in enumerate(zip(run.offsets, messages, strict=True)):
             is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
-            if message in view.confirmed and is_flagged and self._seen.waits_for_rebuild:
+            view.again.discard(message)
+            if is_flagged and self._seen.waits_for_rebuild and view.is_done(message):
                 self._seen.excuse(Excuse.OLDER_CURSOR)
+                view.again.add(message)
             elif message in view.confirmed:
                 self._seen.fail("K2", f"{what}, and {message} at {format_offset(offset)} was confirmed")
             known = view.granted.get(message)
@@ -119,9 +127,10 @@ class Keyed:
                 self._seen.fail("K4", f"{what}, and {message} was granted {under}")
             view.granted[message] = (server_epoch, run.token)
             view.places.add(offset)
-            view.tokens.setdefault(message, []).append(run.token)
             view.owed.discard(message)
-            key.open[offset] = None
+            if message not in view.again:
+                view.tokens.setdefault(message, []).append(run.token)
+                key.open[offset] = None
 
     def _was_granted(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> bool:
         """Whether a message was granted in an earlier group epoch, since a person moved the consumer group last."""
@@ -133,7 +142,11 @@ class Keyed:
     def _check_attempts(self, what: str, key: KeyView, run: KeyGrant) -> None:
         """J2: the failed attempts on a message that all eligible members know stay counted."""
         offset, count = key.counted
-        if count and offset == run.offsets[0] and run.attempt <= count:
+        if not count or offset != run.offsets[0] or run.attempt > count:
+            return
+        if self._seen.waits_for_rebuild:
+            self._seen.excuse(Excuse.OLDER_CURSOR)
+        else:
             self._seen.fail("J2", f"{what} as attempt {run.attempt}, and {count} attempts on it had failed")
 
     def counted(
@@ -174,7 +187,7 @@ class Keyed:
         """The application failed on a message."""
         view = self.view(group, partition, group_epoch)
         view.failed.add(token)
-        if view.granted.get(message, (0, 0))[1] == token:
+        if view.granted.get(message, (0, 0))[1] == token and message not in view.again:
             view.owed.add(message)
             self._seen.states.add("a message failed")
 

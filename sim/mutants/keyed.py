@@ -210,10 +210,6 @@ def _server_epochs_fall() -> list[Patch]:
     return [(rebuild, "_with_server_epoch", lambda segment, *_: segment)]
 
 
-def _older_place_is_served() -> list[Patch]:
-    return [(cursors, "was_further", lambda *_: False)]
-
-
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
     return Mutation(rule, patches, K, profile)
 
@@ -261,9 +257,6 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "server-epochs-stay": _mutation(
         "a rebuild leaves no server in an earlier server epoch", _server_epochs_fall, "keyed-restored"
-    ),
-    "further-waits": _mutation(
-        "a group is not served at an older place than the disk knows", _older_place_is_served, "keyed-restored"
     ),
     "seen-key": _mutation("a request means a key as the person saw it", _any_key_counts, "keyed-parked"),
 }

@@ -74,7 +74,7 @@ def test_lists_outlive_moves_losses_and_small_limits(profile: str, seeds: range)
     assert states.get("attempts counted", 0) >= len(seeds) // 4
 
 
-RESTORED = (("cores", 2100, 2300, 12), ("brokers", 0, 40, 3))
+RESTORED = (("cores", 2300, 2500, 12), ("brokers", 0, 16, 3))
 """World, the first seed and the one behind the last, and how many of them are quick."""
 
 

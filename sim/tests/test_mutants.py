@@ -24,7 +24,6 @@ SLOW = {
     "folds-unsettled",
     "folds-with-table",
     "folds-with-tail",
-    "further-waits",
     "gate-asks-nobody",
     "keys-said-when-durable",
     "last-confirms",

@@ -320,6 +320,23 @@ def test_a_refusal_says_nothing_of_an_earlier_try_without_an_answer(is_unknown: 
     assert (bench.keyed.handover is handing) == is_unknown, "the first try may still be carried out"
 
 
+@pytest.mark.parametrize("is_unknown", [False, True])
+def test_a_hand_over_under_way_outlives_a_rebuild_of_the_coordinator(is_unknown: bool) -> None:
+    """Rule `under-way-stays`: the write may still be carried out."""
+    bench, written = handed_over()
+    handing = bench.keyed.handover
+    if is_unknown:
+        bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
+        bench.cursor()
+    bench.clear()
+    bench.do(ev.CoordinatorRebuilt())
+    bench.read_chain(bench.chain)
+    bench.cursor()
+    assert bench.keyed.handover is handing
+    assert not bench.delivered(fx.Joined)
+    assert bench.granted() == []
+
+
 def test_a_read_for_the_forwarder_that_a_person_ended_ends_in_peace() -> None:
     bench = forwarding("ab")
     bench.unreadable = set(offsets([0]))

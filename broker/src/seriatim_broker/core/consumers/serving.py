@@ -728,10 +728,25 @@ def on_caught_up(broker: BrokerState, partition: Partition) -> None:
     This happens after each rebuild, also if this member has not noticed a loss.
     """
     for consumer_group in list(partition.consumer_groups.values()):
+        if _is_under_way(consumer_group):
+            continue  # its place is found when the outcome is known
         consumer_group.cursor_revision = 0  # the revisions may count from a lower one on
         if consumer_group.phase is not ConsumerGroupPhase.LOADING:
             segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
             _revoke(broker, partition, consumer_group, segment)
+
+
+def _is_under_way(consumer_group: ConsumerGroup) -> bool:
+    """Whether a write of the cursor by this member may still be carried out.
+
+    Rule `under-way-stays` (K2, I11): such a write is not forgotten. Without it:
+      1. The cursor is in segment 1. This member starts to write that it moves to segment 2.
+      2. The coordinator is rebuilt. This member reads the cursor, before its write is carried out: segment 1.
+      3. It begins in segment 1 again. It grants k:5 there, and confirms the acknowledgement. The cursor moves.
+      4. The server of segment 2 has k:5 in the list that was handed over, and grants it again.
+    """
+    handing = consumer_group.keyed.handover if consumer_group.keyed is not None else None
+    return consumer_group.crossing_serial > 0 or (handing is not None and handing.is_unknown)
 
 
 def _refuse(
