@@ -648,15 +648,17 @@ class KeyedConsumer:
                 # Most messages are worked on without a wait, and need no object for their grant.
                 if self._recorder is not None:
                     subscription.record([found])
-                waits: Awaitable[object] | None
                 try:
                     waits = handlers.first_step(call(found))
+                except Exception as error:
+                    self.has_failed(self._grant_of(found), error)
                 except BaseException as error:
-                    waits = handlers.raised(error)
-                if waits is None:
-                    subscription.acknowledge(found.grant, found.offset, now_us)
+                    await self._work_on(call, self._grant_of(found), number, me, handlers.raised(error))
                 else:
-                    has_waited = await self._work_on(call, self._grant_of(found), number, me, waits)
+                    if waits is None:
+                        subscription.acknowledge(found.grant, found.offset, now_us)
+                    else:
+                        has_waited = await self._work_on(call, self._grant_of(found), number, me, waits)
             now_us = time.monotonic_ns() // 1000
             if has_waited:
                 turn_ends_us = now_us + TURN_US

@@ -231,7 +231,13 @@ def _join_plain(parts: Sequence[tuple[_Plain, Sequence[int]]]) -> bytes:
     values, times = _Joined(), array("q")
     for columns, rows in parts:
         first, count = rows[0], len(rows)
-        is_run = rows[-1] - first + 1 == count and (count <= 2 or list(rows) == list(range(first, first + count)))
+        if count == 1:  # mostly, if each message is of another body
+            values.add_one(columns.values, first)
+            if keys is not None and columns.keys is not None:
+                keys.add_one(columns.keys, first)
+            times.append(columns.times[first])
+            continue
+        is_run = rows[-1] - first + 1 == count and list(rows) == list(range(first, first + count))
         values.add(columns.values, rows, is_run=is_run)
         if keys is not None and columns.keys is not None:
             keys.add(columns.keys, rows, is_run=is_run)
@@ -259,6 +265,13 @@ class _Joined:
     def __init__(self) -> None:
         self._pieces: list[memoryview] = []
         self._ends = [0]
+
+    def add_one(self, column: _Strings, row: int) -> None:
+        """Add one row of a column."""
+        ends, data = column
+        begin, end = ends[row], ends[row + 1]
+        self._pieces.append(data[begin:end])
+        self._ends.append(self._ends[-1] + end - begin)
 
     def add(self, column: _Strings, rows: Sequence[int], *, is_run: bool) -> None:
         """Add rows of a column. If it `is_run`, they follow one another there."""

@@ -65,7 +65,7 @@ SUBSCRIPTIONS_MAX = 100_000
 
 DELAY_MS_MAX = 40 * 86_400_000
 
-CONFIRM_S = 0.2
+CONFIRM_S = 0.5
 """A confirmation of single acknowledgements waits so long for messages to leave with it, because a frame of its own
 costs as much as dozens of messages. Consumers only need it to forget what they would repeat to the next server."""
 

@@ -243,7 +243,7 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         run.key.note_given(run.offsets[-1])  # a handler of batches has seen what is behind it (`given-again`)
     _fail(broker, partition, consumer_group, run.key, event.reason, event.delay_ms, is_last=event.is_last)
     _note_passed(broker, partition, consumer_group, keyed)
-    granting.go_on(broker, partition, consumer_group)
+    granting.go_on(broker, partition, consumer_group, freed=consumer)
 
 
 def _fail(
