@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from seriatim_broker.core.consumers import subscribing
@@ -14,7 +15,7 @@ from seriatim_broker.core.state.dispatcher import Consumer
 from seriatim_broker.core.state.outbox import Outbox
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values.deleted import DeletedPartitions
-from seriatim_broker.core.values.events import ConsumerJoin
+from seriatim_broker.core.values.events import ConsumerJoin, CursorRecord
 from seriatim_broker.core.values.log import DropPartition, Write
 from seriatim_broker.runtime.expiry import Expiry
 
@@ -34,8 +35,8 @@ def _data_stays() -> list[Patch]:
 def _floor_stays() -> list[Patch]:
     real = Expiry._remove_some_cursors
 
-    async def remove(self: Expiry, part: Sequence[tuple[Any, int]], understood: Any) -> bool:
-        return await real(self, [(item, 0) for item, _ in part], understood)
+    async def remove(self: Expiry, part: Sequence[tuple[Any, CursorRecord]], understood: Any) -> bool:
+        return await real(self, [(item, replace(record, group_epoch=0)) for item, record in part], understood)
 
     return [(Expiry, "_remove_some_cursors", remove)]
 

@@ -10,12 +10,12 @@ from seriatim_broker.core.consumers import handling, subscribing
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.keyed import BackOff, Exhausted, KeyGrant, RetryPolicy
+from seriatim_broker.core.values.keyed import BackOff, ConsumerMode, Exhausted, KeyGrant, RetryPolicy
 from seriatim_broker.core.values.ledger_rows import CarriedGrant, read_rows, write_forwarder, write_grant
 from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState, LedgerChange, PutLedger
 
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
-from .support import GROUP, M00, M01, MS, SECOND, STREAM, P
+from .support import GROUP, M00, M01, MS, SECOND, STREAM, TOPIC, P
 
 SHORT = replace(QUICK, grant_ms=1_000)
 
@@ -416,6 +416,19 @@ def test_a_group_is_not_served_at_an_older_place_than_this_disk_knows() -> None:
     bench.cursor(epoch=2, revision=6)
     bench.deliver()
     assert bench.granted(), "a person has rewound it"
+
+
+def test_tokens_of_a_group_that_is_made_again_are_above_all_of_the_deleted_one() -> None:
+    """Rule `begins-above`."""
+    bench = KeyedServing("ab")
+    bench.do(ev.DirectoryChanged((), forms=msg.FORMS))
+    bench.join()
+    bench.read_chain(bench.chain)
+    deleted = ev.CursorRecord(9, 4, 0, TOPIC, deleted=True, mode=ConsumerMode.KEY_ORDERED, term_base=6)
+    bench.do(ev.CursorRead(P, GROUP, deleted, 5))
+    (write,) = bench.all(fx.WriteCursor)
+    assert (write.record.segment_no, write.record.group_epoch) == (1, 5)
+    assert write.record.term_base == 6 + bench.chain.epoch + 1
 
 
 def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun() -> None:

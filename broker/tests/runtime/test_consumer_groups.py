@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.events import CursorRecord
+from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.consumer_groups import CURSORS_PER_TXN, ConsumerGroupCursors
 from seriatim_broker.runtime.keys import Keys
@@ -48,6 +51,19 @@ async def test_a_group_that_was_forgotten_begins_anew_under_a_higher_epoch() -> 
     assert not any(map(again.has, IDS))
     assert await again.create("t", dict.fromkeys(IDS, (3, 5)))
     assert record_in(store, IDS[-1]) == CursorRecord(3, 2, 5, "t")
+
+
+async def test_tokens_of_a_group_that_is_made_again_are_above_all_of_the_deleted_one() -> None:
+    """Rule `begins-above`: the deleted one may have had tokens of term 7 + 20."""
+    store = store_with_chains()
+    keyed = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED)
+    assert await (await read(store)).create("t", STARTS, keyed)
+    moved = replace(record_in(store), segment_no=9, term_base=7)
+    store.txn((), [Put(KEYS.cursor(IDS[0], "g"), cursor_to_value(moved))], ())
+    await (await read(store)).delete(NOW_MS)
+    assert await (await read(store)).create("t", STARTS, keyed, chain_epochs=dict.fromkeys(IDS, 20))
+    assert record_in(store).term_base == 7 + 20 + 1
+    assert record_in(store, IDS[1]).term_base == 20 + 1
 
 
 async def test_who_was_slower_writes_nothing() -> None:

@@ -180,6 +180,22 @@ async def test_a_group_that_is_made_again_begins_above_the_floor() -> None:
     assert cluster.cursor("g") == CursorRecord(1, 8, 0, "t")
 
 
+async def test_tokens_of_a_group_without_a_cursor_are_above_those_of_each_cursor_that_was_removed() -> None:
+    """Rule `begins-above`."""
+    cluster = Cluster()
+    for group, base in (("keyed", 6), ("other", 2)):
+        record = CursorRecord(1, 1, 0, "t", deleted=True, deleted_at_ms=LONG_AGO_MS, mode=ConsumerMode.KEY_ORDERED)
+        cluster.put(KEYS.cursor(ONE, group), cursor_to_value(replace(record, term_base=base)))
+    assert await cluster.expiry.remove_cursors() == 2
+    assert cluster.floor.term_base == 7
+    cursors = ConsumerGroupCursors(cluster.coordinator, KEYS, "keyed")
+    await cursors.read([ONE])
+    assert await cursors.create("t", {ONE: (1, 0)}, chain_epochs={ONE: 20})
+    made = cluster.cursor("keyed")
+    assert made is not None
+    assert made.term_base == 7 + 20 + 1
+
+
 async def test_a_group_is_not_made_over_a_floor_that_was_raised_meanwhile() -> None:
     cluster = Cluster()
     late = await cluster.group("g")

@@ -96,9 +96,12 @@ class ConsumerGroupAdmin(TopicAdmin):
             if not missing:
                 return broker_pb2.CreateConsumerGroupResponse(created=created)
             compares = await self._compares(settings)
+            epochs = {chain.partition: chain.epoch for chain in missing}
             if request.HasField("at"):
                 found = await self._targets.find(request.topic, missing, request.at, remaining_s(context) * 0.8)
-                created |= await cursors.create(request.topic, _starts(missing, found), settings, compares, _now_ms())
+                created |= await cursors.create(
+                    request.topic, _starts(missing, found), settings, compares, _now_ms(), chain_epochs=epochs
+                )
             elif request.start == broker_pb2.START_POSITION_LATEST:
                 created |= await self._begin_at_the_end(cursors, missing, request, settings, compares, context)
                 if is_forwarded(context):
@@ -106,7 +109,9 @@ class ConsumerGroupAdmin(TopicAdmin):
             else:
                 firsts = ((chain.partition, first_kept(chain)) for chain in missing)
                 starts = {partition: (first.segment_no, first.index) for partition, first in firsts}
-                created |= await cursors.create(request.topic, starts, settings, compares, _now_ms())
+                created |= await cursors.create(
+                    request.topic, starts, settings, compares, _now_ms(), chain_epochs=epochs
+                )
         if is_forwarded(context):
             return broker_pb2.CreateConsumerGroupResponse(created=created)
         raise NotServingError(
@@ -132,7 +137,10 @@ class ConsumerGroupAdmin(TopicAdmin):
             chain.partition: (chain.open_segment.no, await self._end_of(chain, remaining_s(context)))
             for chain in by_master.pop(self._services.identity.member.broker, ())
         }
-        created = await cursors.create(request.topic, starts, settings, compares, _now_ms()) if starts else False
+        epochs = {chain.partition: chain.epoch for chain in missing}
+        created = bool(starts) and await cursors.create(
+            request.topic, starts, settings, compares, _now_ms(), chain_epochs=epochs
+        )
         if not is_forwarded(context):
             for master in by_master:
                 left_s, operator = remaining_s(context) * 0.9, operator_epoch(context)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from seriatim_api.errors import NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
@@ -25,6 +26,8 @@ from .records import cursor_from_value, cursor_to_value
 
 CURSORS_PER_TXN = 60
 """Each needs two compares, and the coordinator takes at most 128."""
+
+NO_EPOCHS: Final[Mapping[PartitionId, int]] = {}
 
 
 class ConsumerGroupCursors:
@@ -73,8 +76,11 @@ class ConsumerGroupCursors:
         now_ms: int = 0,
         *,
         paused: bool = False,
+        chain_epochs: Mapping[PartitionId, int] = NO_EPOCHS,
     ) -> bool:
         """Have the consumer group begin at (segment, index) of each partition, with these settings.
+
+        `chain_epochs`: of the partitions, unless they are new: no token was given on a new one.
 
         Each transaction writes the cursors of 60 partitions. If the call is cancelled or fails, some may be written.
 
@@ -87,8 +93,10 @@ class ConsumerGroupCursors:
             for partition, (segment_no, index) in waiting[first : first + CURSORS_PER_TXN]:
                 before = self.records.get(partition)
                 assert before is None or before.deleted
-                last_epoch = before.group_epoch if before is not None else self._floor.floor
-                record = CursorRecord(segment_no, last_epoch + 1, index, topic, paused=paused)
+                last = before if before is not None else self._floor.last
+                record = CursorRecord(segment_no, last.group_epoch + 1 if last is not None else 1, index, topic)
+                base = last.next_term_base(chain_epochs.get(partition, 0)) if last is not None else 0
+                record = replace(record, paused=paused, term_base=base)
                 if settings.mode is ConsumerMode.BROADCAST:
                     record = replace(record, reported_at_ms=now_ms)  # it is kept for as long as if it had been here
                 records[partition] = record.with_settings(settings)
@@ -120,10 +128,10 @@ class ConsumerGroupCursors:
                 moved = standing.moved_to(*place, new_epoch=goes_back)
                 records[partition] = replace(moved, reported_at_ms=now_ms)
             else:
-                last_epoch = before.group_epoch if before is not None else self._floor.floor
-                records[partition] = CursorRecord(
-                    place[0], last_epoch + 1, place[1], topic, external=True, reported_at_ms=now_ms
-                )
+                last = before if before is not None else self._floor.last
+                record = CursorRecord(place[0], last.group_epoch + 1 if last is not None else 1, place[1], topic)
+                base = last.next_term_base(0) if last is not None else 0  # it gives no tokens itself
+                records[partition] = replace(record, external=True, reported_at_ms=now_ms, term_base=base)
         waiting = list(records.items())
         for first in range(0, len(waiting), CURSORS_PER_TXN):
             if not await self._write(dict(waiting[first : first + CURSORS_PER_TXN])):

@@ -274,8 +274,7 @@ class CoordinatorWork:
             if failed:
                 return read(None, 0, failed)
             floor = self._epoch_floor = EpochFloor.of(item)
-            last = CursorRecord(0, floor.floor, 0, "", deleted=True) if floor.floor else None
-            return read(last, 0)
+            return read(floor.last, 0)
 
         self._read(key, answer)
 

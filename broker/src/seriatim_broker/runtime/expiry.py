@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 
 import structlog
@@ -105,7 +104,7 @@ class Expiry:
         """Remove the cursors of one partition that are due. Stop when another writer has changed one of them."""
         listing = await self._coordinator.list(self._keys.cursors_of(partition))
         until_ms = self._until_ms()
-        due: list[tuple[KeyValue, int]] = []
+        due: list[tuple[KeyValue, CursorRecord]] = []
         for number, item in enumerate(listing.items):
             if len(due) >= count_max:
                 break
@@ -116,7 +115,7 @@ class Expiry:
             except CorruptionError:
                 continue
             if _is_due(record, until_ms):
-                due.append((item, record.group_epoch))
+                due.append((item, record))
         removed = 0
         for first in range(0, len(due), REMOVED_PER_TXN):
             part = due[first : first + REMOVED_PER_TXN]
@@ -125,7 +124,7 @@ class Expiry:
             removed += len(part)
         return removed
 
-    async def _remove_some_cursors(self, part: Sequence[tuple[KeyValue, int]], understood: Compare) -> bool:
+    async def _remove_some_cursors(self, part: Sequence[tuple[KeyValue, CursorRecord]], understood: Compare) -> bool:
         """Remove these cursors and raise the floor to the highest of their group epochs, in one transaction.
 
         Rule `expires-without-floor` (EPOCH, I1). Without it:
@@ -134,13 +133,7 @@ class Expiry:
           3. Its server finds 100 acknowledged messages of g in group epoch 1 on its disk. The new g never gets them.
         """
         floor = EpochFloor.of(await self._coordinator.get(self._keys.group_epoch))
-        highest = max(epoch for _, epoch in part)
-        raised = replace(
-            floor,
-            floor=max(floor.floor, highest),
-            expired=max(floor.expired, highest),
-            count=floor.count + len(part),
-        )
+        raised = floor.above([record for _, record in part])
         compares = [mod_revision_is(item.key, item.mod_revision) for item, _ in part]
         result = await self._election.txn(
             [understood, floor.unchanged(self._keys), *compares],

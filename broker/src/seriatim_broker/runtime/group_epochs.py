@@ -16,10 +16,12 @@ The module `expiry` keeps the other half, rule `expires-without-floor`: the remo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from seriatim_api.v1 import records_pb2
 
+from ..core.values.events import CursorRecord
 from ..interfaces.coordinator import Compare, KeyValue, Put, mod_revision_is
 from .keys import Keys
 
@@ -32,6 +34,7 @@ class EpochFloor:
         floor: A consumer group without a cursor begins in a higher group epoch.
         expired: The highest group epoch of a cursor that was removed; at most `floor`.
         count: How many cursors were removed.
+        term_base: At least the term base of each cursor that was removed, and one; 0 if none had tokens with a term.
         revision: The record's revision in the coordinator; 0 if there is no record.
     """
 
@@ -39,6 +42,7 @@ class EpochFloor:
     expired: int = 0
     count: int = 0
     revision: int = 0
+    term_base: int = 0
 
     @classmethod
     def of(cls, item: KeyValue | None) -> EpochFloor:
@@ -46,7 +50,26 @@ class EpochFloor:
         if item is None:
             return NO_FLOOR
         record = records_pb2.GroupEpochRecord.FromString(item.value)
-        return cls(record.floor, record.expired, record.count, item.mod_revision)
+        return cls(record.floor, record.expired, record.count, item.mod_revision, record.term_base)
+
+    @property
+    def last(self) -> CursorRecord | None:
+        """What is left of each consumer group without a cursor, as the record of a deleted one; None: nothing."""
+        if not self.floor:
+            return None
+        return CursorRecord(0, self.floor, 0, "", deleted=True, term_base=self.term_base)
+
+    def above(self, records: Sequence[CursorRecord]) -> EpochFloor:
+        """The floor when these cursors are removed."""
+        highest = max(record.group_epoch for record in records)
+        bases = [record.next_term_base(0) for record in records]
+        return replace(
+            self,
+            floor=max(self.floor, highest),
+            expired=max(self.expired, highest),
+            count=self.count + len(records),
+            term_base=max(self.term_base, *bases),
+        )
 
     def unchanged(self, keys: Keys) -> Compare:
         """The comparison that the floor has not changed since it was read."""
@@ -55,7 +78,9 @@ class EpochFloor:
     def put(self, keys: Keys) -> Put:
         """The operation that writes it."""
         assert self.expired <= self.floor, self
-        record = records_pb2.GroupEpochRecord(floor=self.floor, expired=self.expired, count=self.count)
+        record = records_pb2.GroupEpochRecord(
+            floor=self.floor, expired=self.expired, count=self.count, term_base=self.term_base
+        )
         return Put(keys.group_epoch, record.SerializeToString())
 
 

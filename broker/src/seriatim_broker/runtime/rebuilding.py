@@ -188,7 +188,9 @@ def _plan_epoch_floor(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], tol
     highest = max(
         (cursor.group_epoch for one in told for cursors in one.cursors.values() for cursor in cursors), default=0
     )
-    raised = replace(floor, floor=max(floor.floor + 1, highest, _now_ms()))
+    base = max((cursor.term_base for one in told for cursors in one.cursors.values() for cursor in cursors), default=0)
+    term_base = max(floor.term_base, base + 1) if base else floor.term_base
+    raised = replace(floor, floor=max(floor.floor + 1, highest, _now_ms()), term_base=term_base)
     put = raised.put(keys)
     _put(plan, items, put.key, put.value, f"the floor of group epochs, {raised.floor}")
 

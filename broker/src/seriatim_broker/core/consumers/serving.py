@@ -79,8 +79,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         return
     if record is None or record.deleted:
         if partition.chain is not None and consumer_group.crossing_serial == 0:
-            last_epoch = record.group_epoch if record is not None else 0
-            _create_cursor(broker, partition, consumer_group, partition.chain, last_epoch + 1, revision)
+            _create_cursor(broker, partition, consumer_group, partition.chain, record, revision)
         elif partition.chain is None:
             broker.poll(broker.config.retry_us, TimerKind.CURSOR, partition.id, group)
         return
@@ -161,9 +160,17 @@ def on_cursor_timer(broker: BrokerState, partition: Partition, group: str) -> No
 
 
 def _create_cursor(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, chain: Chain, epoch: int, revision: int
+    broker: BrokerState,
+    partition: Partition,
+    consumer_group: ConsumerGroup,
+    chain: Chain,
+    before: CursorRecord | None,
+    revision: int,
 ) -> None:
-    """Begin a new consumer group at the first message that retention has left, or at the end of the open segment."""
+    """Begin a new consumer group at the first message that retention has left, or at the end of the open segment.
+
+    `before`: what is left of a deleted consumer group of that name.
+    """
     if consumer_group.reads_chain_first:
         # Rule `conflict-reads-chain`: after a conflict the chain is read before the cursor, because the transaction
         # that writes the first cursor compares the revision of the chain too. Without it:
@@ -197,7 +204,11 @@ def _create_cursor(
         )
         _refuse(broker, partition, consumer_group, refusal)
         return
-    begun = CursorRecord(segment.no, epoch, index, chain.topic, mode=mode, retry=broker.config.retry)
+    epoch = before.group_epoch + 1 if before is not None else 1
+    term_base = before.next_term_base(chain.epoch) if before is not None else 0
+    begun = CursorRecord(
+        segment.no, epoch, index, chain.topic, mode=mode, retry=broker.config.retry, term_base=term_base
+    )
     if mode is ConsumerMode.BROADCAST:
         begun = keeping.kept(broker, begun)
     crossing.write_cursor(broker, partition, consumer_group, begun, revision, partition.revision)

@@ -181,6 +181,21 @@ class CursorRecord:
             return self
         return replace(self, term_base=self.term_base + max(0, server_epoch - next_server_epoch) + 1)
 
+    def next_term_base(self, chain_epoch: int) -> int:
+        """The term base of a consumer group that is made again under the name of this deleted one.
+
+        Args:
+            chain_epoch: Of the partition. No server epoch was higher until now.
+
+        Rule `begins-above` (J3): tokens of the new consumer group are above all of the deleted one. Without it:
+          1. A key-ordered consumer group is in segment 9, with tokens of term 40. It is deleted, and made again.
+          2. It begins in segment 1, and gets k:5 under a token of term 3. The application stores the highest token of
+             each key, so it refuses all messages of k.
+          3. In segment 9 it comes to term 40 again. A handler that was slow since before the deletion acknowledges
+             under a token that another handler has now.
+        """
+        return self.term_base + chain_epoch + 1 if self.mode.is_keyed or self.term_base else 0
+
 
 # ---- time, links, disk ----------------------------------------------------------------------------------
 
