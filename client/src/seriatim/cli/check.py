@@ -19,8 +19,8 @@ from seriatim.cli._settings import Settings
 def check(ctx: click.Context, files: tuple[Path, ...], groups: tuple[str, ...], limit: int) -> None:
     """Check recorded histories: which messages were lost, repeated, reordered, failed but delivered, or stuck.
 
-    FILES are the files that `produce --history` and `consume --history` wrote. Give all files of one test together.
-    Exit status 1 if a promise was broken.
+    FILES are the files that `produce --history`, `consume --history` and the recorders of programs wrote. Give all
+    files of one test together. Exit status 1 if a promise was broken.
     """
     settings: Settings = ctx.obj
     try:
