@@ -137,6 +137,13 @@ def test_what_is_confirmed_lets_the_next_message_of_its_key_come() -> None:
     passes(story)
 
 
+def test_a_message_that_is_stored_twice_comes_from_its_first_place() -> None:
+    story = Story(1)
+    story.events[-1]["o"] = "2:0"  # as acknowledged; the first place is 1:0
+    story.done(0, 10)
+    passes(story)
+
+
 def test_a_person_releases_a_key_and_attempts_begin_anew() -> None:
     story = Story(1)
     story.came(0, 10)
@@ -415,6 +422,15 @@ def replayed_once_and_delivered_at_two_places() -> tuple[Story, str]:
     return story, "misplaced"
 
 
+def stored_twice_and_delivered_twice() -> tuple[Story, str]:
+    story = Story(1)
+    story.events[-1]["o"] = "2:0"
+    story.done(0, 10)
+    story.came(0, 11, at="2:0", maybe_repeated=True)
+    story.acked(0, 11, at="2:0")
+    return story, "misplaced"
+
+
 def under_another_key() -> tuple[Story, str]:
     story = Story(1)
     story.done(0, 10, key=b"z")
@@ -429,7 +445,7 @@ FAULTS = [
     attempts_fall, an_attempt_that_was_never_made, at_most_once_and_twice, failed_and_never_again,
     came_again_and_was_left, released_and_never_again, lost_behind_a_key_that_was_parked_once, never_came,
     two_dead_letters_of_one_message, a_dead_letter_from_another_place, replayed_and_never_delivered,
-    replayed_once_and_delivered_at_two_places, under_another_key,
+    replayed_once_and_delivered_at_two_places, stored_twice_and_delivered_twice, under_another_key,
 ]  # fmt: skip
 
 

@@ -94,7 +94,9 @@ stuck               a message without outcome, or a group that did not drain
 ==================  ==================================================================================================
 
 A message that was stored twice behind an UNSETTLED segment is delivered from its first place. The acknowledgement has
-the second place. The message is not misplaced if the server told the group to skip the second place.
+the second place. The message is not misplaced if the server told the group to skip the second place. By token the
+server tells nothing of that. Then the first place must be in an earlier segment, and the message must not come from the
+second place.
 
 "By token" are groups of modes `key_ordered` and `shared`. In mode `key_ordered` order counts within a key, and in mode
 `shared` not at all. A message may come again under a higher token, with the flag or a higher attempt, as long as the

@@ -39,7 +39,7 @@ TERM_BITS_BELOW: Final = 40
 PERSON_ACTS: Final = ("release", "skip", "dead_letter", "replay", "drop", "move")
 """What people do to a consumer group. `move`: a rewind, or a skip to another place."""
 
-_INDEX_BITS: Final = 40
+INDEX_BITS: Final = 40
 _OFFSET_END: Final = 1 << 63
 _MESSAGE_COUNT_MAX: Final = 10_000_000  # in one line, so that a wrong `n` cannot use up the memory
 
@@ -94,8 +94,8 @@ def parse_offset(text: object) -> int:
     segment, separator, index = text.partition(":")
     if not separator or not segment.isdecimal() or not index.isdecimal():
         raise ValueError(f"an offset is written segment:index, not {text!r}")
-    offset = int(segment) << _INDEX_BITS | int(index)
-    if int(index) >> _INDEX_BITS or offset >= _OFFSET_END:
+    offset = int(segment) << INDEX_BITS | int(index)
+    if int(index) >> INDEX_BITS or offset >= _OFFSET_END:
         raise ValueError(f"offset {text} is out of range")
     return offset
 
@@ -103,7 +103,7 @@ def parse_offset(text: object) -> int:
 def format_offset(offset: int) -> str:
     """The offset as text, in the form of a line."""
     assert 0 <= offset < _OFFSET_END, offset
-    return f"{offset >> _INDEX_BITS}:{offset & ((1 << _INDEX_BITS) - 1)}"
+    return f"{offset >> INDEX_BITS}:{offset & ((1 << INDEX_BITS) - 1)}"
 
 
 def encode_ids(ids: Sequence[MessageId]) -> dict[str, object]:

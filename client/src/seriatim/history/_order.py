@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
+from seriatim.history import _format as f
 from seriatim.history import _report as kinds
 from seriatim.history._by_key import Copies, KeyJudge
 from seriatim.history._collect import NONE, OK, Deliveries, History, covering, merged
@@ -163,7 +164,8 @@ class StreamJudge:
                 text = f"offset {format_offset(offset)} holds message {self._findings.ids[holder]!r} and"
                 self._misplace(row, stream, view, text, [(holder_line, holder), (line, row)])
             elif known[row] != offset:
-                if self._stands_twice(stream, view.name, offset, known[row]):
+                if self._stands_twice(stream, view.name, offset, known[row], by_key=seen.by_key):
+                    known[row], known_line[row] = offset, line  # from now on this is its only place
                     continue
                 text = f"{format_offset(known[row])} and {format_offset(offset)} are both said to be the place of"
                 self._misplace(row, stream, view, text, [(known_line[row], row), (line, row)])
@@ -171,12 +173,15 @@ class StreamJudge:
                 text = "sent to one partition and delivered from another:"
                 self._misplace(row, stream, view, text, [(self._messages.send_line[row], row), (line, row)])
 
-    def _stands_twice(self, stream: int, group: str, delivered: int, acknowledged: int) -> bool:
-        """Whether the place in the acknowledgement is a repeat that the server told this group to skip.
+    def _stands_twice(self, stream: int, group: str, delivered: int, acknowledged: int, *, by_key: bool) -> bool:
+        """Whether the place in the acknowledgement is a repeat that the server skipped for this group.
 
         1. A batch is stored in a segment that becomes UNSETTLED. 2. The batch is stored again behind it, and
-        acknowledged at this second place. 3. Consumers get the first place, and an explicit skip of the second.
+        acknowledged at this second place. 3. Consumers get the first place, and an explicit skip of the second. If
+        messages are given by key, they are told of no skip.
         """
+        if by_key:
+            return delivered >> f.INDEX_BITS < acknowledged >> f.INDEX_BITS
         skips = self._history.skips.get(stream, [])
         return delivered < acknowledged and covering(skips, group, acknowledged) is not None
 
