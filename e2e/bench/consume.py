@@ -8,7 +8,8 @@ the first send to the end of the work on the last message. All handlers do nothi
     hot               the other keys' messages a second if one key has half of all messages; the aim is 0.8 of what they
                       would be at the rate of `single`
     failing           the other keys' messages a second if 1,000 keys fail again and again; likewise
-    work              messages a second of 64 consumers that work (sleep) 5 ms on each message, and 10,000 keys
+    work              messages a second of 64 consumers that work (sleep) 5 ms on each message, one at a time, and
+                      10,000 keys; each holds up to 64 messages
     idle              processor time of the brokers for a message, with 20 consumer groups that do not read, as a
                       multiple of the same without them
     consumer_killed   how long the keys of a consumer whose process is killed wait for another consumer: until the last

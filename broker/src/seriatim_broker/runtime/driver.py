@@ -397,8 +397,11 @@ class Driver:
             self._loop.call_soon(self._submit)
         self._writes.extend(writes)
         self._token = token
-        if not self._expects_keyed_reads and any(isinstance(write, PutLedger | PutHandOver) for write in writes):
-            self._expect_keyed_reads()
+        if not self._expects_keyed_reads:
+            for write in writes:
+                if type(write) is PutLedger or type(write) is PutHandOver:
+                    self._expect_keyed_reads()
+                    break
 
     def _expect_keyed_reads(self) -> None:
         """This disk has something of a consumer group with order by key, so this broker may become its server."""
