@@ -186,6 +186,14 @@ class Ledgers:
                 listed = self._check_lists(f"{member} was handed over", partition, rows, new.mode)
                 if min(listed, default=0) != new.oldest:
                     seen.fail("J5", f"{what}, whose oldest message is {new.oldest}, and {member} has {sorted(listed)}")
+        if new.handover == NO_HAND_OVER and new.oldest and segment is not None:
+            # a rebuild of the coordinator: the lists are beside the control records that the members told
+            for member in segment.members:
+                image = self._image(member, partition)
+                state = image.cursors.get((new.segment_no, group)) if image is not None else None
+                if image is not None and state is not None and state.group_epoch == new.group_epoch:
+                    rows = read_rows(tuple(image.rows.get((new.segment_no, group), {}).items()))
+                    listed |= self._check_lists(f"{member} told", partition, rows, new.mode)
         if new.segment_no < old.segment_no:
             seen.states.add("went back")
         for offset, message in self._before(partition, make_offset(new.segment_no, new.start_index)):
