@@ -18,11 +18,13 @@ import itertools
 import logging
 import multiprocessing
 import os
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 
@@ -190,6 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=0, help="batches of a run of whole brokers; left out: drawn")
     parser.add_argument("--world", default="", choices=["", *WORLDS], help="what is simulated")
     parser.add_argument("--mutants", action="store_true", help="look for every planted bug, and print the table")
+    parser.add_argument("--page", type=Path, help="with --mutants: the page whose rows are replaced")
     parser.add_argument("--without", default="", help="numbers of faults that do not strike, as a shrunk seed says")
     parser.add_argument("--trace", action="store_true", help="print the story")
     parser.add_argument("--last", type=int, default=0, help="of the story only the last lines")
@@ -200,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     mutation = MUTANTS.get(options.mutation)
     if options.mutants:
-        return _table_of_mutants(options.seeds)
+        return _table_of_mutants(options.seeds, options.processes or os.cpu_count() or 1, options.page)
     world = options.world or (mutation.world if mutation else _world_of(options.profile))
     left_out = frozenset(int(number) for number in options.without.split(",") if number)
     task = Task(
@@ -262,17 +265,32 @@ def _waves(task: Task, options: argparse.Namespace, processes: int) -> Iterator[
             yield from pool.imap(Task.run, wave, chunksize=chunk)
 
 
-def _table_of_mutants(seed_count: int) -> int:
-    """Markdown: where each bug is planted, what is left out, the first seed that shows it, and the broken promise."""
+def _table_of_mutants(seed_count: int, processes: int, page: Path | None) -> int:
+    """Markdown: where each bug is planted, what is left out, the first seed that shows it, and the broken promise.
+
+    With `page`, the rows of the page are replaced too.
+    """
     print("| planted bug | in | rule that is left out | seeds until found | broken first |")
     print("|---|---|---|---|---|")
     missed = 0
-    for name, mutation in MUTATIONS.items():
-        found = find(name, range(seed_count))
-        missed += found is None
-        seeds, rule = (str(found.seed + 1), found.rule) if found is not None else (f"not within {seed_count}", "")
-        print(f"| `{name}` | {mutation.layer} | {mutation.rule} | {seeds} | {rule} |", flush=True)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        searches = [(name, range(seed_count)) for name in MUTATIONS]
+        for name, found in zip(MUTATIONS, pool.imap(_search, searches), strict=True):
+            mutation = MUTATIONS[name]
+            missed += found is None
+            seeds, rule = (str(found.seed + 1), found.rule) if found is not None else (f"not within {seed_count}", "")
+            row = f"| `{name}` | {mutation.layer} | {mutation.rule} | {seeds} | {rule} |"
+            print(row, flush=True)
+            if page is not None:
+                text = page.read_text(encoding="utf-8")
+                page.write_text(
+                    re.sub(rf"(?m)^\| `{name}` \|.*$", lambda _, row=row: row, text, count=1), encoding="utf-8"
+                )
     return int(missed > 0)
+
+
+def _search(search: tuple[str, range]) -> Result | None:
+    return find(*search)
 
 
 def _many(task: Task, options: argparse.Namespace) -> int:

@@ -125,3 +125,15 @@ def restored(rng: random.Random, options: Options) -> Options:
         batches_per_producer=24,
         delivery_timeout_ms=60_000,
     )
+
+
+def restored_unanswered(rng: random.Random, options: Options) -> Options:
+    """The same, and many transactions have no answer: switches wait behind them while the coordinator goes back."""
+    return replace(
+        restored(rng, options),
+        kinds={"restore": 4, "complaint": 5, "plan": 3, "crash": 1},
+        fault_count=rng.choice((8, 12)),
+        restart_us_max=15_000,
+        txn_lost_share=0.05,
+        txn_answer_lost_share=rng.choice((0.15, 0.3)),
+    )

@@ -46,7 +46,7 @@ class Cursors:
         if old is None:
             begins = make_offset(new.segment_no, new.start_index)
             known = seen.groups.get((group, partition))
-            if known is not None and seen.waits_for_rebuild and known.group_epoch == new.group_epoch:
+            if known is not None and seen.waits_for_rebuild and max(known.group_epoch, 1) == new.group_epoch:
                 return  # an older copy of the coordinator lacks it; what disks have of this group epoch still counts
             if begins > make_offset(1, 0):  # retention dropped all before
                 seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, begins)

@@ -13,7 +13,7 @@ from sim.mutations import MUTATIONS
 from sim.run import Task, run_seed, run_seeds, shrink
 
 SEED_COUNT = 80
-QUICK_SEED_COUNT = 40
+QUICK_SEED_COUNT = 24
 SEEDS_A_MUTANT = 60
 REPOSITORY = Path(__file__).parents[2]
 
@@ -38,8 +38,9 @@ def test_seeds_keep_every_promise(seeds: range) -> None:
     # About half of what was seen when this was written: a world in which little happens proves little.
     assert accepted > 150 * len(seeds)
     assert switches > len(seeds)
-    rare = {"opened over": 4, "settled": 4, "server taken": 10, "tail copied": 10, "copy listed": 2}
-    assert {name: states.get(name, 0) for name in rare if states.get(name, 0) < rare[name]} == {}
+    rare = {"opened over": 8, "settled": 8, "server taken": 20, "tail copied": 20, "copy listed": 4}  # of all seeds
+    least = {name: count * len(seeds) // SEED_COUNT for name, count in rare.items()}
+    assert {name: states.get(name, 0) for name in least if states.get(name, 0) < least[name]} == {}
 
 
 def test_a_seed_runs_the_same_each_time() -> None:
@@ -52,8 +53,8 @@ def test_a_seed_runs_the_same_each_time() -> None:
 def _digests(hash_seed: str) -> str:
     script = (
         "from sim.run import run_seed\n"
-        "print([run_seed(s, world='brokers', detailed=True).digest for s in (2, 6, 10, 15, 31)])\n"
-        "print([run_seed(s, world='disks', detailed=True).digest for s in (1, 4, 9)])"
+        "print([run_seed(s, world='brokers', detailed=True).digest for s in (2, 10, 31)])\n"
+        "print([run_seed(s, world='disks', detailed=True).digest for s in (1, 9)])"
     )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(

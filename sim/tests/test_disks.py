@@ -9,13 +9,16 @@ import pytest
 from sim.run import Task, run_all, run_seed
 
 SEED_COUNT = 20
+QUICK_SEED_COUNT = 8
 
 
 @pytest.mark.timeout(600)
-def test_seeds_keep_every_promise() -> None:
-    tasks = [Task(seed, "disks") for seed in range(SEED_COUNT)]
-    tasks += [Task(seed, "disks", profile="failing-disks") for seed in range(SEED_COUNT // 2)]
-    tasks += [Task(seed, "disks", profile="damage") for seed in range(SEED_COUNT // 2)]
+@pytest.mark.parametrize(
+    "seeds", [range(QUICK_SEED_COUNT), pytest.param(range(QUICK_SEED_COUNT, SEED_COUNT), marks=pytest.mark.slow)]
+)
+def test_seeds_keep_every_promise(seeds: range) -> None:
+    tasks = [Task(seed, "disks") for seed in seeds]
+    tasks += [Task(seed, "disks", profile=kind) for kind in ("failing-disks", "damage") for seed in seeds[::2]]
     results = list(run_all(tasks, min(2, os.cpu_count() or 1), chunk=5))
     broken = [
         f"{task.command}: {result.violation}" for task, result in zip(tasks, results, strict=True) if result.violation
@@ -23,8 +26,8 @@ def test_seeds_keep_every_promise() -> None:
     assert not broken, "\n".join(broken)
     # About half of what was seen when this was written: a world in which little happens proves little.
     states = [state for result in results for state in result.states]
-    assert sum(result.accepted_count for result in results) > 5_000
-    assert states.count("disk failed") > 5
+    assert sum(result.accepted_count for result in results) > 250 * len(seeds)
+    assert states.count("disk failed") > len(seeds) // 4
     assert states.count("copy_damaged") >= 1
 
 

@@ -169,7 +169,10 @@ def test_a_reduced_world_has_the_same_states_but_for_what_is_taken_out(limits: L
     assert len(reduced) <= len(all_states)
 
 
-@pytest.mark.parametrize("limits", [*SMALL_WORLDS, replace(QUIET, crashes=1, victims="A1", questions=1)])
+@pytest.mark.parametrize(
+    "limits",
+    [*SMALL_WORLDS, pytest.param(replace(QUIET, crashes=1, victims="A1", questions=1), marks=pytest.mark.slow)],
+)
 def test_a_reduced_world_comes_to_the_same_ends(limits: Limits) -> None:
     reduced, plain = _explored(limits, 60_000), _explored(replace(limits, reduced=0), 60_000)
     assert reduced.exhausted
