@@ -18,7 +18,6 @@ import itertools
 import logging
 import multiprocessing
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -282,11 +281,14 @@ def _table_of_mutants(seed_count: int, processes: int, page: Path | None) -> int
             row = f"| `{name}` | {mutation.layer} | {mutation.rule} | {seeds} | {rule} |"
             print(row, flush=True)
             if page is not None:
-                text = page.read_text(encoding="utf-8")
-                page.write_text(
-                    re.sub(rf"(?m)^\| `{name}` \|.*$", lambda _, row=row: row, text, count=1), encoding="utf-8"
-                )
+                _replace_row(page, name, row)
     return int(missed > 0)
+
+
+def _replace_row(page: Path, name: str, row: str) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    lines = [row if line.startswith(f"| `{name}` | ") and line.count("|") == row.count("|") else line for line in lines]
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _search(search: tuple[str, range]) -> Result | None:
