@@ -171,5 +171,5 @@ def draw_for_brokers(
         send_gap_us=gap_us,
         fault_span_us=span_us,
         fault_count=max(2, span_us // rng.choice((40_000, 60_000, 90_000))) * (3 if options.record_segments_max else 1),
-        drain_us=30_000_000,
+        drain_us=60_000_000 if options.keyed_consumers else 30_000_000,  # one hand may fail again and again on one key
     )
