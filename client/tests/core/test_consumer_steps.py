@@ -85,6 +85,18 @@ def test_a_server_of_an_earlier_segment_is_outdated_and_what_it_says_does_not_co
     assert core.phase is ConsumerPhase.JOINING
 
 
+def test_a_server_that_goes_back_under_an_active_grant_is_outdated_too() -> None:
+    core = active()
+    core.step(SegmentEnded(1, 1, 10, 3, "a:1"), 0)
+    core.step(Connected("a:1", 3), 0)
+    core.step(joined(0, sub=2, segment=3), 0)
+    assert core.step(joined(0, sub=2, segment=1, epoch=9), 0) == []
+    assert core.step(delivered((0, 4), sub=2, epoch=9), 0) == []
+    assert core.step(joined(0, sub=2, segment=3), 0), "the coordinator is rebuilt"
+    with pytest.raises(OrderViolationError):
+        core.step(delivered((0, 4), sub=2, epoch=9), 0)
+
+
 def test_delivers_what_is_contiguous() -> None:
     core = active()
     assert core.step(delivered((8, 4), (12, 3), start=10), 0) == [Deliver(1, 1, 10, 0, 1)]

@@ -257,11 +257,12 @@ class PartitionConsumer(Joining):
     def _is_outdated(self, segment: int) -> bool:
         """Whether an outdated server says this, whose answer to the join did not count (`_takes_join`).
 
-        The deadline of the join finds another server. Without it: 1. The consumer group is in segment 3. The
-        coordinator is restored from a copy in which it is in segment 1. 2. The consumer joins at the server of segment
-        1, whose server epoch is higher. Its answer does not count. 3. The first delivery ends the consumer.
+        The deadline of the join finds another server, or the server answers anew. Without it: 1. The consumer group is
+        in segment 3. The coordinator is restored from a copy in which it is in segment 1. 2. The server of segment 1,
+        whose server epoch is higher, answers the join. Its answer does not count. 3. Its first delivery ends the
+        consumer.
         """
-        return self.phase is ConsumerPhase.JOINING and segment < self.segment
+        return self._server_is_outdated and segment < self.segment
 
     def _send_last_words(self, effects: list[Effect]) -> None:
         assert self._stream is not None

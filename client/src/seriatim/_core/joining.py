@@ -87,6 +87,7 @@ class Joining(State):
         "_resolving",
         "_retry_at_us",
         "_server_epoch",
+        "_server_is_outdated",
         "_stream",
         "_was_active",
         "grant",
@@ -116,6 +117,7 @@ class Joining(State):
         self._retry_at_us = 0
         self._deadline_us = 0  # for the answer to the join
         self._expects_answers = False  # whether the server answers heartbeats
+        self._server_is_outdated = False  # its last answer to the join was older than what is known
         self._alive_us = 0  # when the newest heartbeat that the server has answered (or the join) was sent
 
     @property
@@ -283,7 +285,7 @@ class Joining(State):
         self.phase = ConsumerPhase.JOINING
         self._deadline_us = now_us + self._config.join_timeout_ms * US_PER_MS
         self._alive_us = now_us  # the join counts as the first heartbeat
-        self._expects_answers = False
+        self._expects_answers = self._server_is_outdated = False
         effects.append(SendJoin(event.stream, self.subscription, self._was_active))
 
     def _disconnected(self, event: Disconnected, now_us: int, jitter: float, effects: list[Effect]) -> None:
@@ -316,8 +318,11 @@ class Joining(State):
     def _takes_join(self, event: Joined, effects: list[Effect]) -> bool:
         """Take up what the server says of itself and of the consumer group. Returns whether the answer counts."""
         known = (self._group_epoch, self.segment, self._server_epoch)
-        if not self._is_heard(event.subscription) or (event.group_epoch, event.segment, event.server_epoch) < known:
-            return False  # an outdated server, which does not know its successor; the join's deadline finds that one
+        if not self._is_heard(event.subscription):
+            return False
+        self._server_is_outdated = (event.group_epoch, event.segment, event.server_epoch) < known
+        if self._server_is_outdated:
+            return False  # it does not know its successor; the join's deadline finds that one
         is_moved = 0 < self._group_epoch < event.group_epoch
         self._failures = 0
         self._group_epoch, self.segment, self._server_epoch = event.group_epoch, event.segment, event.server_epoch
