@@ -578,6 +578,10 @@ def _pass_alone(
     if oldest is not None and oldest.base is not None and not ledger.dropped_from:
         ledger.dropped_from, ledger.dropped_position = make_offset(oldest.no, 0), oldest.base
     listed = _oldest_listed(cursor if known else None, record)
+    if listed and ledger.acked < (segment.sealed_len or 0):
+        # Keys may be set aside before older messages are done with. Without it: 1. 1:28 is granted. 2. 1:31 is set
+        # aside. 3. Retention drops both, and consumers are told of 1:31 only.
+        listed = min(listed, make_offset(segment.no, ledger.acked))
     if listed and (not ledger.dropped_from or listed < ledger.dropped_from):
         ledger.dropped_from, ledger.dropped_position = listed, position_of(chain, listed)
     if not partition.revision:
