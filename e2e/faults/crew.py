@@ -40,7 +40,7 @@ KILLS_MAX: Final = 2
 """So many processes end in a case at most, those that a handler ends included: a new one takes a second to start."""
 
 CRASH_AFTER: Final = (50, 300)
-"""A handler ends the first process when it is called for the so manieth time."""
+"""A handler ends the first process when it was called so often, from when all consumers have joined."""
 
 SKIPPED_SHARE: Final = 0.2
 """The share of parked keys whose first message is skipped. The others are released, and mostly park again."""
@@ -160,16 +160,16 @@ class Crew:
         self._admin = client.admin()
         settings = GroupSettings("key_ordered", self._policy)
         await opened(lambda: client.admin().create_group(self._topic, GROUP, settings=settings))
-        crash_after = self._dice.randint(*CRASH_AFTER)
-        await asyncio.gather(self._begin(0, crash_after), *(self._begin(number) for number in range(1, PROCESSES)))
+        await asyncio.gather(*(self._begin(number) for number in range(PROCESSES)))
         for number in range(PROCESSES):
             await (await self._workers.get(number)).wait_for(f"joined {self._case}", BEGIN_DEADLINE_S)
+        (await self._workers.get(0)).tell(do="crash", case=self._case, after=self._dice.randint(*CRASH_AFTER))
         self._tasks = [
             asyncio.create_task(self._kill(), name="kills of workers"),
             asyncio.create_task(self._be_the_person(), name="person of the workers"),
         ]
 
-    async def _begin(self, number: int, crash_after: int = 0) -> None:
+    async def _begin(self, number: int) -> None:
         self._starts += 1
         name = f"worker-{number}-{self._starts}"
         (await self._workers.get(number)).tell(
@@ -183,7 +183,6 @@ class Crew:
             history=str(self._directory / f"{name}.jsonl"),
             seed=self._seed,
             mended=self._is_mended,
-            crash_after=crash_after,
         )
 
     async def _kill(self) -> None:

@@ -3,7 +3,7 @@
 `python -m e2e.faults.worker [--namespace NAME]`. Its parent tells it what to do, line by line, as it does with
 `e2e.faults.client`:
 
-    begin → `joined 3`, mend: no message fails any more, end → `ended 3`
+    begin → `joined 3`, crash: a handler ends the process soon, mend: no message fails any more, end → `ended 3`
 
 How a handler ends follows from the seed, the message and the attempt, so it does not matter which consumer has it. The
 client library's own recorder writes the history.
@@ -74,7 +74,7 @@ class Working:
         self._begin = begin
         self._case = begin["case"]
         self._is_mended = begin["mended"]
-        self._crash_after: int = begin["crash_after"]  # 0: never
+        self._crash_at = 0  # the handler ends the process when it is called for this time; 0: never
         self._dice = random.Random(begin["name"])
         self._count = 0
         self._joined: set[tuple[str, int]] = set()
@@ -84,6 +84,8 @@ class Working:
         """Take a command for this case."""
         if command["do"] == "mend":
             self._is_mended = True
+        elif command["do"] == "crash":
+            self._crash_at = self._count + command["after"]
         elif command["do"] == "end":
             self._over.set()
 
@@ -127,7 +129,7 @@ class Working:
         number = number_of(message.value)
         await asyncio.sleep(self._dice.uniform(*WORK_S))
         self._count += 1
-        if self._crash_after and self._count >= self._crash_after:
+        if self._crash_at and self._count >= self._crash_at:
             os._exit(CRASHED)
         fate = fate_of(self._begin["seed"], number, message.attempt, is_mended=self._is_mended)
         if fate == "asks again":
