@@ -74,7 +74,7 @@ class Workers:
         self._stacks.clear()
 
     async def get(self, number: int) -> Worker:
-        """Return the process of that number, a new one if there is none.
+        """Return the process of that number, a new one if there was none yet, or it was forgotten.
 
         Raises:
             WorkerError: It did not start.
@@ -248,7 +248,12 @@ class Crew:
         assert self._admin is not None  # `begin` made it
         self._is_mended = True
         for number in range(PROCESSES):
-            (await self._workers.get(number)).tell(do="mend", case=self._case)
+            worker = await self._workers.get(number)
+            if worker.has_ended:  # a handler ended it after the last kill
+                self.crash_count += 1
+                await self._workers.forget(number)
+                await self._begin(number)
+            worker.tell(do="mend", case=self._case)
         until, waits = time.monotonic() + DRAIN_DEADLINE_S, "the group is not known"
         while waits:
             if time.monotonic() > until:
