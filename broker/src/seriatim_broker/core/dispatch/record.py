@@ -43,8 +43,9 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         # A switch has prepared a segment here, and there is no record: the answer is older, or the record is lost.
         # Without it: 1. A consumer comes to the end of segment 2, and is sent to this member, which is about to learn
         # that it is the master of segment 3. 2. The coordinator comes back empty. 3. This member reads that there is
-        # no such partition, tells the consumer, and the consumer ends.
-        failed = failed or (chain is None and not deleted and bool(partition.preparations))
+        # no such partition, tells the consumer, and the consumer ends. Segment 1 is prepared before there is a record.
+        is_prepared = any(segment_no > 1 for segment_no, _ in partition.preparations)
+        failed = failed or (chain is None and not deleted and is_prepared)
     floor, partition.read_floor = partition.read_floor or NO_FLOOR, None
     if chain is None and not failed and floor.asked_again:
         partition.read_chain(broker)
