@@ -86,7 +86,7 @@ MUTATIONS: dict[str, Mutation] = {
         "a write is not sent if its chain record is known to be out of date",
         _sent_although_out_of_date,
         ("TWICE",),
-        "restored-unanswered",
+        "restored",
         world="brokers",
         layer="runtime",
         batch_count=100,
