@@ -45,7 +45,7 @@ class Parked:
         attempts: How many attempts had failed.
         waiting: How many of its messages waited when it was released.
         parked_at: When the demo saw that it was parked.
-        released_at: When it was released.
+        released_at: When the demo asked to release it.
         others: Other keys that were parked at that time, which should be none.
     """
 

@@ -111,6 +111,7 @@ class Troubles:
         keys = await self._wait_parked()
         own = next(found for found in keys if found.key == key.encode())
         self._crew.tell_poison({})
+        released_at = time.monotonic()  # the key goes on before the answer is here
         result = await self._admin.release_keys(self._topic, self._group, keys)
         _check(result)
         self._is(key, f"was released after {own.attempts} attempts")
@@ -119,7 +120,7 @@ class Troubles:
             attempts=own.attempts,
             waiting=own.messages,
             parked_at=parked_at,
-            released_at=time.monotonic(),
+            released_at=released_at,
             others=tuple(found.shown for found in keys if found is not own),
         )
 
