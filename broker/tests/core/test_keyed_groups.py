@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api import errors
-from seriatim_broker.core.consumers import handling, subscribing
+from seriatim_broker.core.consumers import cursors, handling, subscribing
+from seriatim_broker.core.state.consumers import ConsumerGroupPhase
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -360,7 +361,13 @@ def test_all_rows_are_sent_again_only_if_they_are_missing() -> None:
     follower.hear(M00, late[-1])
     assert follower.sent(msg.LedgerWanted, M00) == [wanted, wanted], "the first question may be lost with the link"
     bench.clear()
+    group = bench.part.consumer_groups[GROUP]
+    group.phase = ConsumerGroupPhase.CROSSING
     bench.hear(M01, wanted)
+    assert not bench.sent(msg.ReplicateLedger, M01)
+    group.phase = ConsumerGroupPhase.SERVING  # the cursor was not written; the member does not ask again
+    cursors.replicate(bench.core.state, bench.part, group)
+    bench.persist()
     (full,) = bench.sent(msg.ReplicateLedger, M01)
     assert full.change.is_full
     follower.hear(M00, full)

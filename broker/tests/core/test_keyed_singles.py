@@ -127,7 +127,7 @@ def test_a_key_that_becomes_ready_goes_to_another_consumer_if_the_one_that_ackno
     bench.part.consumer_groups[GROUP].consumers[0].in_flight_max = 1
     bench.deliver()
     (first,) = bench.runs()
-    assert keyed.is_sated, "two keys are ready, and nobody has room"
+    assert keyed.is_sated, "two keys are ready, and no consumer has room"
     bench.do(ev.ConsumerDemand(STREAM, 2, 2, 1))
     bench.deliver()
     assert bench.granted() == [[1], [2]]

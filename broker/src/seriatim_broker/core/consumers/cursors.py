@@ -346,13 +346,10 @@ def _want_ledger(
 def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: LedgerWanted) -> None:
     """A member lacks a change of the rows: send it all rows."""
     consumer_group = partition.consumer_groups.get(message.consumer_group)
-    if (
-        consumer_group is not None
-        and consumer_group.phase is ConsumerGroupPhase.SERVING
-        and consumer_group.server_epoch == message.server_epoch
-    ):
-        consumer_group.ledger.told.pop(sender, None)
-        replicate(broker, partition, consumer_group)
+    if consumer_group is not None and consumer_group.server_epoch == message.server_epoch:
+        consumer_group.ledger.told.pop(sender, None)  # also while the cursor is written: it does not ask again
+        if consumer_group.phase is ConsumerGroupPhase.SERVING:
+            replicate(broker, partition, consumer_group)
 
 
 # ---- deleted consumer groups -------------------------------------------------------------------------------
