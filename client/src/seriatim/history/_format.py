@@ -195,7 +195,7 @@ def check_token(token: object) -> int:
     """A token.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a token.
     """
     if type(token) is not int or not 0 <= token < _OFFSET_END:
         raise ValueError(f"a token is a number of 63 bits, not {token!r}")
