@@ -127,6 +127,20 @@ def restored(rng: random.Random, options: Options) -> Options:
     )
 
 
+def restored_alone(rng: random.Random, options: Options) -> Options:
+    """The coordinator goes back when one broker alone has read what its own unanswered transaction wrote."""
+    return replace(
+        restored(rng, options),
+        kinds={"restore": 2, "complaint": 5, "plan": 3},
+        fault_count=20,
+        restart_us_max=1_500_000,
+        partition_count=1,
+        txn_answer_lost_share=0.5,
+        restores_when_alone=True,
+        late_group=False,
+    )
+
+
 def restored_unanswered(rng: random.Random, options: Options) -> Options:
     """The same, and many transactions have no answer: switches wait behind them while the coordinator goes back."""
     return replace(

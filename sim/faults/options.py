@@ -47,6 +47,8 @@ class Options:
         one_version: All brokers read everything that this version reads; otherwise some may be older.
         retention_ms: How long the topic keeps messages, if brokers drop them by themselves (whole brokers only); 0: for
             ever.
+        restores_when_alone: An older copy of the coordinator comes back when one broker alone knows what the answer
+            that was lost would have told (whole brokers only).
         writers: How many programs publish `publications` each (bare cores only).
     """
 
@@ -113,6 +115,7 @@ class Options:
     one_version: bool = False
     retention_ms: int = 0
     deleted_kept_s: float | None = None
+    restores_when_alone: bool = False
     writers: int = 0
     publications: int = 0
 

@@ -74,6 +74,7 @@ PROFILES: dict[str, Profile] = {
     "held-frames": Profile(serving.held_frames, 0),
     "refusing": Profile(links.refusing, 0),
     "restored": Profile(links.restored, 0),
+    "restored-alone": Profile(links.restored_alone, 0),
     "restored-unanswered": Profile(links.restored_unanswered, 0),
     "clocks": Profile(links.clocks, 0),
     "broken-links": Profile(links.broken_links, 1),

@@ -46,7 +46,6 @@ SLOW = {
     "older-chain",
     "one-count",
     "operation-once",
-    "out-of-date",
     "own-death",
     "record-if-unknown",
     "numbered-is-durable",

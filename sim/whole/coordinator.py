@@ -39,6 +39,7 @@ class RuntimeCoordinator(CoordinatorServer):
     """A coordinator whose records the judge reads. The injector and the world look chains up in `records`.
 
     Attributes:
+        writers: The broker that wrote each chain last.
         registrations: Of each disk the run that was registered last, and the one that its record had before.
     """
 
@@ -64,6 +65,7 @@ class RuntimeCoordinator(CoordinatorServer):
         self._operator_epoch = 0  # of the operator that was seen last
         self._member_runs: dict[MemberId, int] = {}  # as the records of members have them
         self.registrations: dict[MemberId, tuple[int, int]] = {}
+        self.writers: dict[PartitionId, str] = {}
         self.label_of: Callable[[str], str] = lambda group: group  # the judge's name of the group that has the name
         self._runner = ProcessLoop(schedule.time, ProcessClock(schedule.time, 0, 0), "runner")
         self._runner.call_soon(self._start_runner)
@@ -188,6 +190,7 @@ class RuntimeCoordinator(CoordinatorServer):
         chain = parse_chain(put.value, pages)
         before, _ = self.chain(partition)
         self._chains[partition] = (chain, revision)
+        self.writers[partition] = client
         if client == PERSON:
             self._judge.rebuilt(chain)
             return

@@ -27,6 +27,12 @@ EMPTY_SHARE = 0.25
 EARLY_SHARE = 0.4
 """So often the person comes before all brokers have noticed."""
 
+ALONE_LOOK_US = 1_000
+"""How often it is looked whether one broker alone knows what it wrote."""
+
+TOLD_US = 80_000
+"""Within this time a broker that tells a record has told it, over every link that is up."""
+
 STOP_US_MAX = 4_000_000
 """How long an orderly stop may take before its supervisor kills the process."""
 
@@ -64,11 +70,75 @@ class RuntimeInjector(Injector):
     def _all_are_ready(self) -> bool:
         return all(serves(broker.process) and not broker.process.frozen for broker in self._brokers())
 
+    def inject_restore(self) -> None:
+        """As with bare cores; or when one broker alone knows what it wrote, because the answer was lost."""
+        if self._options.restores_when_alone:
+            self._restore_when_alone()
+        else:
+            super().inject_restore()
+
+    def _restore_when_alone(self) -> None:
+        """Wait until a broker alone has read its own transaction. It gets the time to tell the others, and then ends.
+
+        Nobody else can read the record: the coordinator is away at once, and comes back as it was before.
+        """
+        if self._healing or self._is_restoring:
+            return
+        found = self._alone() if self._all_are_ready() else None
+        if found is None:
+            self._schedule.after(ALONE_LOOK_US, self._restore_when_alone)
+            return
+        broker, snapshot = found
+        self._is_restoring = True
+        self._tell(f"{broker.name} alone knows what it wrote; the coordinator is away")
+        self._world.judge.seen.states.add("known to one")
+        self._cluster.coordinator.is_down = True
+        self._schedule.after(TOLD_US, self.crash, broker)
+        self._schedule.after(TOLD_US + self._rng.randint(*AWAY_US), self._is_back, snapshot)
+
+    def _alone(self) -> tuple[RuntimeBroker, Snapshot] | None:
+        """A broker that alone knows the newest segment, which it opened itself, and a snapshot without that segment."""
+        coordinator = self._cluster.coordinator
+        for partition in self._world.partitions:
+            chain, _ = coordinator.chain(partition)
+            knowing = self._knowing(partition)
+            older = [
+                snapshot
+                for snapshot in self._snapshots
+                if chain is not None
+                and partition in snapshot[1]
+                and snapshot[1][partition][0].open_segment.no < chain.open_segment.no
+            ]
+            if chain is None or len(knowing) != 1 or not older:
+                continue
+            (broker,) = knowing
+            assert broker.process is not None
+            assert broker.process.watched is not None
+            writes = broker.process.watched.core.partitions[partition].writes.values()
+            if coordinator.writers[partition] == broker.name and any(
+                sent.epoch == chain.epoch for _, _, sent in writes
+            ):
+                return broker, older[-1]
+        return None
+
+    def _knowing(self, partition: PartitionId) -> list[RuntimeBroker]:
+        """The running brokers that know which segment of a partition is open."""
+        chain, _ = self._cluster.coordinator.chain(partition)
+        found: list[RuntimeBroker] = []
+        for broker in self._brokers():
+            watched = broker.process.watched if broker.process is not None else None
+            part = watched.core.partitions.get(partition) if watched is not None else None
+            known = part.decided if part is not None else None
+            if chain is not None and known is not None and known.open_segment.no >= chain.open_segment.no:
+                found.append(broker)
+        return found
+
     def _go_back(self) -> None:
         """As with bare cores. If it comes back empty, no broker starts before the rebuild: it would be refused.
 
-        Otherwise at most one member of each broker group restarts. If all members that know a lost decision restart,
-        a switcher that does not know it may open its number again before it hears from them (ADR 0026).
+        Otherwise at most one member of each broker group restarts, and none that alone knows a lost decision. If all
+        brokers that know it restart, a switcher that does not know it may open its number again before it hears from
+        them (ADR 0026).
         """
         self._cluster.coordinator.is_down = True
         back_us = self._rng.randint(*AWAY_US)
@@ -78,8 +148,15 @@ class RuntimeInjector(Injector):
         for group in sorted({broker.group for broker in self._brokers()}):
             broker = self._rng.choice([broker for broker in self._brokers() if broker.group == group])
             if self._rng.random() < share:
-                self._schedule.after(self._rng.randint(0, back_us), self.crash_and_return, broker)
+                self._schedule.after(self._rng.randint(0, back_us), self._end_unless_alone, broker)
         self._schedule.after(back_us, self._is_back, snapshot)
+
+    def _end_unless_alone(self, broker: RuntimeBroker) -> None:
+        """A process ends and is back soon, unless no other one knows which segment is open."""
+        if any(self._knowing(partition) == [broker] for partition in self._world.partitions):
+            self._world.judge.seen.states.add("spared: known to one")
+        else:
+            self.crash_and_return(broker)
 
     def _is_back(self, snapshot: Snapshot | None) -> None:
         world = self._world
