@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,11 +41,12 @@ from e2e.demo.staging import (
     expecting,
     guard,
     staged,
+    started,
     workshop,
 )
 from e2e.demo.striking import Striker
 from e2e.observe import Observer, Snapshot
-from e2e.workers import Worker, start_worker
+from e2e.workers import Worker
 
 _log = structlog.get_logger(__name__)
 
@@ -123,8 +124,10 @@ class Demo:
             stage = await enter(staged(data, shape, history))
             cluster, admin = stage.cluster, stage.admin
             observer = Observer(admin, TOPIC, GROUP)
-            producer = await enter(self._worker("producer", cluster, HISTORY_FILES[1], self._producer_says))
-            consumer = await enter(self._worker("consumer", cluster, HISTORY_FILES[2], self._consumer_says))
+            limit = () if shape.event_limit is None else ("--limit", str(shape.event_limit))
+            producer = await enter(started("producer", self._out, cluster, self._producer_says, *limit))
+            places = ("--group", GROUP, "--histories", str(self._out / "rebuilt.json"))
+            consumer = await enter(started("consumer", self._out, cluster, self._consumer_says, *places))
             self._say("loading the flights of 2013")
             self._event_count = (await producer.wait_for("ready", LOAD_DEADLINE_S))["events"]
             await consumer.wait_for("ready", LOAD_DEADLINE_S)
@@ -135,23 +138,6 @@ class Demo:
             self._say("waiting for the histories computed from the file")
             await expect.wait_for("done", EXPECT_DEADLINE_S)
             return drained
-
-    def _worker(
-        self, name: str, cluster: LocalCluster, history: str, on_line: Callable[[dict[str, Any]], None]
-    ) -> AbstractAsyncContextManager[Worker]:
-        arguments = [
-            "--bootstrap",
-            ",".join(cluster.bootstrap),
-            "--topic",
-            TOPIC,
-            "--history",
-            str(self._out / history),
-        ]
-        if name == "consumer":
-            arguments += ["--group", GROUP, "--histories", str(self._out / "rebuilt.json")]
-        elif self._settings.event_limit is not None:
-            arguments += ["--limit", str(self._settings.event_limit)]
-        return start_worker(name, f"e2e.demo.{name}", arguments, log=self._out / f"{name}.log", on_line=on_line)
 
     async def _faults_and_drain(
         self, cluster: LocalCluster, observer: Observer, producer: Worker, consumer: Worker, history: HistoryWriter

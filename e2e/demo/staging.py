@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from seriatim import Admin, Client, TopicSettings
 from seriatim.history import HistoryWriter
@@ -107,6 +107,18 @@ async def staged(data: Path, shape: Shape, history: HistoryWriter) -> AsyncItera
             await admin.create_topic(TOPIC, shape.partition_count, settings=TopicSettings(flush=True))
         await Observer(admin, TOPIC).wait_until(Snapshot.settled, "the topic accepts", LOAD_DEADLINE_S)
         yield Stage(cluster, admin)
+
+
+def started(
+    name: Literal["producer", "consumer"],
+    out: Path,
+    cluster: LocalCluster,
+    on_line: Callable[[dict[str, Any]], None],
+    *arguments: str,
+) -> AbstractAsyncContextManager[Worker]:
+    """The demo's producer or consumer, with its history and its log."""
+    common = ["--bootstrap", ",".join(cluster.bootstrap), "--topic", TOPIC, "--history", str(out / f"{name}.jsonl")]
+    return start_worker(name, f"e2e.demo.{name}", [*common, *arguments], log=out / f"{name}.log", on_line=on_line)
 
 
 def expecting(out: Path, event_limit: int | None) -> AbstractAsyncContextManager[Worker]:

@@ -16,7 +16,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,7 @@ from e2e.demo.staging import (
     expecting,
     guard,
     staged,
+    started,
     workshop,
 )
 from e2e.demo.striking import Striker
@@ -61,7 +62,7 @@ from e2e.demo_orders.settings import Settings
 from e2e.demo_orders.store import Store
 from e2e.demo_orders.troubles import SETTINGS, Troubles
 from e2e.observe import Observer
-from e2e.workers import Worker, start_worker
+from e2e.workers import Worker
 
 _log = structlog.get_logger(__name__)
 
@@ -144,7 +145,9 @@ class Demo:
             stage = await enter(staged(data, settings, history))
             cluster, admin = stage.cluster, stage.admin
             self._say("loading the flights of 2013, starting the consumers")
-            producer = self._producer = await enter(self._start_producer(cluster))
+            limit = ("--limit", str(settings.event_limit), "--final-places")
+            producer = await enter(started("producer", self._out, cluster, self._producer_says, *limit))
+            self._producer = producer
             crew = await enter(Crew(settings, cluster.bootstrap, TOPIC, GROUP, on_change=self._changed))
             events = await loading
             poisoned = choose_poison(events, settings.seed)
@@ -162,16 +165,6 @@ class Demo:
             self._say("waiting for the histories computed from the file")
             await expect.wait_for("done", EXPECT_DEADLINE_S)
             return drained
-
-    def _start_producer(self, cluster: LocalCluster) -> AbstractAsyncContextManager[Worker]:
-        arguments = [
-            "--bootstrap", ",".join(cluster.bootstrap), "--topic", TOPIC, "--history",
-            str(self._out / "producer.jsonl"), "--limit", str(self._settings.event_limit),
-            "--final-places",
-        ]  # fmt: skip
-        return start_worker(
-            "producer", "e2e.demo.producer", arguments, log=self._out / "producer.log", on_line=self._producer_says
-        )
 
     async def _faults_and_drain(
         self, cluster: LocalCluster, observer: Observer, producer: Worker, crew: Crew, history: HistoryWriter
@@ -325,8 +318,3 @@ class Demo:
             attempts, place_names(settings), drained.faults, troubles.parked, troubles.dead, self._begin, duration_s
         )
         return Result(outcome, story)
-
-
-async def _guard(worker: Worker) -> None:
-    """Fail the run if a worker ends before it has said `done`."""
-    await worker.wait_for("done", None)

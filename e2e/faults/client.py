@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from seriatim import AckLevel, Client, Consumer, Delivery, Gap, Producer, SendError, Tls
 from seriatim.history import HistoryWriter
@@ -76,9 +76,11 @@ async def opened(open_it: Callable[[], Any]) -> Any:
 
 
 @asynccontextmanager
-async def _client(begin: dict[str, Any], name: str) -> AsyncIterator[tuple[Client, HistoryWriter]]:
-    tls = Tls(**begin["tls"]) if begin["tls"] else None
+async def recorded_client(begin: dict[str, Any]) -> AsyncIterator[tuple[Client, HistoryWriter]]:
+    """The client of one case, which writes a history."""
+    name, tls = begin["name"], Tls(**begin["tls"]) if begin["tls"] else None
     with HistoryWriter(Path(begin["history"]), name) as history:
+        history.flush()  # a process that is killed at once leaves a file with its first line
         async with Client.connect(
             begin["bootstrap"], name=name, tls=tls, recorder=history, message_id=number_of
         ) as client:
@@ -111,7 +113,7 @@ class Sending:
 
     async def run(self) -> None:
         """Send, wait until every send has an outcome, and end when the parent says so."""
-        async with _client(self._begin, self._begin["name"]) as (client, history):
+        async with recorded_client(self._begin) as (client, history):
             producer = await opened(
                 lambda: client.producer(
                     self._begin["topic"], delivery_timeout_ms=DELIVERY_TIMEOUT_MS, ack_level=self._ack_level
@@ -193,7 +195,7 @@ class Reading:
     async def run(self) -> None:
         """Read and acknowledge until the parent says `end`."""
         group, credit = self._begin["group"], self._begin["credit_bytes"]
-        async with _client(self._begin, self._begin["name"]) as (client, _history):
+        async with recorded_client(self._begin) as (client, _history):
             consumer = await opened(
                 lambda: client.consumer(
                     self._begin["topic"], group, name=self._begin["name"], on_gap=self._tell_gap, credit_bytes=credit
@@ -229,15 +231,32 @@ class Reading:
                 await asyncio.sleep(self._pause_s)
 
 
-async def _main(role: str) -> None:
-    running: dict[int, list[Sending | Reading]] = {}
+class Part(Protocol):
+    """What a process does in one case."""
+
+    def told(self, command: dict[str, Any]) -> None:
+        """Take a command for this case."""
+
+    async def run(self) -> None:
+        """Work until the parent says `end`."""
+
+
+def serve(make: Callable[[Parent, dict[str, Any]], Part], namespace: str | None) -> None:
+    """Serve one case after another, until the parent closes the pipe or a part fails.
+
+    Args:
+        make: Makes the part that a `begin` asks for.
+        namespace: The network namespace to live in; None: where the process was started.
+    """
+    if namespace is not None:
+        namespaces.enter(namespace)
+    asyncio.run(_serve(make))
+
+
+async def _serve(make: Callable[[Parent, dict[str, Any]], Part]) -> None:
+    running: dict[int, list[Part]] = {}
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     tasks: set[asyncio.Task[None]] = set()
-
-    def start(work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(over)
 
     def over(task: asyncio.Task[None]) -> None:
         tasks.discard(task)
@@ -247,9 +266,11 @@ async def _main(role: str) -> None:
 
     def told(command: dict[str, Any]) -> None:
         if command["do"] == "begin":
-            part = Sending(parent, command) if role == "producer" else Reading(parent, command)
+            part = make(parent, command)
             running.setdefault(command["case"], []).append(part)
-            start(part.run())
+            task = asyncio.create_task(part.run())
+            tasks.add(task)
+            task.add_done_callback(over)
             return
         for known in running.get(command["case"], ()):
             known.told(command)
@@ -273,9 +294,7 @@ def main() -> None:
     parser.add_argument("role", choices=("producer", "reader"))
     parser.add_argument("--namespace", help="the network namespace to live in; default: where it was started")
     options = parser.parse_args()
-    if options.namespace is not None:
-        namespaces.enter(options.namespace)
-    asyncio.run(_main(options.role))
+    serve(Sending if options.role == "producer" else Reading, options.namespace)
 
 
 if __name__ == "__main__":

@@ -183,6 +183,7 @@ class Crew:
             history=str(self._directory / f"{name}.jsonl"),
             seed=self._seed,
             mended=self._is_mended,
+            tls=None,
         )
 
     async def _kill(self) -> None:

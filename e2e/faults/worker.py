@@ -16,14 +16,11 @@ import asyncio
 import os
 import random
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from seriatim import Assignment, Client, GiveUp, KeyedConsumer, Message, Retry
-from seriatim.history import HistoryWriter
 
-from e2e.faults import namespaces
-from e2e.faults.client import number_of, opened
+from e2e.faults.client import number_of, opened, recorded_client, serve
 from e2e.workers import Parent
 
 CONSUMERS: Final = 2
@@ -92,24 +89,20 @@ class Working:
     async def run(self) -> None:
         """Work until the parent says `end`."""
         begin = self._begin
-        with HistoryWriter(Path(begin["history"]), begin["name"]) as history:
-            history.flush()  # a process that is killed at once leaves a file with its first line
-            async with Client.connect(
-                begin["bootstrap"], name=begin["name"], recorder=history, message_id=number_of
-            ) as client:
-                names = [f"{begin['name']}.{at}" for at in range(CONSUMERS)]
-                consumers = [await opened(partial(self._open, client, name)) for name in names]
-                tasks = [asyncio.create_task(one.run(self._handle, CONCURRENCY), name=one.name) for one in consumers]
-                ending = asyncio.create_task(self._over.wait(), name="end")
-                done, _ = await asyncio.wait([*tasks, ending], return_when=asyncio.FIRST_COMPLETED)
-                for one in consumers:
-                    await one.close()
-                for task in (*tasks, ending):
-                    task.cancel()
-                await asyncio.gather(*tasks, ending, return_exceptions=True)
-                if ending not in done:
-                    for task in done:
-                        task.result()
+        async with recorded_client(begin) as (client, _history):
+            names = [f"{begin['name']}.{at}" for at in range(CONSUMERS)]
+            consumers = [await opened(partial(self._open, client, name)) for name in names]
+            tasks = [asyncio.create_task(one.run(self._handle, CONCURRENCY), name=one.name) for one in consumers]
+            ending = asyncio.create_task(self._over.wait(), name="end")
+            done, _ = await asyncio.wait([*tasks, ending], return_when=asyncio.FIRST_COMPLETED)
+            for one in consumers:
+                await one.close()
+            for task in (*tasks, ending):
+                task.cancel()
+            await asyncio.gather(*tasks, ending, return_exceptions=True)
+            if ending not in done:
+                for task in done:
+                    task.result()
         self._parent.say(f"ended {self._case}")
 
     async def _open(self, client: Client, name: str) -> KeyedConsumer:
@@ -140,49 +133,11 @@ class Working:
             raise ValueError("not valid")
 
 
-async def _main() -> None:
-    running: dict[int, Working] = {}
-    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    tasks: set[asyncio.Task[None]] = set()
-
-    def over(task: asyncio.Task[None]) -> None:
-        tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not failed.done():  # the first error ends the process
-            failed.set_exception(error)
-
-    def told(command: dict[str, Any]) -> None:
-        if command["do"] == "begin":
-            part = running[command["case"]] = Working(parent, command)
-            task = asyncio.create_task(part.run())
-            tasks.add(task)
-            task.add_done_callback(over)
-            return
-        known = running.get(command["case"])
-        if known is not None:
-            known.told(command)
-        if command["do"] == "end":
-            running.pop(command["case"], None)
-
-    parent = Parent(told)
-    parent.say("ready")
-    listening = asyncio.create_task(parent.listen(), name="parent")
-    await asyncio.wait([listening, failed], return_when=asyncio.FIRST_COMPLETED)
-    listening.cancel()
-    for task in list(tasks):
-        task.cancel()
-    await asyncio.gather(listening, *tasks, return_exceptions=True)
-    if failed.done():
-        failed.result()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m e2e.faults.worker", description=__doc__)
     parser.add_argument("--namespace", help="the network namespace to live in; default: where it was started")
     options = parser.parse_args()
-    if options.namespace is not None:
-        namespaces.enter(options.namespace)
-    asyncio.run(_main())
+    serve(Working, options.namespace)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from seriatim._admin import Admin, topic_of
 from seriatim._consumer_group_settings import GroupSettings
 from seriatim._ranges import questions
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
-from seriatim._recording import HistoryLike, MessageIdOf, Recorder
+from seriatim._recording import MessageIdOf, Recorder
 from seriatim._records import Assignment, Gap, GroupChange, LostRange, PartitionOffset, RangePlan, RetainedRange
 from seriatim._settings import (
     Compression,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from seriatim._ranges.reading import RangeReader
     from seriatim._transport.append import AppendLinks
     from seriatim._writer import Writer
+    from seriatim.history import HistoryWriter, MemoryHistory
 
 Mode = Literal["exclusive", "key_ordered", "shared", "broadcast"]
 """How the consumers of a consumer group share the messages."""
@@ -106,7 +107,7 @@ class Client:
         *,
         name: str = "",
         tls: Tls | None = None,
-        recorder: HistoryLike | Recorder | None = None,
+        recorder: HistoryWriter | MemoryHistory | Recorder | None = None,
         message_id: MessageIdOf | None = None,
     ) -> AsyncIterator[Self]:
         """A client of the cluster to which these brokers belong. It connects to a broker when it first needs it.

@@ -155,6 +155,8 @@ class GroupOperations(BrokerGroupAdmin):
             first = wrong[0]
             text = f"nothing was changed: partition {first.group.partition}: {first.error}"
             raise make_error(first.error_number or PreconditionError.number, text)
+        for move in plan.moves:
+            self._record_move(plan, move.group.partition)
         done: list[OperatedPartition] = []
         for name in ("rewind", "skip"):
             rows = [
@@ -166,7 +168,14 @@ class GroupOperations(BrokerGroupAdmin):
             ]
             id_ = request_id or os.urandom(16)
             done += await self._operate(plan.topic, plan.group, name, rows, id_, drop_aside=drop_aside)
+        for row in done:
+            if row.error is None:
+                self._record_move(plan, row.partition, done=True)
         return sorted(done, key=lambda row: row.partition)
+
+    def _record_move(self, plan: MovePlan, partition: int, *, done: bool = False) -> None:
+        if self._recorder is not None:
+            self._recorder.person("move", plan.group, plan.topic, partition, done=done)
 
     async def rewind_group(
         self,

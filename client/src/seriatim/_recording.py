@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from seriatim_api.ids import format_offset, make_offset
-
-from seriatim._records import Message, OutcomeName
 
 if TYPE_CHECKING:
     from seriatim._consumer_group_settings import GroupKey
     from seriatim._dead_letters import DeadLetter
     from seriatim._producing.deliveries import Settlement
     from seriatim._producing.pending import Cut
+    from seriatim._records import Message
+    from seriatim.history import HistoryWriter, MemoryHistory
+    from seriatim.history._writer import PersonAct
 
 _log = logging.getLogger("seriatim")
 
@@ -27,9 +28,6 @@ T = TypeVar("T")
 
 MessageId = int | str
 MessageIdOf = Callable[[bytes], MessageId]
-
-
-PersonAct = Literal["release", "skip", "dead_letter", "replay", "drop", "move"]
 
 
 class Place(NamedTuple):
@@ -41,124 +39,6 @@ class Place(NamedTuple):
     partition: int
 
 
-class HistoryLike(Protocol):
-    """The methods of `seriatim.history.HistoryWriter` and `MemoryHistory` that a client calls."""
-
-    def sends(
-        self,
-        messages: Sequence[MessageId],
-        *,
-        producer: str,
-        topic: str,
-        partition: int,
-        sequence: int,
-        keys: Sequence[bytes | None] | None = None,
-    ) -> None:
-        """The client is about to send these messages."""
-
-    def outcomes(self, messages: Sequence[MessageId], outcome: OutcomeName, *, offset: int | None = None) -> None:
-        """These messages are settled."""
-
-    def deliveries(
-        self,
-        messages: Sequence[MessageId],
-        *,
-        group: str,
-        consumer: str,
-        topic: str,
-        partition: int,
-        offset: int,
-        attempt: int = 1,
-        maybe_repeated: bool = False,
-        keys: Sequence[bytes | None] = (),
-        token: int | None = None,
-        group_epoch: int = 0,
-        at_most_once: bool = False,
-    ) -> None:
-        """The client got messages at consecutive offsets."""
-
-    def ack(self, *, group: str, topic: str, partition: int, offset: int) -> None:
-        """The application acknowledged all messages up to and including an offset."""
-
-    def ack_single(
-        self,
-        *,
-        group: str,
-        consumer: str,
-        topic: str,
-        partition: int,
-        offsets: Sequence[int],
-        tokens: Sequence[int],
-    ) -> None:
-        """The application acknowledged single messages, each under its token."""
-
-    def confirm(
-        self,
-        *,
-        group: str,
-        consumer: str,
-        topic: str,
-        partition: int,
-        offsets: Sequence[int],
-        tokens: Sequence[int],
-        group_epoch: int = 0,
-    ) -> None:
-        """A broker confirmed acknowledgements of single messages."""
-
-    def nack(
-        self,
-        *,
-        group: str,
-        consumer: str,
-        topic: str,
-        partition: int,
-        offset: int,
-        token: int,
-        is_last: bool = False,
-    ) -> None:
-        """The application failed on a message."""
-
-    def void(self, *, group: str, consumer: str, topic: str, partition: int, tokens: Sequence[int]) -> None:
-        """The client knows that grants have ended."""
-
-    def parked(
-        self, *, group: str, topic: str, partition: int, key: bytes | None, first: int, messages: int, state: str
-    ) -> None:
-        """A broker listed a key that waits."""
-
-    def dead_letter(
-        self,
-        message: MessageId,
-        *,
-        group: str,
-        topic: str,
-        partition: int,
-        offset: int,
-        stored_at: str,
-        maybe_repeated: bool = False,
-    ) -> None:
-        """A dead letter was listed."""
-
-    def person(
-        self,
-        act: PersonAct,
-        *,
-        group: str,
-        topic: str,
-        partition: int,
-        offset: int | None = None,
-        key: bytes | None = None,
-        done: bool = False,
-    ) -> None:
-        """A program does for a person what changes what a consumer group gets."""
-
-    def gap(self, *, topic: str, partition: int, first: int, end: int, why: str, group: str | None = None) -> None:
-        """A broker said that messages will not be delivered."""
-
-    def skip(self, *, topic: str, partition: int, first: int, end: int, group: str | None = None) -> None:
-        """The server skipped repeats."""
-
-
 class Recorder:
     """Writes into a history, with the message ids that the application makes.
 
@@ -167,7 +47,7 @@ class Recorder:
         message_id: Returns the id of a message from its value; unique in the history.
     """
 
-    def __init__(self, history: HistoryLike, message_id: MessageIdOf) -> None:
+    def __init__(self, history: HistoryWriter | MemoryHistory, message_id: MessageIdOf) -> None:
         self._history = history
         self._message_id = message_id
         self.has_failed = False
@@ -199,9 +79,7 @@ class Recorder:
         values = cut.batch.column(1).to_pylist() if cut.values is None else cut.values
         keys = cut.batch.column(0).to_pylist() if cut.values is None else cut.keys
         ids = [self._message_id(value) for value in values]
-        self._history.sends(
-            ids, producer=producer, topic=topic, partition=partition, sequence=position, keys=keys
-        )  # fmt: skip
+        self._history.sends(ids, producer=producer, topic=topic, partition=partition, sequence=position, keys=keys)
         return ids
 
     def outcomes(self, ids: Sequence[MessageId], settlement: Settlement) -> None:

@@ -39,7 +39,7 @@ from seriatim._publishing.chunks import Chunk, Published
 from seriatim._ranges import reading
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
 from seriatim._ranges.reading import RangeTable
-from seriatim._recording import HistoryLike, MessageIdOf
+from seriatim._recording import MessageIdOf
 from seriatim._records import (
     Assignment,
     Balance,
@@ -70,6 +70,8 @@ from seriatim._tls import Tls
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from seriatim.history import HistoryWriter, MemoryHistory
 
 __all__ = [
     "Admin",
@@ -901,7 +903,7 @@ class Client(_Held[asynchronous.Client]):
         *,
         name: str = "",
         tls: Tls | None = None,
-        recorder: HistoryLike | None = None,
+        recorder: HistoryWriter | MemoryHistory | None = None,
         message_id: MessageIdOf | None = None,
     ) -> Iterator[Self]:
         """A client with its thread, for the time of the block. See `seriatim.Client.connect`."""

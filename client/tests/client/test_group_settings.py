@@ -6,9 +6,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from seriatim import Admin, GroupSettings, RetryPolicy
+from seriatim import Admin, GroupSettings, MovePlan, PlannedMove, RetryPolicy
 from seriatim._consumer_group_settings import settings_of, settings_to_proto
+from seriatim._recording import Recorder
+from seriatim.history import MemoryHistory
 from seriatim_api.errors import BadRequestError, DeadlineExceededError, PreconditionError, UnknownTopicError
+from seriatim_api.v1 import broker_pb2, common_pb2
 
 POLICIES = (
     RetryPolicy(3),
@@ -46,6 +49,24 @@ async def test_a_group_that_is_at_most_once_gets_no_dead_letter_topic() -> None:
     for more in ({}, {"at_most_once": True}, {"mode": "key_ordered", "at_most_once": True}):
         with pytest.raises(BadRequestError, match="no retry"):  # any call of the network would be another error
             await admin.configure_group("t", "g", retry=letters, **cast(Any, more))
+
+
+async def test_a_move_of_a_group_is_in_the_history_before_it_is_asked_for_and_when_it_is_done() -> None:
+    history = MemoryHistory("test")
+    asked: list[int] = []
+
+    async def operate(_method: str, request: Any, _deadline_s: float) -> Any:
+        asked.append(len(history.events))
+        refused = common_pb2.Error(number=PreconditionError.number, message="keys are parked")
+        rows = {0: broker_pb2.OperatedGroup(partition=0), 1: broker_pb2.OperatedGroup(partition=1, error=refused)}
+        return broker_pb2.OperateGroupResponse(results=[rows[row.partition] for row in request.partitions])
+
+    admin = Admin(cast(Any, SimpleNamespace(admin=operate)), cast(Any, None), Recorder(history, bytes.decode))
+    groups = [cast(Any, SimpleNamespace(partition=partition, group_epoch=1)) for partition in (0, 1)]
+    await admin.move_group(MovePlan("t", "g", tuple(PlannedMove(at, "skip", 1 << 40, 1, None) for at in groups)))
+    assert asked == [2]
+    told = [(event["x"], event["q"], event.get("done", 0)) for event in history.events]
+    assert told == [("move", 0, 0), ("move", 1, 0), ("move", 0, 1)]
 
 
 class Slow:

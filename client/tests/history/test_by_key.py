@@ -215,6 +215,46 @@ def test_a_rewound_group_gets_all_again() -> None:
     passes(story)
 
 
+def test_a_person_passes_over_messages_without_a_key_one_by_one() -> None:
+    story = Story(2)
+    for number, token in ((0, 10), (1, 11)):
+        story.came(number, token, key=None)
+        story.failed(number, token)
+        story.parked(key=None, first=f"1:{number}", messages=1, **OF)
+    story.person("release", offset="1:0", **OF)
+    story.done(0, 12, key=None, maybe_repeated=True)
+    passes(story)
+
+
+def test_a_dead_letter_need_not_have_come_and_its_copy_may_wait_behind_a_parked_message() -> None:
+    story = Story(4)
+    story.done(1, 8)
+    story.done(3, 9)
+    story.dead(2)
+    story.person("replay", offset="1:2", key=b"a", done=True, **OF)
+    story.came(0, 10)
+    story.failed(0, 10)
+    story.parked(key=b"a", first="1:0", messages=2, **OF)
+    passes(story)
+
+
+def test_a_group_that_a_person_moved_on_owes_nothing_of_before() -> None:
+    story = Story(3)
+    story.came(0, 10)
+    moved(story)
+    passes(story)
+
+
+def test_the_end_that_was_written_last_counts() -> None:
+    story = Story(1)
+    story.done(0, 10)
+    story.end(GROUP, topic=TOPIC)
+    story.events[-1]["at"] += 2.0
+    story.end(GROUP, topic=TOPIC, drained=False, at=story.second)
+    report = check_events(story.events)
+    assert report.ok, render(report)
+
+
 # ---- what is not -----------------------------------------------------------------------------------------
 
 
@@ -437,7 +477,56 @@ def under_another_key() -> tuple[Story, str]:
     return story, "misplaced"
 
 
+def moved(story: Story) -> None:
+    """A person moves the group, and the answer comes."""
+    story.person("move", **OF)
+    story.person("move", done=True, **OF)
+
+
+def lost_out_of_the_list_of_a_parked_key() -> tuple[Story, str]:
+    story = Story(5)
+    story.done(1, 8)
+    story.done(3, 9)
+    story.came(0, 10)
+    story.failed(0, 10)
+    story.parked(key=b"a", first="1:0", messages=2, **OF)  # 1:0, and one of 1:2 and 1:4
+    return story, "lost"
+
+
+def confirmed_and_again_before_a_rewind() -> tuple[Story, str]:
+    story = Story(1)
+    story.done(0, 10)
+    story.was_confirmed(0, 10)
+    story.done(0, 11, maybe_repeated=True)
+    moved(story)
+    story.done(0, TERM, group_epoch=2, maybe_repeated=True)
+    return story, "acknowledged_again"
+
+
+def left_after_a_rewind() -> tuple[Story, str]:
+    story = Story(1)
+    moved(story)
+    story.came(0, TERM, group_epoch=2)
+    return story, "unfinished"
+
+
+def overlapped_after_a_rewind() -> tuple[Story, str]:
+    story, kind = before_the_earlier_one_is_done()
+    story.events[-5:-5] = [{"k": "person", "at": story.second, "g": GROUP, "t": TOPIC, "q": 0, "x": "move"}]
+    return story, kind
+
+
+def sent_after_a_skip_and_lost() -> tuple[Story, str]:
+    story = Story(1)
+    moved(story)
+    story.send(2, producer="p", sequence=1, key=b"a", **AT)
+    story.outcome(2, "ok", offset="1:2")
+    return story, "lost"
+
+
 FAULTS = [
+    lost_out_of_the_list_of_a_parked_key, confirmed_and_again_before_a_rewind, left_after_a_rewind,
+    overlapped_after_a_rewind, sent_after_a_skip_and_lost,
     before_the_earlier_one_is_done, before_the_newer_grant_of_the_earlier_one_is_done,
     again_without_a_flag, acknowledged_and_again_without_a_flag, confirmed_and_again, an_earlier_one_in_another_hand,
     one_token_for_two_consumers, one_grant_in_two_hands,

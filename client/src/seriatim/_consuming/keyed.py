@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.errors import BadRequestError, SeriatimError
-from seriatim_api.ids import format_offset
+from seriatim_api.ids import OFFSET_MAX, format_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim import _batch
@@ -428,7 +428,9 @@ class KeyedSubscription(Subscribed):
         offsets: list[int] = []
         tokens: list[int] = []
         if self._shared.recorder is not None and event.subscription == self.core.subscription:
-            self._void_acks.update(event.tokens_void.tokens)
+            if event.tokens_void.tokens:
+                _, unconfirmed = self.core.confirmed_by(OFFSET_MAX)
+                self._void_acks = self._void_acks.union(event.tokens_void.tokens).intersection(unconfirmed)
             offsets, tokens = self.core.confirmed_by(event.acks_confirmed.number)
         self._step(core_event(event))
         if self._shared.recorder is not None and tokens:

@@ -381,8 +381,12 @@ class Consumption:
                 pass
 
     def interrupted(self) -> None:
-        """Record that the user ends the command. It counts as the end of the topic if no message came for `IDLE_S`."""
-        self._record_end(drained=self._idle_s() >= IDLE_S)
+        """Record that the user ends the command.
+
+        It counts as the end of the topic if no message came for `IDLE_S`. A consumer that shares its partitions cannot
+        know that: messages may wait for another consumer, for their next attempt, or for a person.
+        """
+        self._record_end(drained=self._idle_s() >= IDLE_S and not isinstance(self._consumer, Received))
 
     def _idle_s(self) -> float:
         return time.monotonic() - self._last_at

@@ -59,8 +59,8 @@ acknowledge messages that you recorded: then the lines are in the kernel, which 
 acknowledged delivery is missing from the history.
 
 A client that was made with a `recorder` writes all this by itself, in every mode. Its `Admin` writes the keys and dead
-letters that it lists, and what it does with them. Messages of a parked key count as lost unless the history has the
-key: list parked keys before `end`.
+letters that it lists, what it does with them, and rewinds and skips of groups. Messages of a parked key count as lost
+unless the history has the key, with at least as many messages: list parked keys when all else is done, before `end`.
 
 What the checker finds
 ----------------------
@@ -68,7 +68,8 @@ What the checker finds
 ==================  ==================================================================================================
 lost                acknowledged, or delivered to another group, but never delivered to a group that reported `drained`,
                     and not in a declared gap, behind a parked message, or skipped by a person. Or replayed, and no copy
-                    was delivered. Nothing is lost to a group that is at most once
+                    was delivered. Or its key is parked, and the list of the key has fewer messages than are missing.
+                    Nothing is lost to a group that is at most once
 unfinished          by token: not acknowledged when it came last to a group that reported `drained`, and neither parked,
                     dead-lettered nor skipped
 repeated            delivered twice to a group as a first delivery attempt without a flag: the same message, or the

@@ -14,8 +14,9 @@ A message without a key is a key of its own, and so is each message in mode `sha
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +40,9 @@ _SKIPPING: Final = ("skip", "dead_letter")
 Lane = tuple[int, int]
 """A key's number, or NONE and the offset of a message without a key."""
 
+KeyName = tuple[str | None, int]
+"""A key and NONE, or None and the offset of a message without a key."""
+
 
 @dataclass(slots=True)
 class Copies:
@@ -46,11 +50,11 @@ class Copies:
 
     Attributes:
         of: The row of a copy to the row of its message.
-        missing: (group, stream, row of the message, line of the replay): a copy that was made and never delivered.
+        missing: (group, stream, row of the message, its replay): a copy that was made and never delivered.
     """
 
     of: dict[int, int] = field(default_factory=dict)
-    missing: list[tuple[str, int, int, int]] = field(default_factory=list)
+    missing: list[tuple[str, int, int, PersonAct]] = field(default_factory=list)
 
 
 def tell_copies_apart(history: History) -> Copies:
@@ -61,32 +65,33 @@ def tell_copies_apart(history: History) -> Copies:
     """
     copies = Copies()
     for (group, stream), acts in history.acts.items():
-        replays: dict[int, dict[int, PersonAct]] = defaultdict(dict)  # offset of the message -> its replay
+        replays: dict[int, PersonAct] = {}  # offset of the message -> its replay, the one whose answer came
         for act in acts:
-            if act.act == "replay":
-                known = replays[act.offset].get(0)
-                replays[act.offset][0] = act if known is None or act.done else known
+            if act.act == "replay" and (act.done or act.offset not in replays):
+                replays[act.offset] = act
         by_source = history.deliveries.get((group, stream), {})
-        letters = {letter.offset: letter.message for letter in history.dead.get((group, stream), ())}
+        replayed: dict[int, dict[int, PersonAct]] = defaultdict(dict)  # message -> offset -> its replay
+        origins: dict[int, int] = {}  # message -> its own place
+        for letter in history.dead.get((group, stream), ()):
+            origins[letter.message] = min(letter.offset, origins.get(letter.message, letter.offset))
+            if letter.offset in replays:
+                replayed[letter.message][letter.offset] = replays[letter.offset]
         places: dict[int, set[int]] = defaultdict(set)  # message -> its offsets
-        wanted = {letters[offset] for offset in replays if offset in letters}
         for seen in by_source.values():
             for row, offset in zip(seen.message, seen.offset, strict=True):
-                if row in wanted:
+                if row in replayed:
                     places[row].add(offset)
         renamed: dict[tuple[int, int], int] = {}
-        for row in sorted(wanted):
-            mine = [replays[offset][0] for offset in replays if letters.get(offset) == row]
-            origin = min(letter.offset for letter in history.dead[group, stream] if letter.message == row)
-            found = sorted(offset for offset in places[row] if offset > origin)[: len(mine)]
+        for row, mine in sorted(replayed.items()):
+            found = sorted(offset for offset in places[row] if offset > origins[row])[: len(mine)]
             for offset in found:
                 renamed[row, offset] = copy = history.messages.add_copy(row)
                 copies.of[copy] = row
-            done = [act for act in mine if act.done]
-            copies.missing += [(group, stream, row, act.line) for act in done[len(found) :]]
+            done = [act for act in mine.values() if act.done]
+            copies.missing += [(group, stream, row, act) for act in done[len(found) :]]
         for seen in by_source.values():
             for position, (row, offset) in enumerate(zip(seen.message, seen.offset, strict=True)):
-                if row in wanted:
+                if row in replayed:
                     seen.message[position] = renamed.get((row, offset), row)
     return copies
 
@@ -114,13 +119,10 @@ class KeyJudge:
         place = group, stream
         self._settled = history.settled.get(place, Settled())
         self._dead = history.dead.get(place, [])
-        self.waiting = Waiting(history, group, stream)
-        self._acts = history.acts.get(place, [])
+        self.excuses = Excuses(history, group, stream)
+        self._released = {_name(act.key, act.offset) for act in history.acts.get(place, ()) if act.act == "release"}
         self._keys = [str(key) for key in history.keys.all()]
         self._at_most_once = history.modes[group][1]
-        self._passed = {act.offset for act in self._acts if act.act in _SKIPPING}
-        self._passed.update(letter.offset for letter in self._dead)
-        self._is_moved = any(act.act == "move" for act in self._acts)
         self._copies = copies
         self._is_cut = not all(run.closed for run in history.runs)
 
@@ -146,32 +148,26 @@ class KeyJudge:
         """The deliveries of one message, in the order of their tokens: flags, attempts, and at most once."""
         seen = self._seen
         of_row: dict[int, list[int]] = defaultdict(list)
-        tokens: dict[Lane, set[int]] = defaultdict(set)
         for position, row in enumerate(seen.message):
             of_row[row].append(position)
-            tokens[self._lane(position)].add(seen.token[position])
             if seen.key[position] not in (NONE, self._history.messages.key[row]):
                 self._wrong_key(row, position)
-        in_order = {lane: sorted(found) for lane, found in tokens.items()}
-        released = {act.key for act in self._acts if act.act == "release"}
         for row, positions in of_row.items():
             positions.sort(key=lambda position: seen.token[position])
             for number, position in enumerate(positions):
-                lane = self._lane(position)
                 attempt = seen.attempt[position]
-                earlier = bisect_right(in_order[lane], seen.token[position] - 1)
-                if attempt > earlier + 1 and not self._is_cut and self._findings.wants(kinds.MISCOUNTED):
-                    text = f"{self._what(row)} came as attempt {attempt}, and its key was given {earlier} times before"
+                if attempt > number + 1 and not self._is_cut and self._findings.wants(kinds.MISCOUNTED):
+                    text = f"{self._what(row)} came as attempt {attempt}, and came {number} times before"
                     self._keep(kinds.MISCOUNTED, text, [(seen.line[position], row)], row)
                 if not number:
                     continue
                 before = positions[number - 1]
                 is_same_server = _term(seen.token[before]) == _term(seen.token[position])
-                was_released = self._key_text(position) in released
+                was_released = _name(self._key_text(position), seen.offset[position]) in self._released
                 if attempt < seen.attempt[before] and is_same_server and not was_released:
                     self._two(kinds.MISCOUNTED, row, before, position, "has fewer attempts than before, by one server:")
-                if self._is_moved and seen.epoch[before] != seen.epoch[position]:
-                    continue  # a person asked for it
+                if self._was_moved_between(before, position):
+                    continue
                 if self._at_most_once:
                     self._two(kinds.TWICE, row, before, position, "came twice, and the group is at most once:")
                 elif not seen.flagged[position]:
@@ -198,7 +194,7 @@ class KeyJudge:
             else:
                 newest[consumer, lane] = position
             owner = owners.setdefault(token, position)
-            if seen.consumer[owner] != consumer or (seen.key[owner], seen.key[position]) != (seen.key[owner],) * 2:
+            if seen.consumer[owner] != consumer or seen.key[owner] != seen.key[position]:
                 self._two(kinds.TWO_HANDS, row, owner, position, "came under the token of another grant:")
 
     def _overlaps(self) -> None:
@@ -219,46 +215,47 @@ class KeyJudge:
                     if earlier > offset or under >= token:
                         continue  # of the same grant, or of an older one that the consumer still works on
                     del mine[earlier]
-                    done_at = acked.get((earlier, under))
-                    if (done_at is None or done_at > seen.at[position]) and not self._is_passed(earlier):
+                    is_done = acked.get((earlier, under), math.inf) <= seen.at[position]
+                    if not (is_done or self._is_passed(earlier) or self._was_moved_between(at, position)):
                         text = f"came while {format_offset(earlier)} of its key was not done with:"
                         self._two(kinds.OVERLAPPED, row, at, position, text)
             if token >= mine.get(offset, (NONE, NONE))[0]:
                 mine[offset] = token, position
 
     def _is_passed(self, offset: int) -> bool:
-        """Whether a message may be done with although no consumer acknowledged it."""
-        if offset in self._passed:
-            return True
-        return covering(self._history.gaps.get(self._stream, []), self._group, offset) is not None or self._is_moved
+        """Whether a message is done with, or gone, although no consumer acknowledged it."""
+        gaps = self._history.gaps.get(self._stream, [])
+        return offset in self.excuses.passed or covering(gaps, self._group, offset) is not None
+
+    def _was_moved_between(self, before: int, position: int) -> bool:
+        """Whether the later delivery came because a person moved the group: then there is no order between them."""
+        return self.excuses.moved_until > -math.inf and self._seen.epoch[before] != self._seen.epoch[position]
 
     def _confirmations(self) -> None:
         """What brokers confirmed does not come again in the same epoch of the group, nor does anything before it."""
         seen = self._seen
-        by_lane: dict[Lane, list[int]] = defaultdict(list)
+        by_lane: dict[tuple[Lane, int], list[int]] = defaultdict(list)  # (lane, epoch of the group)
         lane_of: dict[tuple[int, int], Lane] = {}  # (offset, token)
         for position, token in enumerate(seen.token):
             lane = self._lane(position)
-            by_lane[lane].append(position)
+            by_lane[lane, seen.epoch[position]].append(position)
             lane_of[seen.offset[position], token] = lane
-        lowest: dict[Lane, list[int]] = {}  # for each place in the order of tokens: the lowest offset from there on
-        for lane, positions in by_lane.items():
+        lowest: dict[tuple[Lane, int], list[int]] = {}  # at each place in the order of tokens: the lowest offset behind
+        for lane_in_epoch, positions in by_lane.items():
             positions.sort(key=lambda position: seen.token[position])
             found: list[int] = []
             for position in reversed(positions):
                 best = found[-1] if found else position
                 found.append(position if seen.offset[position] <= seen.offset[best] else best)
-            lowest[lane] = found[::-1]
+            lowest[lane_in_epoch] = found[::-1]
         for offset, token, epoch, line in self._settled.confirmed:
             of = lane_of.get((offset, token))
-            if of is None:
+            if of is None or (of, epoch) not in by_lane:
                 continue
-            positions = by_lane[of]
-            begin = bisect_right(positions, token, key=lambda position: seen.token[position])
-            if begin == len(positions):
-                continue
-            again = lowest[of][begin]
-            if seen.offset[again] > offset or seen.epoch[again] != epoch:
+            begin = bisect_right(by_lane[of, epoch], token, key=lambda position: seen.token[position])
+            rest = lowest[of, epoch][begin:][:1]
+            again = rest[0] if rest else NONE
+            if again == NONE or seen.offset[again] > offset:
                 continue
             row, is_same = seen.message[again], seen.offset[again] == offset
             kind = kinds.ACKNOWLEDGED_AGAIN if is_same else kinds.TWO_HANDS
@@ -300,6 +297,7 @@ class KeyJudge:
         if self._at_most_once:
             return
         seen = self._seen
+        newest_at = max(range(len(seen.epoch)), key=seen.epoch.__getitem__)
         newest: dict[int, int] = {}
         for position, offset in enumerate(seen.offset):
             if offset not in newest or seen.token[position] > seen.token[newest[offset]]:
@@ -307,7 +305,9 @@ class KeyJudge:
         for offset, position in sorted(newest.items()):
             if (offset, seen.token[position]) in self._settled.acked or self._is_passed(offset):
                 continue
-            if self.waiting.has(self._key_text(position), offset):
+            if seen.at[position] <= self.excuses.moved_until or self._was_moved_between(position, newest_at):
+                continue
+            if self.excuses.is_parked(self._key_text(position), offset):
                 continue
             row = seen.message[position]
             if self._findings.wants(kinds.UNFINISHED):
@@ -316,6 +316,13 @@ class KeyJudge:
                     f" neither parked, dead-lettered nor skipped; group {self._group} reported that it had drained"
                 )
                 self._keep(kinds.UNFINISHED, text, [(seen.line[position], row), (end_line, NONE)], row)
+        for waiting, count in self.excuses.overfull():
+            if self._findings.wants(kinds.LOST):
+                text = (
+                    f"key {waiting.key!r} waits with {waiting.messages:,} messages, and {count:,} messages of it from"
+                    f" {format_offset(waiting.first)} on did not come to group {self._group}, or are not done with"
+                )
+                self._keep(kinds.LOST, text, [(waiting.line, NONE), (end_line, NONE)])
 
     # ---- findings ------------------------------------------------------------------------------------
 
@@ -339,32 +346,58 @@ class KeyJudge:
         self._findings.keep(kind, text, shown, row=row, group=self._group, stream=self._stream)
 
 
-class Waiting:
-    """The keys of a group on a stream that wait for a person, as the newest `parked` line of each says.
+class Excuses:
+    """Why a group need not have got a message of a stream, or acknowledged it: what people did, and keys that wait.
 
-    A line counts no more if a person has let the key go on since, or if its first message was acknowledged since.
+    Of a key that waits, the newest `parked` line counts. It counts no more if a person has let the key go on since, or
+    if its first message was acknowledged since. It excuses as many messages as it says that the list has.
+
+    Attributes:
+        passed: The offsets of messages that were skipped, or became dead letters.
+        moved_until: The time until which a person may have moved the group. Infinite: an answer never came.
     """
 
     def __init__(self, history: History, group: str, stream: int) -> None:
         place = group, stream
-        newest: dict[tuple[str | None, int], WaitingKey] = {}
-        for found in history.waiting.get(place, ()):
-            name = found.key, (found.first if found.key is None else NONE)
-            if name not in newest or found.at >= newest[name].at:
-                newest[name] = found
-        gone = [act for act in history.acts.get(place, ()) if act.act in ("release", *_SKIPPING)]
-        acked = history.settled.get(place, Settled()).acked.items()
-        self._firsts: dict[tuple[str | None, int], int] = {}
-        for name, found in newest.items():
-            goes_on = any(act.key == found.key and act.at > found.at for act in gone)
-            is_done = any(offset == found.first and at > found.at for (offset, _token), at in acked)
-            if found.state == "parked" and not goes_on and not is_done:
-                self._firsts[name] = found.first
+        acts = history.acts.get(place, ())
+        self.passed = {act.offset for act in acts if act.act in _SKIPPING}
+        self.passed.update(letter.offset for letter in history.dead.get(place, ()))
+        moves = [act for act in acts if act.act == "move"]
+        done = [act.at for act in moves if act.done]
+        self.moved_until = math.inf if len(moves) > 2 * len(done) else max(done, default=-math.inf)
+        goes_on: dict[KeyName, float] = defaultdict(lambda: -math.inf)  # since when
+        for act in acts:
+            if act.act in ("release", *_SKIPPING):
+                name = _name(act.key, act.offset)
+                goes_on[name] = max(act.at, goes_on[name])
+        acked: dict[int, float] = defaultdict(lambda: -math.inf)  # offset -> the last time
+        for (offset, _token), at in history.settled.get(place, Settled()).acked.items():
+            acked[offset] = max(at, acked[offset])
+        newest: dict[KeyName, WaitingKey] = {}
+        for found in sorted(history.waiting.get(place, ()), key=lambda found: found.at):
+            newest[_name(found.key, found.first)] = found
+        self._parked = {
+            name: found
+            for name, found in newest.items()
+            if found.state == "parked" and max(goes_on[name], acked[found.first]) <= found.at
+        }
+        self._counts: Counter[KeyName] = Counter()
 
-    def has(self, key: str | None, offset: int) -> bool:
-        """Whether a message waits in the list of its key."""
-        first = self._firsts.get((key, offset if key is None else NONE))
-        return first is not None and first <= offset
+    def is_parked(self, key: str | None, offset: int) -> bool:
+        """Whether a message waits in the list of its key. Ask once for each message: it is counted."""
+        name = _name(key, offset)
+        found = self._parked.get(name)
+        is_listed = found is not None and found.first <= offset
+        self._counts[name] += is_listed
+        return is_listed
+
+    def overfull(self) -> list[tuple[WaitingKey, int]]:
+        """The keys with more messages that wait than their lists have, and how many."""
+        return [(key, self._counts[name]) for name, key in self._parked.items() if self._counts[name] > key.messages]
+
+
+def _name(key: str | None, offset: int) -> KeyName:
+    return (key, NONE) if key is not None else (None, offset)
 
 
 def _term(token: int) -> int:

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from seriatim.history import _report as kinds
-from seriatim.history._by_key import Waiting, tell_copies_apart
+from seriatim.history._by_key import Excuses, tell_copies_apart
 from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, End, History, covering
 from seriatim.history._findings import Findings
 from seriatim.history._format import format_offset
 from seriatim.history._order import ConsumerGroupView, StreamJudge
 from seriatim.history._report import Report
 from seriatim.history._sources import Event, FileLines, Lines, MemoryLines
+
+_OFFSET_END: Final = 1 << 63
+"""Behind all offsets: the place of a copy that was replayed, if it is not known."""
 
 FINDINGS_MAX: Final = 10
 """The findings that are shown of each kind: enough to see a pattern, few enough to read."""
@@ -86,18 +89,19 @@ class _Checker:
         self._in_gaps = 0
         self._unsent_excused = 0
         self._waiting_count = 0
-        self._waiting: dict[tuple[str, int], Waiting] = {}
+        self._excuses: dict[tuple[str, int], Excuses] = {}
+        self._keys = [str(key) for key in history.keys.all()]
 
     def report(self) -> Report:
         for stream in range(self._stream_count):
             self._judge.judge(stream, self._views)
         self._judge_messages()
+        for group, stream, row, act in self._judge.copies.missing:
+            if not self._is_excused(group, stream, row, _OFFSET_END, act.at) and self._findings.wants(kinds.LOST):
+                text = f"the dead letter of message {self._findings.ids[row]!r} was replayed, and no copy was delivered"
+                self._findings.keep(kinds.LOST, text, [(act.line, NONE)], row=row, group=group, stream=stream)
         for group in self._groups:
             self._judge_group(group)
-        for group, stream, row, line in self._judge.copies.missing:
-            if self._findings.wants(kinds.LOST):
-                text = f"the dead letter of message {self._findings.ids[row]!r} was replayed, and no copy was delivered"
-                self._findings.keep(kinds.LOST, text, [(line, NONE)], row=row, group=group, stream=stream)
         return self._make_report()
 
     def _judge_messages(self) -> None:
@@ -174,15 +178,16 @@ class _Checker:
         assert topic is not None
         return topic
 
-    def _is_waiting(self, group: str, stream: int, row: int) -> bool:
-        """Whether the message was not given because it waits behind a parked one, or because a person skipped it."""
-        if (group, stream) not in self._waiting:
-            self._waiting[group, stream] = Waiting(self._history, group, stream)
-        number, offset = self._messages.key[row], self._judge.offset_of(row)
-        key = None if number == NONE else str(self._history.keys.all()[number])
-        acts = self._history.acts.get((group, stream), ())
-        was_skipped = offset != NONE and any(act.act == "skip" and act.offset == offset for act in acts)
-        return was_skipped or self._waiting[group, stream].has(key, offset)
+    def _is_excused(self, group: str, stream: int, row: int, offset: int, at: float) -> bool:
+        """Whether the message never came because it waits behind a parked one, or a person let the group pass it."""
+        place = group, stream
+        if place not in self._excuses:
+            judge = self._judge.by_key.get(place)
+            self._excuses[place] = judge.excuses if judge is not None else Excuses(self._history, group, stream)
+        excuses, number = self._excuses[place], self._messages.key[row]
+        if offset in excuses.passed or at <= excuses.moved_until:
+            return True
+        return excuses.is_parked(None if number == NONE else self._keys[number], offset)
 
     def _missing(self, view: ConsumerGroupView, topics: list[str]) -> dict[int, list[int]]:
         """For each stream, the messages that the group must see and did not, without declared gaps, in offset order."""
@@ -199,9 +204,10 @@ class _Checker:
             stream = messages.stream[row]
             if stream == NONE or not wanted[stream]:
                 continue
-            if covering(self._history.gaps.get(stream, []), view.name, self._judge.offset_of(row)) is not None:
+            offset = self._judge.offset_of(row)
+            if covering(self._history.gaps.get(stream, []), view.name, offset) is not None:
                 self._in_gaps += 1
-            elif self._is_waiting(view.name, stream, row):
+            elif self._is_excused(view.name, stream, row, offset, messages.send_at[row]):
                 self._waiting_count += 1
             else:
                 missing.setdefault(stream, []).append(row)
@@ -307,6 +313,5 @@ class _Checker:
 
 
 def _last_end(ends: list[End], topic: str | None) -> End | None:
-    """The last `end` line about this topic."""
-    fitting = [end for end in ends if end.topic in (None, topic)]
-    return fitting[-1] if fitting else None
+    """The last `end` line about this topic, by time."""
+    return max((end for end in ends if end.topic in (None, topic)), key=lambda end: (end.at, end.line), default=None)

@@ -226,6 +226,7 @@ class End:
     topic: str | None
     drained: bool
     waiting: str
+    at: float
     line: int
 
 
@@ -480,7 +481,7 @@ class History:
             raise ValueError("drained is true or false")
         group = _name(event, "g") if "g" in event else None
         topic = _name(event, "t") if "t" in event else None
-        self.ends.append(End(group, topic, event["drained"], str(event.get("waiting", "")), line))
+        self.ends.append(End(group, topic, event["drained"], str(event.get("waiting", "")), at, line))
 
 
 def _name(event: Event, key: str) -> str:
