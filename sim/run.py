@@ -21,7 +21,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +35,9 @@ from .whole.cluster import BROKERS, DISKS, GROUPS
 from .world import Result, World
 
 CHUNK = 25
+
+RUNS_HERE_MAX = 16
+"""Another process takes as long to start as some runs do."""
 SHRINK_RUNS_MAX = 60
 DISKS_EVERY = 3
 """One of so many seeds has the storage adapter, unless the command line names the world."""
@@ -114,8 +117,16 @@ def run_seed(seed: int, **options: object) -> Result:
     return Task(seed, **options).run()  # type: ignore[arg-type]
 
 
-def run_all(tasks: Iterable[Task], processes: int, chunk: int = CHUNK) -> Iterator[Result]:
-    """Many runs, on several processes, in their order."""
+def run_all(tasks: Sequence[Task], processes: int | None = None, chunk: int = CHUNK) -> Iterator[Result]:
+    """Many runs, in their order.
+
+    Args:
+        tasks: The runs.
+        processes: On so many processes. None: two, or this one if the runs are few.
+        chunk: So many runs go to a process at once.
+    """
+    if processes is None:
+        processes = min(2, os.cpu_count() or 1) if len(tasks) > RUNS_HERE_MAX else 1
     if processes == 1:
         yield from map(Task.run, tasks)
         return
@@ -123,7 +134,7 @@ def run_all(tasks: Iterable[Task], processes: int, chunk: int = CHUNK) -> Iterat
         yield from pool.imap(Task.run, tasks, chunksize=chunk)
 
 
-def run_seeds(seeds: Iterable[int], *, world: str = "cores", processes: int = 1) -> Iterator[Result]:
+def run_seeds(seeds: Iterable[int], *, world: str = "cores", processes: int | None = None) -> Iterator[Result]:
     """Many seeds."""
     yield from run_all([Task(seed, world) for seed in seeds], processes)
 

@@ -26,7 +26,7 @@ def test_seeds_keep_every_promise(seeds: range) -> None:
     broken: list[str] = []
     switches = accepted = 0
     states: dict[str, int] = {}
-    for result in run_seeds(seeds, world="brokers", processes=min(2, os.cpu_count() or 1)):
+    for result in run_seeds(seeds, world="brokers"):
         switches += result.switch_count
         accepted += result.accepted_count
         for state in result.states:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from sim.run import Task, run_all
@@ -21,7 +19,7 @@ QUICK, SLOW = 8, 200
     ],
 )
 def test_what_two_disks_have_outlives_one(profile: str, seeds: range) -> None:
-    results = list(run_all([Task(seed, "cores", "", profile) for seed in seeds], min(2, os.cpu_count() or 1), 2))
+    results = list(run_all([Task(seed, "cores", "", profile) for seed in seeds], chunk=2))
     assert len(results) == len(seeds)
     broken = [f"seed {result.seed} (--profile {profile}): {result.violation}" for result in results if result.violation]
     assert not broken, "\n".join(broken)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from sim.run import Task, run_all
@@ -14,7 +12,7 @@ from sim.run import Task, run_all
 def test_dead_letters_are_stored_once_through_all_faults(seeds: range) -> None:
     states: dict[str, int] = {}
     broken: list[str] = []
-    for result in run_all([Task(seed, "cores", "", "dead-letters") for seed in seeds], min(2, os.cpu_count() or 1), 2):
+    for result in run_all([Task(seed, "cores", "", "dead-letters") for seed in seeds], chunk=2):
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from sim.run import Task, run_all, run_seed
@@ -19,7 +17,7 @@ QUICK_SEED_COUNT = 8
 def test_seeds_keep_every_promise(seeds: range) -> None:
     tasks = [Task(seed, "disks") for seed in seeds]
     tasks += [Task(seed, "disks", profile=kind) for kind in ("failing-disks", "damage") for seed in seeds[1::2]]
-    results = list(run_all(tasks, min(2, os.cpu_count() or 1), chunk=5))
+    results = list(run_all(tasks, chunk=5))
     broken = [
         f"{task.command}: {result.violation}" for task, result in zip(tasks, results, strict=True) if result.violation
     ]

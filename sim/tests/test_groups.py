@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from sim.faults import GROUP_KINDS
@@ -24,7 +22,7 @@ def test_groups_change_and_every_promise_is_kept(seeds: range) -> None:
     broken: list[str] = []
     states: dict[str, int] = {}
     accepted = 0
-    for result in run_all(tasks, min(2, os.cpu_count() or 1), 2):
+    for result in run_all(tasks, chunk=2):
         accepted += result.accepted_count
         for state in result.states:
             states[state] = states.get(state, 0) + 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from sim.run import Task, run_all
@@ -23,7 +21,7 @@ WORLDS = (("cores", 300, 16), ("brokers", 24, 4))
 def test_order_within_a_key_outlives_all_faults(world: str, seeds: range) -> None:
     states: dict[str, int] = {}
     broken: list[str] = []
-    for result in run_all([Task(seed, world, "", "keyed") for seed in seeds], min(2, os.cpu_count() or 1), 2):
+    for result in run_all([Task(seed, world, "", "keyed") for seed in seeds], chunk=2):
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:
@@ -38,7 +36,7 @@ def test_order_within_a_key_outlives_all_faults(world: str, seeds: range) -> Non
 def test_what_people_are_told_of_parked_keys_stays_so(seeds: range) -> None:
     states: dict[str, int] = {}
     broken: list[str] = []
-    for result in run_all([Task(seed, "cores", "", "keyed-parked") for seed in seeds], min(2, os.cpu_count() or 1), 2):
+    for result in run_all([Task(seed, "cores", "", "keyed-parked") for seed in seeds], chunk=2):
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:
@@ -64,7 +62,7 @@ MORE = (("keyed-moved", 30, 8), ("keyed-dropped", 60, 14), ("keyed-lost", 60, 8)
 def test_lists_outlive_moves_losses_and_small_limits(profile: str, seeds: range) -> None:
     states: dict[str, int] = {}
     broken: list[str] = []
-    for result in run_all([Task(seed, "cores", "", profile) for seed in seeds], min(2, os.cpu_count() or 1), 2):
+    for result in run_all([Task(seed, "cores", "", profile) for seed in seeds], chunk=2):
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:
@@ -90,7 +88,7 @@ def test_groups_outlive_a_coordinator_that_lost_them(world: str, seeds: range) -
     states: dict[str, int] = {}
     broken: list[str] = []
     tasks = [Task(seed, world, "", "keyed-restored") for seed in seeds]
-    for result in run_all(tasks, min(2, os.cpu_count() or 1), 2):
+    for result in run_all(tasks, chunk=2):
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from sim.run import Task, run_all
@@ -23,7 +21,7 @@ PROFILES = (("modes", 200, 10), ("modes-blind", 100, 6))
 def test_shared_messages_are_worked_on_and_at_most_once_ones_never_come_twice(profile: str, seeds: range) -> None:
     states: dict[str, int] = {}
     broken: list[str] = []
-    for result in run_all([Task(seed, "cores", "", profile) for seed in seeds], min(2, os.cpu_count() or 1), 2):
+    for result in run_all([Task(seed, "cores", "", profile) for seed in seeds], chunk=2):
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:

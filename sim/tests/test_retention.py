@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from sim.run import Task, run_all, run_seed
@@ -27,7 +25,7 @@ def test_what_is_dropped_is_said_and_nothing_else_is_lost(world: str, profile: s
     tasks = [Task(seed, world, "", profile) for seed in seeds]
     states: dict[str, int] = {}
     broken: list[str] = []
-    for result in run_all(tasks, min(2, os.cpu_count() or 1), 2):
+    for result in run_all(tasks, chunk=2):
         for state in result.states:
             states[state] = states.get(state, 0) + 1
         if result.violation:

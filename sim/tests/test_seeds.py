@@ -27,7 +27,7 @@ def test_two_thousand_seeds_keep_every_promise(seeds: range) -> None:
     broken: list[str] = []
     segments = accepted = 0
     states: dict[str, int] = {}
-    for result in run_seeds(seeds, processes=min(2, os.cpu_count() or 1)):
+    for result in run_seeds(seeds):
         segments += result.segment_count
         accepted += result.accepted_count
         for state in result.states:

@@ -191,6 +191,18 @@ def test_a_dead_letter_is_done_with_and_its_copy_is_a_message_of_its_own() -> No
     passes(story)
 
 
+def test_a_person_dead_letters_a_parked_message_and_a_replay_without_an_answer_may_not_have_been() -> None:
+    story = Story(1)
+    story.came(0, 10)
+    story.failed(0, 10)
+    story.parked(key=b"a", first="1:0", messages=1, **OF)
+    story.person("dead_letter", offset="1:0", key=b"a", **OF)
+    story.person("dead_letter", offset="1:0", key=b"a", done=True, **OF)
+    story.dead(0)
+    story.person("replay", offset="1:0", key=b"a", **OF)
+    passes(story)
+
+
 def test_shared_messages_have_no_order() -> None:
     story = Story(3)
     for number, token in ((2, 12), (1, 11), (0, 10)):
@@ -446,6 +458,7 @@ def replayed_and_never_delivered() -> tuple[Story, str]:
     story.came(0, 10)
     story.failed(0, 10)
     story.dead(0)
+    story.person("replay", offset="1:0", key=b"a", **OF)
     story.person("replay", offset="1:0", key=b"a", done=True, **OF)
     return story, "lost"
 
