@@ -344,7 +344,8 @@ class Process:
             one = next((one for one in found if one.header.base_index <= index < one.header.end_index), None)
             if one is None:
                 return None
-            parts.append((bodies.open(one), (index - one.header.base_index,)))
+            row = index - one.header.base_index
+            parts.append((bodies.open(one), range(row, row + 1)))
         return bodies.join(parts)
 
     def _ask_coordinator(self, effect: Any) -> None:

@@ -58,11 +58,12 @@ def test_keys_and_messages_are_those_that_were_sent(compression: str) -> None:
     other = batch_of(body_of([b"b"] * 3, 100, ""), 3)
     assert bodies.keys(one) == tuple(keys)
     first, second = bodies.open(one), bodies.open(other)
-    joined = bodies.join([(first, [0]), (second, [2]), (first, [1, 3]), (second, [0])])
+    places = [(first, 0, 1), (second, 2, 3), (first, 1, 2), (first, 3, 4), (second, 0, 1)]
+    joined = bodies.join([(body, range(begin, end)) for body, begin, end in places])
     rows = pa.ipc.read_record_batch(pa.py_buffer(joined), SCHEMA)
     assert rows.column(1).to_pylist() == [b"v0", b"v102", b"v1", b"v3", b"v100"]
     assert rows.column(3).to_pylist() == [[("n", b"h")]] * 5
-    part = pa.ipc.read_record_batch(pa.py_buffer(bodies.join([(first, [1, 2])])), SCHEMA)
+    part = pa.ipc.read_record_batch(pa.py_buffer(bodies.join([(first, range(1, 3))])), SCHEMA)
     assert part.column(0).to_pylist() == [None, b""]
 
 
@@ -85,7 +86,8 @@ def test_messages_without_headers_are_put_together_in_any_order(keyed: tuple[boo
     opened = [
         bodies.open(batch_of(plain_body(1_000 * at, 200, is_keyed=is_keyed), 200)) for at, is_keyed in enumerate(keyed)
     ]
-    parts = [(0, [7]), (1, [5, 6, 7]), (0, [199, 3, 4]), (1, [0]), (0, list(range(20, 50))), (1, [9, 8])]
+    places = [(0, 7, 8), (1, 5, 8), (0, 199, 200), (0, 3, 5), (1, 0, 1), (0, 20, 50), (1, 9, 10), (1, 8, 9)]
+    parts = [(which, range(begin, end)) for which, begin, end in places]
     rows = pa.ipc.read_record_batch(
         pa.py_buffer(bodies.join([(opened[which], wanted) for which, wanted in parts])), SCHEMA
     )
@@ -125,7 +127,7 @@ bodies = ArrowBodies()
 bodies.prepare()
 batch = Batch(parse_header({batch.header.raw!r}), {batch.body!r})
 one, other = bodies.open(batch), bodies.open(batch)
-bodies.join([(one, [0, 2]), (other, [1]), (one, [1])])
+bodies.join([(one, range(1)), (one, range(2, 3)), (other, range(1, 2)), (one, range(1, 2))])
 print("pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

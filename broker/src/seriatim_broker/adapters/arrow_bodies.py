@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_headers
@@ -19,9 +19,6 @@ from ..interfaces.bodies import OpenedBody, UnreadableBodyError
 
 _COMPRESSED = FLAG_LZ4 | FLAG_ZSTD
 
-TAKE_ROWS: Final = 50
-"""If fewer messages than this are taken of a body, Python does it faster than Arrow."""
-
 
 class _Strings(NamedTuple):
     """A column of bytes without nulls: the bytes of all rows, where the first row begins, and where each row ends."""
@@ -31,7 +28,10 @@ class _Strings(NamedTuple):
 
 
 class _Plain(NamedTuple):
-    """A body of which single messages are cut out without Arrow: each has a value and a time, and nothing but a key."""
+    """A body of which messages are cut out without Arrow: each has a value and a time, and nothing but a key.
+
+    `times` are bytes: eight for each message.
+    """
 
     keys: _Strings | None
     values: _Strings
@@ -84,7 +84,8 @@ class ArrowBodies:
     def open(self, batch: Batch) -> OpenedBody:
         """Take a body apart. The rows of a body that is not compressed are views of it."""
         rows = self._rows(batch)
-        return OpenedBody(_Opened(rows), max(rows.nbytes, batch.size_bytes))
+        is_compressed = batch.header.flags & _COMPRESSED
+        return OpenedBody(_Opened(rows), max(rows.nbytes, batch.size_bytes) if is_compressed else batch.size_bytes)
 
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message."""
@@ -107,25 +108,12 @@ class ArrowBodies:
         is_keyed = columns[0].null_count == 0
         return DeadLetterRow(_serialized(columns), timestamp_ms or origin.time_ms, is_keyed)
 
-    def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
+    def join(self, parts: Sequence[tuple[OpenedBody, range]]) -> bytes:
         """A body with these rows, in this order."""
-        import pyarrow as pa
-
-        if sum([len(rows) for _, rows in parts]) < TAKE_ROWS * len(parts):
-            plain = [(columns, rows) for body, rows in parts if (columns := _plain_of(body.rows)) is not None]
-            if len(plain) == len(parts) and len({columns.keys is None for columns, _ in plain}) == 1:
-                return _join_plain(plain)
-        wanted: dict[int, tuple[OpenedBody, list[int]]] = {}
-        for body, rows in parts:
-            wanted.setdefault(id(body), (body, []))[1].extend(rows)
-        pieces = [_take(body.rows.batch, rows) for body, rows in wanted.values()]
-        if len(pieces) == 1:
-            whole = pieces[0]
-        else:
-            (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
-        if len(parts) > len(pieces):
-            whole = whole.take(_numbers(_order(parts)))
-        return bytes(whole.serialize().to_pybytes())
+        plain = [(columns, rows) for body, rows in parts if (columns := _plain_of(body.rows)) is not None]
+        if len(plain) == len(parts) and len({columns.keys is None for columns, _ in plain}) == 1:
+            return _join_plain(plain)
+        return _join_all(parts)
 
     def _rows(self, batch: Batch) -> Any:
         import pyarrow as pa
@@ -201,11 +189,11 @@ def _plain_of(opened: _Opened) -> _Plain | None:
         is_plain = headers.null_count == tags.null_count == count and not (values.null_count or times.null_count)
         if is_plain and keys.null_count in (0, count):
             _, buffer = times.buffers()
-            at = times.offset
+            begin = 8 * times.offset
             opened.plain = _Plain(
                 _strings_of(keys) if keys.null_count == 0 else None,
                 _strings_of(values),
-                memoryview(buffer).cast("q")[at : at + count],
+                memoryview(buffer).cast("B")[begin : begin + 8 * count],
             )
     return opened.plain
 
@@ -218,11 +206,11 @@ def _strings_of(column: Any) -> _Strings:
     )
 
 
-def _join_plain(parts: Sequence[tuple[_Plain, Sequence[int]]]) -> bytes:
+def _join_plain(parts: Sequence[tuple[_Plain, range]]) -> bytes:
     """A body with these rows, in this order. Either all of them have keys or none.
 
-    Arrow's `take` costs some microseconds for each column of each body. That is more than all messages together if they
-    are few, or if those of many bodies are mixed.
+    Arrow's `take` costs some microseconds for each column of each body, and copies the values again to put the pieces
+    together and in order. Here each piece costs about a microsecond, and values are copied once.
     """
     import pyarrow as pa
     from seriatim_api.bodies import HEADERS_TYPE
@@ -230,21 +218,10 @@ def _join_plain(parts: Sequence[tuple[_Plain, Sequence[int]]]) -> bytes:
     keys = _Joined() if parts[0][0].keys is not None else None
     values, times = _Joined(), array("q")
     for columns, rows in parts:
-        first, count = rows[0], len(rows)
-        if count == 1:  # mostly, if each message is of another body
-            values.add_one(columns.values, first)
-            if keys is not None and columns.keys is not None:
-                keys.add_one(columns.keys, first)
-            times.append(columns.times[first])
-            continue
-        is_run = rows[-1] - first + 1 == count and list(rows) == list(range(first, first + count))
-        values.add(columns.values, rows, is_run=is_run)
+        values.add(columns.values, rows)
         if keys is not None and columns.keys is not None:
-            keys.add(columns.keys, rows, is_run=is_run)
-        if is_run:
-            times.frombytes(columns.times[first : first + count].cast("B"))
-        else:
-            times.extend([columns.times[row] for row in rows])
+            keys.add(columns.keys, rows)
+        times.frombytes(columns.times[8 * rows.start : 8 * rows.stop])
     count = len(times)
     return _serialized(
         [
@@ -257,6 +234,23 @@ def _join_plain(parts: Sequence[tuple[_Plain, Sequence[int]]]) -> bytes:
     )
 
 
+def _join_all(parts: Sequence[tuple[OpenedBody, range]]) -> bytes:
+    """The same for bodies that are not plain."""
+    import pyarrow as pa
+
+    wanted: dict[int, tuple[OpenedBody, list[int]]] = {}
+    for body, rows in parts:
+        wanted.setdefault(id(body), (body, []))[1].extend(rows)
+    pieces = [_take(body.rows.batch, numbers) for body, numbers in wanted.values()]
+    if len(pieces) == 1:
+        whole = pieces[0]
+    else:
+        (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
+    if len(parts) > len(pieces):
+        whole = whole.take(_numbers(_order(parts)))
+    return bytes(whole.serialize().to_pybytes())
+
+
 class _Joined:
     """A column that is put together."""
 
@@ -266,28 +260,18 @@ class _Joined:
         self._pieces: list[memoryview] = []
         self._ends = [0]
 
-    def add_one(self, column: _Strings, row: int) -> None:
-        """Add one row of a column."""
+    def add(self, column: _Strings, rows: range) -> None:
+        """Add rows of a column."""
         ends, data = column
-        begin, end = ends[row], ends[row + 1]
-        self._pieces.append(data[begin:end])
-        self._ends.append(self._ends[-1] + end - begin)
-
-    def add(self, column: _Strings, rows: Sequence[int], *, is_run: bool) -> None:
-        """Add rows of a column. If it `is_run`, they follow one another there."""
-        ends, data = column
-        at, pieces = self._ends[-1], self._pieces
-        if is_run:
-            begins = ends[rows[0] : rows[0] + len(rows) + 1].tolist()
-            pieces.append(data[begins[0] : begins[-1]])
-            shift = at - begins[0]
-            self._ends += [end + shift for end in begins[1:]]
+        if len(rows) == 1:
+            begin, end = ends[rows.start], ends[rows.stop]
+            self._pieces.append(data[begin:end])
+            self._ends.append(self._ends[-1] + end - begin)
             return
-        for row in rows:
-            begin, end = ends[row], ends[row + 1]
-            pieces.append(data[begin:end])
-            at += end - begin
-            self._ends.append(at)
+        begins = ends[rows.start : rows.stop + 1].tolist()
+        self._pieces.append(data[begins[0] : begins[-1]])
+        shift = self._ends[-1] - begins[0]
+        self._ends += [end + shift for end in begins[1:]]
 
     def column(self) -> Any:
         """The column."""
@@ -314,7 +298,7 @@ def _numbers(numbers: Sequence[int]) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(array("q", numbers))])
 
 
-def _order(parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> list[int]:
+def _order(parts: Sequence[tuple[OpenedBody, range]]) -> list[int]:
     """The places of the rows, in the order of `parts`, if all rows of each body stand together."""
     begins: dict[int, int] = {}
     counts: dict[int, int] = {}

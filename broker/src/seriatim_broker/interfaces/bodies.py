@@ -52,5 +52,9 @@ class Bodies(Protocol):
     def dead_letter(self, body: OpenedBody, row: int, origin: DeadLetterOrigin) -> DeadLetterRow:
         """The copy of one message for the dead-letter topic: all that it has, and the headers of `origin`."""
 
-    def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
-        """A body with these rows of opened bodies, in this order. It is not compressed."""
+    def join(self, parts: Sequence[tuple[OpenedBody, range]]) -> bytes:
+        """A body with these rows of opened bodies, in this order. It is not compressed.
+
+        Args:
+            parts: Rows that follow one another in a body, at least one in each part.
+        """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -102,25 +103,29 @@ class KeyedReads:
         try:
             for batch in effect.batches:
                 self._keep_if_readable(effect.partition, batch, bad)
-            parts: list[tuple[OpenedBody, list[int]]] = []
+            parts: list[tuple[OpenedBody, range]] = []
             unreadable: list[int] = []
-            rows: list[int] = []
+            found: tuple[OpenedBody, int, int] | None = None
             first = end = 0  # the offsets that the last opened body has
-            for offset in effect.offsets:
-                if not first <= offset < end:
-                    no, index = split_offset(offset)
-                    found = self._find(effect.partition, no, index)
-                    if found is None and not _has(bad, no, index):
-                        found = await self._read(effect.partition, no, index, bad)
-                    if found is None and _has(bad, no, index):
-                        unreadable.append(offset)
-                        continue
-                    if found is None:
-                        return RowsRead(effect.serial, None)
-                    rows = []
-                    parts.append((found[0], rows))
-                    first, end = make_offset(no, found[1]), make_offset(no, found[2])
-                rows.append(offset - first)
+            for run in _runs(effect.offsets):
+                at = run.start
+                while at < run.stop:
+                    if not first <= at < end:
+                        no, index = split_offset(at)
+                        found = self._find(effect.partition, no, index)
+                        if found is None and not _has(bad, no, index):
+                            found = await self._read(effect.partition, no, index, bad)
+                        if found is None and _has(bad, no, index):
+                            unreadable.append(at)
+                            at += 1
+                            continue
+                        if found is None:
+                            return RowsRead(effect.serial, None)
+                        first, end = make_offset(no, found[1]), make_offset(no, found[2])
+                    assert found is not None
+                    stop = min(run.stop, end)
+                    parts.append((found[0], range(at - first, stop - first)))
+                    at = stop
             if unreadable:
                 return RowsRead(effect.serial, None, unreadable=tuple(unreadable))
             return RowsRead(effect.serial, self._bodies.join(parts))
@@ -193,6 +198,17 @@ class KeyedReads:
             bases.remove(base)
             if not bases:
                 del self._bases[gone_from, no]
+
+
+def _runs(offsets: Sequence[int]) -> Iterator[range]:
+    """Offsets that follow one another, in pieces as long as possible and in their order."""
+    begin = end = offsets[0]
+    for offset in offsets:
+        if offset != end:
+            yield range(begin, end)
+            begin = offset
+        end = offset + 1
+    yield range(begin, end)
 
 
 def _has(headers: list[BatchHeader], no: int, index: int) -> bool:

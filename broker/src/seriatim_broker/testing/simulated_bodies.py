@@ -55,6 +55,6 @@ class SimulatedBodies:
         message: int = body.rows[row]
         return DeadLetterRow(message.to_bytes(8, "big"), 0, key_of(message) is not None)
 
-    def join(self, parts: Sequence[tuple[OpenedBody, Sequence[int]]]) -> bytes:
+    def join(self, parts: Sequence[tuple[OpenedBody, range]]) -> bytes:
         """The numbers of these messages, one after another."""
         return b"".join(body.rows[row].to_bytes(8, "big") for body, rows in parts for row in rows)
