@@ -245,19 +245,11 @@ class _ConsumeStream:
             raise BadRequestError("an acknowledgement names an offset for each token")
         if len(ack.tokens) + len(ack.started) > ROWS_MAX:
             raise BadRequestError(f"a request acknowledges at most {ROWS_MAX} messages")
-        _check_offset(max(ack.offsets, default=0))
+        tokens, offsets, started = tuple(ack.tokens), tuple(ack.offsets), tuple(ack.started)
+        _check_offset(max(offsets, default=0))
         if (counts := self._counts.get(ack.subscription)) is not None:
-            counts.acked_messages += len(ack.tokens)
-        self._services.driver.feed(
-            ConsumerAcks(
-                self._stream,
-                ack.subscription,
-                ack.number,
-                tuple(ack.tokens),
-                tuple(ack.offsets),
-                tuple(ack.started),
-            )
-        )
+            counts.acked_messages += len(tokens)
+        self._services.driver.feed(ConsumerAcks(self._stream, ack.subscription, ack.number, tokens, offsets, started))
 
     def _nack(self, nack: broker_pb2.Nack) -> None:
         delay_ms = nack.delay_ms if nack.HasField("delay_ms") else None

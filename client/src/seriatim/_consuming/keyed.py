@@ -164,9 +164,9 @@ class GrantFrame:
             SeriatimError: The body cannot be read.
         """
         held = self.subscription.held()
-        kept = [at for at, token in enumerate(self.tokens) if token in held]
-        if len(kept) == len(self.tokens):
+        if all(map(held.__contains__, self.tokens)):
             return self
+        kept = [at for at, token in enumerate(self.tokens) if token in held]
         if not kept:
             return None
         begins = list(accumulate(self.counts, initial=0))
@@ -444,19 +444,18 @@ class KeyedSubscription(Subscribed):
     ) -> bool:
         granted = event.granted
         (header, body) = batches[0]
-        counts = granted.count
-        if not len(counts) == len(granted.token) == len(granted.attempt) == len(granted.maybe_repeated):
+        # Protobuf makes the numbers of a column anew each time that it is read.
+        tokens, counts, offsets = list(granted.token), list(granted.count), list(granted.offset)
+        if not len(counts) == len(tokens) == len(granted.attempt) == len(granted.maybe_repeated):
             raise BadRequestError("a broker sent grants whose columns have different lengths")
-        if not header.message_count == len(granted.offset) == sum(counts) or min(counts, default=0) < 1:
+        if not header.message_count == len(offsets) == sum(counts) or min(counts, default=0) < 1:
             raise BadRequestError("a broker sent grants with another number of messages than offsets")
         self._is_accepted = False
-        self._step(ct.Granted(event.subscription, granted.token, counts, granted.offset, granted.server_epoch))
+        self._step(ct.Granted(event.subscription, tokens, counts, offsets, granted.server_epoch))
         link.give_credit(HEADER_SIZE_BYTES + header.body_length)
         if self._is_accepted:
             self._take(
-                GrantFrame(
-                    self, granted.token, counts, granted.offset, granted.attempt, granted.maybe_repeated, (header, body)
-                )
+                GrantFrame(self, tokens, counts, offsets, granted.attempt, granted.maybe_repeated, (header, body))
             )
         return True
 

@@ -229,17 +229,18 @@ class KeyedPartitionConsumer(Joining):
     def acknowledge_all(self, tokens: Iterable[int], now_us: int) -> int:
         """The application is done with all messages of grants. Returns of how many messages that counts."""
         self._plan(now_us)
-        grants, before = self.grants, len(self._tokens)
+        pop, unsent, acked = self.grants.pop, self._tokens, self._acked
+        before = len(unsent)
         for token in tokens:
-            grant = grants.pop(token, None)
+            grant = pop(token, None)
             if isinstance(grant, int):
-                self._tokens.append(token)
-                self._acked.append(grant)
+                unsent.append(token)
+                acked.append(grant)
             elif grant is not None:
                 left = grant.offsets[grant.done :]
-                self._tokens += [token] * len(left)
-                self._acked += left
-        return len(self._tokens) - before
+                unsent += [token] * len(left)
+                acked += left
+        return len(unsent) - before
 
     def hurry(self, now_us: int, *, at_once: bool = False) -> None:
         """Nothing more waits for the application, so what it acknowledged is sent soon."""

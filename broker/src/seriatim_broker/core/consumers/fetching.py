@@ -33,7 +33,9 @@ def read_rows(
 ) -> None:
     """Read messages by their offsets, first those that are not on this disk from other members."""
     first = make_offset(keyed.segment_no, 0)
-    missing = sorted(offset for offset in offsets if offset < first and not _is_here(partition, offset))
+    missing: list[int] = []
+    if min(offsets) < first:
+        missing = sorted(offset for offset in offsets if offset < first and not _is_here(partition, offset))
     if not missing:
         broker.out.emit(ReadRows(serial, partition.id, offsets))
         return
