@@ -60,3 +60,11 @@ def test_the_messages_of_an_unreadable_body_are_named() -> None:
     assert answer.body is not None
     assert messages_in(answer.body) == [0, 5]
     assert answer.unreadable == ()
+
+
+def test_messages_come_in_the_order_in_which_they_are_asked_for() -> None:
+    reads = KeyedReads(cast(Any, Disk([batch_at(0, 4), batch_at(4, 3), batch_at(7, 9)])), SimulatedBodies())
+    for indexes in ([1, 2, 3, 4, 5, 6, 7, 8], [6, 7, 0, 1, 15, 3, 4, 2], [5], [2, 1, 0]):
+        answer = asyncio.run(reads.rows(fx.ReadRows(1, P, tuple(make_offset(1, index) for index in indexes))))
+        assert answer.body is not None
+        assert messages_in(answer.body) == indexes
