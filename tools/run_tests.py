@@ -18,8 +18,13 @@ from pathlib import Path
 PACKAGES = ("api", "broker", "client", "local", "operator", "spark-on-k8s", "tools", "sim", "e2e")
 _FILES = ["-n", "2", "--dist", "loadfile"]
 _TESTS = ["-n", "2", "--dist", "worksteal"]
+_WAITING = ["-n", "3", "--dist", "worksteal"]
 PARALLEL = {
-    "quick": dict.fromkeys(("broker", "client", "local", "operator", "sim", "e2e"), _FILES),
+    "quick": {
+        **dict.fromkeys(("client", "local", "operator", "e2e"), _FILES),
+        "broker": _WAITING,  # a third of its time its tests wait, for example until a lease has ended
+        "sim": _TESTS,
+    },
     "slow": dict.fromkeys(("client", "sim"), _TESTS),
 }
 """Packages whose tests may run at the same time, file by file or test by test. The slow tests of the others start

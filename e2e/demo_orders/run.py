@@ -195,7 +195,7 @@ class Demo:
             self._say("waiting until all is worked on, but the dead letters")
             await self._work_done()
             self._say("replaying the dead letters")
-            await self._troubles.replay()
+            await self._troubles.replay(settings.stalled_s)
             self._say("waiting until all is worked on")
             is_drained, waiting = await self._drain(observer)
             for task in guards:

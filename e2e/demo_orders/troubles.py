@@ -165,14 +165,17 @@ class Troubles:
         except SeriatimError:  # a server is being replaced, or the asked broker has not heard of the new topic yet
             return []
 
-    async def replay(self) -> None:
+    async def replay(self, patience_s: float) -> None:
         """Mend the consumers, and replay all dead letters.
+
+        Args:
+            patience_s: How long to wait for the first dead letter, in seconds.
 
         Raises:
             SeriatimError: The replay failed.
         """
         key = self._poisoned.dead.encode()
-        until = time.monotonic() + REPLAY_MAX_S
+        until = time.monotonic() + patience_s
         while True:
             letters = await self.letters()
             if letters or time.monotonic() > until:

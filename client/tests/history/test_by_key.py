@@ -254,6 +254,40 @@ def test_a_group_that_a_person_moved_on_owes_nothing_of_before() -> None:
     story = Story(3)
     story.came(0, 10)
     moved(story)
+    story.done(2, TERM, group_epoch=2)
+    passes(story)
+
+
+def test_a_message_that_is_gone_holds_up_nothing() -> None:
+    story = Story(3)
+    story.done(1, 9)
+    story.came(0, 10)
+    story.gap(first="1:0", end="1:1", why="lost", group=GROUP, **AT)
+    story.done(2, 11, "c2")
+    passes(story)
+
+
+def test_a_dead_letter_that_says_so_may_be_stored_twice() -> None:
+    story = Story(1)
+    story.came(0, 10)
+    story.failed(0, 10)
+    story.dead(0)
+    story.dead(0, "dead/0 1:1", maybe_repeated=True)
+    passes(story)
+
+
+def test_what_a_consumer_works_on_under_an_old_token_need_not_be_acknowledged() -> None:
+    story = Story(1)
+    story.done(0, 2 * TERM, "c2", maybe_repeated=True)
+    story.came(0, TERM, "c1")
+    passes(story)
+
+
+def test_the_lines_of_a_killed_process_may_be_missing() -> None:
+    story = Story(1)
+    story.events.insert(0, {"k": "history", "version": 1, "process": "killed", "clock": "monotonic"})
+    story.was_confirmed(0, 9)
+    story.done(0, 11, attempt=3)
     passes(story)
 
 
@@ -322,11 +356,13 @@ def confirmed_and_again() -> tuple[Story, str]:
 
 
 def an_earlier_one_in_another_hand() -> tuple[Story, str]:
-    story = Story(3)
+    story = Story(5)
     story.done(1, 9)
+    story.done(3, 9)
     story.done(0, 10)
     story.done(2, 10)
     story.done(0, 11, "c2", maybe_repeated=True)
+    story.done(4, 12)
     story.was_confirmed(2, 10)
     return story, "two_hands"
 
@@ -344,6 +380,27 @@ def one_grant_in_two_hands() -> tuple[Story, str]:
     story.done(0, 10)
     story.done(2, 10, "c2")
     return story, "two_hands"
+
+
+def one_token_for_two_keys() -> tuple[Story, str]:
+    story = Story(2)
+    story.done(0, 10)
+    story.done(1, 10)
+    return story, "two_hands"
+
+
+def twice_under_one_token() -> tuple[Story, str]:
+    story = Story(1)
+    story.came(0, 10)
+    story.done(0, 10, maybe_repeated=True)
+    return story, "stale_token"
+
+
+def again_in_another_epoch_and_no_person_moved_it() -> tuple[Story, str]:
+    story = Story(1)
+    story.done(0, 10)
+    story.done(0, TERM, group_epoch=2)
+    return story, "repeated"
 
 
 def a_token_from_the_past() -> tuple[Story, str]:
@@ -542,7 +599,8 @@ FAULTS = [
     overlapped_after_a_rewind, sent_after_a_skip_and_lost,
     before_the_earlier_one_is_done, before_the_newer_grant_of_the_earlier_one_is_done,
     again_without_a_flag, acknowledged_and_again_without_a_flag, confirmed_and_again, an_earlier_one_in_another_hand,
-    one_token_for_two_consumers, one_grant_in_two_hands,
+    one_token_for_two_consumers, one_grant_in_two_hands, one_token_for_two_keys, twice_under_one_token,
+    again_in_another_epoch_and_no_person_moved_it,
     a_token_from_the_past, a_run_goes_back, acknowledged_after_the_end_of_the_grant,
     attempts_fall, an_attempt_that_was_never_made, at_most_once_and_twice, failed_and_never_again,
     came_again_and_was_left, released_and_never_again, lost_behind_a_key_that_was_parked_once, never_came,

@@ -15,11 +15,11 @@ from e2e.workers import processes_that_name
 DEADLINE_S = 240
 
 
-def run(out: Path, planted: str = "", parked_max_s: float = 60.0) -> Outcome:
+def run(out: Path, planted: str = "", parked_max_s: float = 60.0, stalled_s: float = 10.0) -> Outcome:
     """A short run, in which only processes with consumers fail. Two brokers are enough."""
     settings = Settings(
         quick=True, seed=5, out=out, event_limit=4_000, broker_hits=0, consumer_faults=2, rate=500.0, fault_s=5.0,
-        parked_s=0.5, parked_max_s=parked_max_s, stalled_s=10.0, partition_count=2, group_count=1, process_count=2,
+        parked_s=0.5, parked_max_s=parked_max_s, stalled_s=stalled_s, partition_count=2, group_count=1, process_count=2,
         planted=planted,
     )  # fmt: skip
     return asyncio.run(Demo(settings).run()).outcome
@@ -44,7 +44,7 @@ def test_a_short_run(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(DEADLINE_S)
 def test_consumers_that_acknowledge_before_they_have_worked_are_found(tmp_path: Path) -> None:
-    outcome = run(tmp_path, "acks-early", 3.0)
+    outcome = run(tmp_path, "acks-early", 3.0, 5.0)
     assert outcome.judgement.taken < outcome.event_count, "what failed did not come again"
     assert outcome.judgement.differences
     assert "the histories are not those of the file" in problems(outcome)
@@ -53,6 +53,6 @@ def test_consumers_that_acknowledge_before_they_have_worked_are_found(tmp_path: 
 @pytest.mark.faults
 @pytest.mark.timeout(DEADLINE_S)
 def test_consumers_that_work_out_of_order_are_found(tmp_path: Path) -> None:
-    outcome = run(tmp_path, "out-of-order", 3.0)
+    outcome = run(tmp_path, "out-of-order", 3.0, 5.0)
     assert outcome.judgement.differences
     assert "the histories are not those of the file" in problems(outcome)

@@ -249,14 +249,11 @@ class KeyJudge:
                 found.append(position if seen.offset[position] <= seen.offset[best] else best)
             lowest[lane_in_epoch] = found[::-1]
         for offset, token, epoch, line in self._settled.confirmed:
-            of = lane_of.get((offset, token))
-            if of is None or (of, epoch) not in by_lane:
+            of = lane_of.get((offset, token), (NONE, NONE)), epoch
+            begin = bisect_right(by_lane[of], token, key=lambda position: seen.token[position])
+            if begin == len(by_lane[of]) or seen.offset[lowest[of][begin]] > offset:
                 continue
-            begin = bisect_right(by_lane[of, epoch], token, key=lambda position: seen.token[position])
-            rest = lowest[of, epoch][begin:][:1]
-            again = rest[0] if rest else NONE
-            if again == NONE or seen.offset[again] > offset:
-                continue
+            again = lowest[of][begin]
             row, is_same = seen.message[again], seen.offset[again] == offset
             kind = kinds.ACKNOWLEDGED_AGAIN if is_same else kinds.TWO_HANDS
             if self._findings.wants(kind):
