@@ -163,6 +163,7 @@ def test_parked_messages_and_those_behind_them_are_not_lost() -> None:
     story.came(0, 10)
     story.failed(0, 10)
     story.parked(key=b"a", first="1:0", messages=2, **OF)
+    story.person("drop", offset="1:9", key=b"a", **OF)  # of an earlier dead letter: the key still waits
     report = story.judged()
     assert report.ok, render(report)
     assert report.counts["waiting"] == 1
@@ -563,6 +564,23 @@ def lost_out_of_the_list_of_a_parked_key() -> tuple[Story, str]:
     return story, "lost"
 
 
+def lost_before_a_parked_message() -> tuple[Story, str]:
+    story = Story(3)
+    story.done(1, 9)
+    story.came(2, 10)
+    story.failed(2, 10)
+    story.parked(key=b"a", first="1:2", messages=2, **OF)
+    return story, "lost"
+
+
+def delayed_and_never_again() -> tuple[Story, str]:
+    story = Story(1)
+    story.came(0, 10)
+    story.failed(0, 10)
+    story.parked(key=b"a", first="1:0", messages=1, state="delayed", **OF)
+    return story, "unfinished"
+
+
 def confirmed_and_again_before_a_rewind() -> tuple[Story, str]:
     story = Story(1)
     story.done(0, 10)
@@ -595,7 +613,8 @@ def sent_after_a_skip_and_lost() -> tuple[Story, str]:
 
 
 FAULTS = [
-    lost_out_of_the_list_of_a_parked_key, confirmed_and_again_before_a_rewind, left_after_a_rewind,
+    lost_out_of_the_list_of_a_parked_key, lost_before_a_parked_message, delayed_and_never_again,
+    confirmed_and_again_before_a_rewind, left_after_a_rewind,
     overlapped_after_a_rewind, sent_after_a_skip_and_lost,
     before_the_earlier_one_is_done, before_the_newer_grant_of_the_earlier_one_is_done,
     again_without_a_flag, acknowledged_and_again_without_a_flag, confirmed_and_again, an_earlier_one_in_another_hand,
