@@ -206,11 +206,11 @@ def _judge_parked(parked: Parked, attempts: Sequence[DeliveryAttempt]) -> tuple[
 
 
 def _judge_dead(dead: DeadLettered, attempts: Sequence[DeliveryAttempt]) -> list[str]:
-    given_up = [attempt for attempt in attempts if attempt.key == dead.key and attempt.outcome == "gave up"]
+    given_up = {attempt.number for attempt in attempts if attempt.key == dead.key and attempt.outcome == "gave up"}
     problems = []
     if not dead.letters:
         problems.append(f"no message of {dead.key} was dead-lettered")
-    if len({attempt.number for attempt in given_up}) != len(dead.letters):
+    if len(given_up) != len(dead.letters):
         problems.append(
             f"{len(given_up)} messages of {dead.key} were given up, and {len(dead.letters)} are dead letters"
         )
