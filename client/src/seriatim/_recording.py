@@ -7,9 +7,8 @@ message: the application's function `message_id` makes it from the value. A line
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from seriatim_api.ids import format_offset, make_offset
 
@@ -90,59 +89,37 @@ class Recorder:
 
     def deliveries(self, messages: Sequence[Message], group: str, consumer: str) -> None:
         """Note the messages that the application gets. Consecutive messages of a partition share a line."""
-        begin = 0
-        for at in range(1, len(messages) + 1):
-            if at == len(messages) or not _follows(messages[at - 1], messages[at]):
-                part = messages[begin:at]
-                self._record(partial(self._deliver, part, group, consumer))
-                begin = at
-
-    def _deliver(self, messages: Sequence[Message], group: str, consumer: str) -> None:
-        first = messages[0]
-        self._history.deliveries(
-            [self.id_of(message) for message in messages],
-            group=group,
-            consumer=consumer,
-            topic=first.topic,
-            partition=first.partition,
-            offset=first.offset,
-            attempt=first.attempt,
-            maybe_repeated=first.maybe_repeated,
-        )
-
-    def acked(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """Note that the application acknowledged all up to `offset`. The lines of the deliveries are written before."""
-
-        self._record(lambda: self._history.ack(group=group, topic=topic, partition=partition, offset=offset))
-        self._flush()
+        for part in _parts(messages, _follows):
+            self._deliver(Place(group, consumer, part[0].topic, part[0].partition), part)
 
     def granted(
         self, place: Place, messages: Sequence[Message], group_epoch: int, *, by_key: bool, at_most_once: bool
     ) -> None:
         """Note the messages that the application gets under tokens. Those of a grant that follow each other share a
         line."""
-        begin = 0
-        for at in range(1, len(messages) + 1):
-            if at < len(messages) and _is_same_grant(messages[at - 1], messages[at]):
-                continue
-            self._record(partial(self._granted, place, messages[begin:at], group_epoch, by_key, at_most_once))
-            begin = at
+        for part in _parts(messages, _is_same_grant):
+            keys = [message.key for message in part] if by_key else ()
+            self._deliver(
+                place, part, keys=keys, token=part[0].grant, group_epoch=group_epoch, at_most_once=at_most_once
+            )
 
-    def _granted(
-        self, place: Place, messages: Sequence[Message], group_epoch: int, by_key: bool, at_most_once: bool
-    ) -> None:
+    def _deliver(self, place: Place, messages: Sequence[Message], **more: Any) -> None:
         first = messages[0]
-        self._history.deliveries(
-            [self.id_of(message) for message in messages],
-            **place._asdict(),
-            offset=first.offset,
-            attempt=first.attempt,
-            maybe_repeated=first.maybe_repeated,
-            keys=[message.key for message in messages] if by_key else (),
-            token=first.grant,
-            group_epoch=group_epoch,
-            at_most_once=at_most_once,
+        self._record(
+            lambda: self._history.deliveries(
+                [self.id_of(message) for message in messages],
+                **place._asdict(),
+                offset=first.offset,
+                attempt=first.attempt,
+                maybe_repeated=first.maybe_repeated,
+                **more,
+            )
         )
+
+    def acked(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Note that the application acknowledged all up to `offset`. The lines of the deliveries are written before."""
+        self._record(lambda: self._history.ack(group=group, topic=topic, partition=partition, offset=offset))
+        self._flush()
 
     def acked_single(self, place: Place, offsets: Sequence[int], tokens: Sequence[int]) -> None:
         """Note that the application acknowledged messages. Their deliveries are written out before it is sent."""
@@ -239,6 +216,16 @@ class Recorder:
                 group=group,
             )
         )
+
+
+def _parts(
+    messages: Sequence[Message], belong_together: Callable[[Message, Message], bool]
+) -> Iterator[Sequence[Message]]:
+    begin = 0
+    for at in range(1, len(messages) + 1):
+        if at == len(messages) or not belong_together(messages[at - 1], messages[at]):
+            yield messages[begin:at]
+            begin = at
 
 
 def _is_same_grant(before: Message, message: Message) -> bool:
