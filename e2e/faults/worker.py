@@ -3,7 +3,7 @@
 `python -m e2e.faults.worker [--namespace NAME]`. Its parent tells it what to do, line by line, as it does with
 `e2e.faults.client`:
 
-    begin → `joined 3`, crash: a handler ends the process soon, mend: no message fails any more, end → `ended 3`
+    begin → `joined 3`, crash: a handler ends the process soon, mend: no handler fails any more, end → `ended 3`
 
 How a handler ends follows from the seed, the message and the attempt, so it does not matter which consumer has it. The
 client library's own recorder writes the history.
@@ -80,7 +80,7 @@ class Working:
     def told(self, command: dict[str, Any]) -> None:
         """Take a command for this case."""
         if command["do"] == "mend":
-            self._is_mended = True
+            self._is_mended, self._crash_at = True, 0
         elif command["do"] == "crash":
             self._crash_at = self._count + command["after"]
         elif command["do"] == "end":

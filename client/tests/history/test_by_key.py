@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from seriatim.history import Finding, HistoryFormatError, MemoryHistory, Report, check_events, render
+from seriatim import history
+from seriatim.history import KINDS, Finding, HistoryFormatError, MemoryHistory, Report, check_events, render
 
 TOPIC, GROUP = "orders", "billing"
 AT: dict[str, Any] = {"topic": TOPIC, "partition": 0}
@@ -643,6 +645,12 @@ def test_two_groups_must_agree_within_a_key_only() -> None:
         story.deliver(number, group="exact", consumer="x", offset=f"1:{number}", **AT)
     story.end("exact")
     passes(story)
+
+
+def test_each_kind_of_finding_is_described() -> None:
+    assert history.__doc__
+    described = set(re.findall(r"(?m)^([a-z_]+)  ", history.__doc__))
+    assert described >= set(KINDS)
 
 
 # ---- lines -----------------------------------------------------------------------------------------------

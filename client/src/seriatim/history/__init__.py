@@ -74,6 +74,8 @@ unfinished          by token: not acknowledged when it came last to a group that
                     dead-lettered nor skipped
 repeated            delivered twice to a group as a first delivery attempt without a flag: the same message, or the
                     same offset
+twice               delivered twice to a group that is at most once
+acknowledged_again  by token: came again after the brokers had confirmed its acknowledgement
 reordered_producer  overtaken by a later message of its own producer
 reordered_offset    delivered after a higher offset
 reordered_group     two groups saw two messages in opposite orders
