@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+from typing import Any
+
 import pytest
 from seriatim import Client
+from seriatim_api.errors import UnknownTopicError
+from seriatim_api.v1 import broker_pb2
 
 from ..fake_broker import running, until
 
@@ -73,3 +78,68 @@ async def test_a_topic_made_anew_under_its_name_is_not_taken_for_more_of_it() ->
             cluster.grow_topic("u", 2)
             await until(lambda: other.partition_count == 2)
             assert old.partition_count == 1
+
+
+async def test_watches_of_one_client_share_an_answer_that_is_new_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(1) as cluster:
+        cluster.create_topic("t", 1)
+        async with Client.connect(cluster.brokers[0].address) as client:
+            caller = client._caller
+            asked: list[int] = []
+            ask = caller.routing
+
+            async def counted(method: str, request: broker_pb2.GetTopicRequest, timeout_s: float) -> Any:
+                asked.append(request.known_partition_count)
+                return await ask(method, request, timeout_s)
+
+            monkeypatch.setattr(caller, "routing", counted)
+            request = broker_pb2.GetTopicRequest(topic="t", known_partition_count=1)
+            first = await caller.topic(request, 2.0, within_s=60.0)
+            assert await caller.topic(request, 2.0, within_s=60.0) is first
+            assert asked == [1]
+            other = broker_pb2.GetTopicRequest(topic="t", known_partition_count=0)
+            assert (await caller.topic(other, 2.0, within_s=60.0)).routes, "another question has its own answer"
+            cluster.grow_topic("t", 3)
+            assert len((await caller.topic(request, 2.0, within_s=0.0)).routes) == 3, "an older answer does not count"
+            assert asked == [1, 0, 1]
+
+
+async def test_each_watch_has_its_own_error() -> None:
+    async with running(1) as cluster, Client.connect(cluster.brokers[0].address) as client:
+        request = broker_pb2.GetTopicRequest(topic="t", known_partition_count=1)
+        with pytest.raises(UnknownTopicError):
+            await client._caller.topic(request, 2.0, within_s=60.0)
+        cluster.create_topic("t", 2)
+        assert len((await client._caller.topic(request, 2.0, within_s=60.0)).routes) == 2
+        with pytest.raises(UnknownTopicError):
+            await client._caller.topic(broker_pb2.GetTopicRequest(topic="u"), 2.0, within_s=60.0)
+
+
+async def test_many_consumers_of_a_client_ask_about_as_often_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.2)
+    async with running(1) as cluster:
+        cluster.create_topic("t", 1)
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(Client.connect(cluster.brokers[0].address))
+            consumers = [
+                await stack.enter_async_context(client.consumer("t", "g", mode="key_ordered")) for _ in range(20)
+            ]
+            caller, looks, asked = client._caller, 0, 0
+            look, ask = caller.topic, caller.routing
+
+            async def looked(*arguments: Any, **named: Any) -> Any:
+                nonlocal looks
+                looks += 1
+                return await look(*arguments, **named)
+
+            async def counted(*arguments: Any, **named: Any) -> Any:
+                nonlocal asked
+                asked += arguments[0] == "GetTopic"
+                return await ask(*arguments, **named)
+
+            monkeypatch.setattr(caller, "topic", looked)
+            monkeypatch.setattr(caller, "routing", counted)
+            await until(lambda: looks >= 100)
+            assert asked < looks / 2
+            cluster.grow_topic("t", 2)
+            await until(lambda: all(consumer.joined == (0, 1) for consumer in consumers))

@@ -22,6 +22,7 @@ from seriatim_api.errors import (
 from seriatim_api.hedging import first_answer
 from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import (
+    broker_pb2,
     broker_pb2_grpc,
     dead_letters_pb2_grpc,
     operations_pb2_grpc,
@@ -143,6 +144,7 @@ class Caller:
         self._room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._long_room = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         self._silence = channels.silence
+        self._lately: dict[bytes, tuple[float, Any]] = {}  # the newest answer to a request, and when it was asked for
         assert self._addresses
 
     def learn(self, addresses: Iterable[str]) -> None:
@@ -171,6 +173,24 @@ class Caller:
         """
         call = _Call(broker_pb2_grpc.RoutingStub, method, request, timeout_s, is_slow=is_complaint)
         return await self._call(call, first, avoid)
+
+    async def topic(self, request: broker_pb2.GetTopicRequest, timeout_s: float, within_s: float) -> Any:
+        """Ask `GetTopic`, unless another one of this client asked the same at most `within_s` seconds ago.
+
+        So 64 consumers of a topic ask about as often as one. Only answers are shared: an error is the caller's own.
+
+        Args:
+            request: The request.
+            timeout_s: Seconds until the deadline.
+            within_s: Seconds since the question of an answer that counts. The caller knows nothing newer than that.
+        """
+        now, question = asyncio.get_running_loop().time(), request.SerializeToString(deterministic=True)
+        self._lately = {asked: known for asked, known in self._lately.items() if now - known[0] <= within_s}
+        if question in self._lately:
+            return self._lately[question][1]
+        answer = await self.routing("GetTopic", request, timeout_s)
+        self._lately[question] = now, answer
+        return answer
 
     async def ranges(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the ranges service; see `_call`."""
