@@ -8,8 +8,8 @@ the first send to the end of the work on the last message. All handlers do nothi
     hot               the other keys' messages a second if one key has half of all messages; the aim is 0.8 of what they
                       would be at the rate of `single`
     failing           the other keys' messages a second if 1,000 keys fail again and again; likewise
-    work              messages a second of 64 consumers that work (sleep) 5 ms on each message, one at a time, and
-                      10,000 keys; each holds up to 64 messages
+    work              messages a second of 64 consumers that work 5 ms on each message, one at a time, and 10,000 keys;
+                      each holds up to 256 messages. The work is `asyncio.sleep`; the table says how long it took
     idle              processor time of the brokers for a message, with 20 consumer groups that do not read, as a
                       multiple of the same without them
     consumer_killed   how long the keys of a consumer whose process is killed wait for another consumer: until the last
@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +42,7 @@ from e2e.bench.bulk import pieces, send_while
 from e2e.bench.figures import Figure, percentile
 from e2e.bench.keyed_sender import HOT_KEY, PIECE_ROWS, key_of
 from e2e.bench.machine import CpuClock
-from e2e.bench.program import Progress, run
+from e2e.bench.program import Progress, exact_loop, run
 from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster, make_topic
 from e2e.observe import Observer, Snapshot
 from e2e.workers import start_worker
@@ -64,10 +64,13 @@ FAILING_KEYS: Final = 1_000
 WORKERS: Final = 64
 WORK_S: Final = 0.005
 WORK_KEYS: Final = 10_000
-WORK_HELD: Final = 64
-WORK_ACK_MS: Final = 200
-"""Each consumer holds up to 64 messages, and acknowledges a fourth of them at once, or what it has after 200 ms. A
-request costs a broker as much as some hundred messages."""
+WORK_HELD: Final = 256
+WORK_ACK_MS: Final = 400
+"""Each consumer holds up to 256 messages, which are 1.4 s of work (the default is 1,000 messages). It acknowledges a
+fourth of them at once, or what it has after 400 ms. A request costs a broker as much as some hundred messages."""
+
+WORK_MESSAGES_MIN: Final = 60_000
+"""Fewer take so few seconds that the first and the last moment count for much, when some consumers have no work."""
 
 IDLE_GROUPS: Final = 20
 IDLE_ROUNDS: Final = 8
@@ -174,9 +177,14 @@ async def _throughput(
         clock = CpuClock.start({**brokers, "client": [os.getpid()], "sender": [sender.pid]})
         begin, before = time.monotonic(), tally.count
         wanted = round(total * load.counted * (1.0 if load.is_whole else 0.999))
+        allowed = WARM_UP
 
         def allow() -> None:
-            sender.tell(to=min(round(tally.count / load.counted) + AHEAD, total))
+            nonlocal allowed
+            to = min(round(tally.count / load.counted) + AHEAD, total)
+            if to - allowed >= PIECE_ROWS or to == total > allowed:  # it sends so many at once
+                allowed = to
+                sender.tell(to=to)
 
         if not await _until(tally, running, wanted, allow):
             problem = f"only {tally.count:,} of {wanted:,} messages were worked on"
@@ -288,15 +296,21 @@ async def _failing(client: Client, cluster: LocalCluster, directory: Path, total
 async def _work(client: Client, cluster: LocalCluster, directory: Path, total: int) -> Figure:
     tally = _Tally()
 
+    worked_s = 0.0
+
     async def handle(_message: Message) -> None:
+        nonlocal worked_s
+        begin = time.monotonic()
         await asyncio.sleep(WORK_S)
+        worked_s += time.monotonic() - begin
         tally.count += 1
 
-    return await _throughput(
+    figure = await _throughput(
         client, cluster, directory, _Load("work", total, keys=WORK_KEYS), tally,
         lambda consumer: consumer.run(handle, concurrency=1), WORKERS, f"{WORKERS} consumers, 5 ms of work each",
         AIM_WORK, in_flight_max=WORK_HELD, run_max=8, ack_interval_ms=WORK_ACK_MS,
     )  # fmt: skip
+    return replace(figure, details={**figure.details, "work_ms": round(1000 * worked_s / max(tally.count, 1), 2)})
 
 
 # ---- groups that do not read ----------------------------------------------------------------------------
@@ -438,7 +452,7 @@ async def _measure(directory: Path, progress: Progress, total: int, only: list[s
             figures.append(await _failing(client, cluster, directory, total, single))
         if "work" in wanted:
             progress("64 consumers with work")
-            figures.append(await _work(client, cluster, directory, total // 5))
+            figures.append(await _work(client, cluster, directory, max(total // 5, WORK_MESSAGES_MIN)))
         if "idle" in wanted:
             progress("groups that do not read")
             figures.append(await _idle(client, cluster, total))
@@ -459,7 +473,8 @@ def main() -> int:
     total = MESSAGES // QUICK_SHARE if arguments.quick else MESSAGES
     only: list[str] = list(arguments.only)
     title = f"{total:,} messages of {MESSAGE_SIZE_BYTES} B of one partition, consumed by key"
-    return run("consume", lambda directory, progress: _measure(directory, progress, total, only), title)
+    measure = partial(_measure, total=total, only=only)
+    return run("consume", measure, title, loop_factory=exact_loop)
 
 
 if __name__ == "__main__":

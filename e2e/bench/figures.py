@@ -91,6 +91,8 @@ def _notes(details: Mapping[str, object]) -> str:
     cpu = details.get("cpu_s_per_million")
     if isinstance(cpu, Mapping):
         said.append("CPU s a million: " + ", ".join(f"{role} {used}" for role, used in cpu.items()))
+    if "work_ms" in details:
+        said.append(f"work {details['work_ms']:.2f} ms")
     if "max_ms" in details:
         said.append(f"longest {details['max_ms']:.1f} ms")
     if "p99_ms" in details:

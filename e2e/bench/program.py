@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 import shutil
 import signal
 import tempfile
@@ -28,10 +29,28 @@ class NotMeasuredError(Exception):
     """Something that the benchmark needs is missing. The text says what it is, and what to do."""
 
 
-def run(name: str, measure: Measure, title: str) -> int:
+def exact_loop() -> asyncio.AbstractEventLoop:
+    """An event loop whose timers are exact to some ten microseconds.
+
+    The usual one waits with `epoll`, and Python rounds each of its waits up to a whole millisecond. So 64 tasks that
+    sleep 5 ms and then use 50 µs of the processor, again and again, take 5.8 ms each time, and 5.2 ms with this loop.
+    `select` takes no file above 1,023. gRPC watches its connections itself, so the loop has a dozen.
+    """
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+
+def run(
+    name: str, measure: Measure, title: str, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+) -> int:
     """Measure, and print the table. Return the exit status: 0, 1 if a figure was not verified, 130 after Ctrl-C.
 
     Figures go to `NAME.json` and logs to `bench.log`, both in `bench-out/` (OUT= another directory).
+
+    Args:
+        name: The benchmark's name.
+        measure: Measures in a directory, and says what it does.
+        title: The table's title.
+        loop_factory: Makes the event loop; None: the usual one.
     """
     console = Console()
     out = Path(os.environ.get("OUT") or "bench-out")
@@ -42,8 +61,8 @@ def run(name: str, measure: Measure, title: str) -> int:
     with (out / "bench.log").open("w") as log:
         _log_to(log)
         try:
-            with console.status("starting brokers") as status:
-                figures = asyncio.run(_measured(measure, out, lambda doing: status.update(doing)))
+            with console.status("starting brokers") as status, asyncio.Runner(loop_factory=loop_factory) as runner:
+                figures = runner.run(_measured(measure, out, lambda doing: status.update(doing)))
         except KeyboardInterrupt:
             console.print("interrupted; everything that was started has ended")
             return 130
