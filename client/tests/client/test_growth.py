@@ -143,3 +143,32 @@ async def test_many_consumers_of_a_client_ask_about_as_often_as_one(monkeypatch:
             assert asked < looks / 2
             cluster.grow_topic("t", 2)
             await until(lambda: all(consumer.joined == (0, 1) for consumer in consumers))
+
+
+async def test_an_answer_about_a_topic_that_is_gone_does_not_count_for_a_new_one_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(1) as cluster:
+        cluster.create_topic("t", 1)
+        async with Client.connect(cluster.brokers[0].address) as client:
+            caller = client._caller
+            cluster.grow_topic("t", 3)
+            request = broker_pb2.GetTopicRequest(topic="t", known_partition_count=1)
+            old = await caller.topic(request, 2.0, within_s=60.0)
+            assert len(old.routes) == 3, "what a watch of the old topic was told"
+            cluster.delete_topic("t")
+            cluster.create_topic("t", 1).incarnation = "another"
+            looks = 0
+            look = caller.topic
+
+            async def looked(*arguments: Any, **named: Any) -> Any:
+                nonlocal looks
+                answer = await look(*arguments, **named)
+                looks += 1
+                return answer
+
+            monkeypatch.setattr(caller, "topic", looked)
+            async with client.producer("t", linger_ms=0) as producer:
+                await until(lambda: looks >= 3)
+                await (await producer.send(b"new"))
+            assert cluster.values("t") == [b"new"]
