@@ -211,6 +211,9 @@ class InProcess:
     async def routing(self, method: str, request: Any, _timeout_s: float, **_options: Any) -> Any:
         return await getattr(self.cluster.brokers[0], method)(request, _Context(asyncio.Queue(), asyncio.Queue()))
 
+    async def topic(self, request: Any, timeout_s: float, **_options: Any) -> Any:
+        return await self.routing("GetTopic", request, timeout_s)
+
 
 @contextmanager
 def quiet_hooks() -> Iterator[None]:
