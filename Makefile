@@ -5,9 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SYNCED := $(VENV)/.synced
 
-# Tests and demos start hundreds of interpreters. With compiled modules each of them starts in half the time.
+# Tests and demos start hundreds of interpreters. If Python keeps compiled modules, each of them starts in half the time.
 export PYTHONDONTWRITEBYTECODE :=
-export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: changelog help env demo demo-orders test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain bench-consume faults sim clean

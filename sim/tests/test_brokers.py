@@ -13,7 +13,7 @@ from sim.mutations import MUTATIONS
 from sim.run import Task, run_seed, run_seeds, shrink
 
 SEED_COUNT = 80
-QUICK_SEED_COUNT = 24
+QUICK_SEED_COUNT = 16
 SEEDS_A_MUTANT = 60
 REPOSITORY = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 
 from sim.run import Task, run_all
 
-WORLDS = (("cores", 300, 16), ("brokers", 24, 4))
+WORLDS = (("cores", 300, 16), ("brokers", 24, 2))
 """World, and of how many seeds, slow and quick."""
 
 
@@ -72,7 +72,7 @@ def test_lists_outlive_moves_losses_and_small_limits(profile: str, seeds: range)
     assert states.get("attempts counted", 0) >= len(seeds) // 4
 
 
-RESTORED = (("cores", 2300, 2500, 12), ("brokers", 0, 16, 3))
+RESTORED = (("cores", 2300, 2500, 12), ("brokers", 0, 16, 2))
 """World, the first seed and the one behind the last, and how many of them are quick."""
 
 
