@@ -136,6 +136,7 @@ class Process:
             fx.ReadLog: self._read_log,
             fx.ReadKeys: self._read_log,
             fx.ReadRows: self._read_log,
+            fx.KeepMessage: lambda _effect: None,
             fx.ReadDeadLetter: self._read_log,
             fx.ForwardBatches: lambda effect: self._world.forwards.send(self, effect),
             fx.ReadChain: self._ask_coordinator,

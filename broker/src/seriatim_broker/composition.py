@@ -343,7 +343,15 @@ class Broker:
             settings.retention_look_s, settings.segment_age_s_max, settings.segment_size_bytes_max
         )
         runtime = self._runtime = Runtime(
-            identity, self._keys, self._core, ground, settings.peers, healing, _balancing(settings), retention
+            identity,
+            self._keys,
+            self._core,
+            ground,
+            settings.peers,
+            healing,
+            _balancing(settings),
+            retention,
+            settings.retry_cache_size_bytes_max,
         )
         self._driver = runtime.driver
         self._links = runtime.links

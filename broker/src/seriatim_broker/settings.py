@@ -76,6 +76,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         head_cache_size_bytes_max: Memory for the newest batches of open segments, from which consumers read.
         forwarding_size_bytes_max: Memory for messages on their way to dead-letter topics, over all consumer groups.
             Above it, others wait on the disk until these are stored.
+        retry_cache_size_bytes_max: Memory for messages on which consumers failed, and that come again, over all
+            consumer groups. Above it, each attempt reads its message from the disk.
         balance_interval_s: Seconds between two measurements of traffic by the controller. 0: only when a person asks.
         balance_moves_per_s: Most open segments that the controller moves in a second.
         balance_threshold: How much the busiest broker group, or the busiest master in a broker group, may be above the
@@ -128,6 +130,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     in_flight_size_bytes_max: Annotated[int, Meta(ge=_MIB)] = 64 * _MIB
     head_cache_size_bytes_max: Annotated[int, Meta(ge=0)] = 64 * _MIB
     forwarding_size_bytes_max: Annotated[int, Meta(ge=_MIB)] = 64 * _MIB
+    retry_cache_size_bytes_max: Annotated[int, Meta(ge=0)] = 16 * _MIB
     balance_interval_s: _NotNegative = 30.0
     balance_moves_per_s: Annotated[float, Meta(gt=0, le=100)] = 2.0
     balance_threshold: Annotated[float, Meta(gt=0, le=10)] = 0.2

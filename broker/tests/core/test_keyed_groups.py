@@ -171,7 +171,7 @@ def test_what_a_consumer_was_given_and_said_nothing_about_comes_again_with_the_f
     bench.deliver()
     again = {tuple(indexes_of(run)): (run.maybe_repeated, run.attempt) for run in bench.runs()}
     assert again[1,] == again[2,] == (True, 1), "it may have worked on them"
-    assert again[3, 4] == (True, 2), "it failed on the first one, and a handler of batches has seen the second one too"
+    assert again[3,] == (True, 2), "it failed on the first one"
     assert not any(run.maybe_repeated for run in (first, single, other))
 
 
@@ -242,13 +242,36 @@ def test_what_is_behind_a_failed_message_of_a_batch_comes_again_with_the_flag() 
     bench.nack(single, delay_ms=0)
     bench.deliver(SECOND)
     again = {tuple(indexes_of(run)): run for run in bench.runs()}
-    assert again[1, 2].maybe_repeated
+    assert again[1,].maybe_repeated
     assert not again[3,].maybe_repeated, "nothing is behind it, and the number of its attempt says the rest"
-    bench.acks(again[1, 2], upto=1)
-    bench.nack(again[1, 2], at=1, delay_ms=0)
+    bench.acks(again[1,])
     bench.deliver(SECOND)
     (last,) = bench.runs()
     assert (indexes_of(last), last.maybe_repeated) == ([2], True)
+
+
+def test_a_message_that_failed_comes_alone_until_it_is_done_and_should_stay_in_memory_until_then() -> None:
+    bench = served("aaab")
+    run, single = bench.runs()
+    bench.nack(run, delay_ms=250)
+    kept = bench.all(fx.KeepMessage)
+    assert kept == [fx.KeepMessage(P, run.offsets[0], 250)]
+    bench.deliver(SECOND)
+    (again,) = bench.runs()
+    assert indexes_of(again) == [0], "the others may have to be read from the disk, and it may fail again"
+    bench.acks(again)
+    bench.deliver()
+    assert bench.granted() == [[1, 2]]
+    bench.acks(single)
+    assert bench.all(fx.KeepMessage) == kept, "nothing else has failed"
+
+
+def test_a_message_that_is_not_tried_again_need_not_stay_in_memory() -> None:
+    bench = served("ab")
+    run, _ = bench.runs()
+    bench.nack(run, is_last=True)
+    assert "key_parked" in [note.name for note in bench.all(fx.Note)]
+    assert bench.all(fx.KeepMessage) == []
 
 
 def test_what_comes_after_messages_that_came_again_has_no_flag() -> None:

@@ -9,12 +9,24 @@ from typing import Any, get_args
 
 import pytest
 from seriatim_api.errors import CorruptionError, DeadlineExceededError
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import StagedBatch
 from seriatim_broker.adapters.system_clock import SystemClock
+from seriatim_broker.core.state.consumers import ConsumerGroup
+from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.partition import Partition
+from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.events import Event, LogRead, Moment, Persisted, PlanSwitch, StagedFetched, Tick
+from seriatim_broker.core.values.events import (
+    Event,
+    LogRead,
+    Moment,
+    Persisted,
+    PlanSwitch,
+    StagedFetched,
+    StartPosition,
+    Tick,
+)
 from seriatim_broker.core.values.log import (
     Batch,
     CursorState,
@@ -28,6 +40,7 @@ from seriatim_broker.core.values.log import (
 )
 from seriatim_broker.metrics import Counters
 from seriatim_broker.runtime import driver as driver_module
+from seriatim_broker.runtime import retry_cache
 from seriatim_broker.runtime.driver import Driver
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
@@ -180,6 +193,34 @@ async def test_what_bodies_need_is_loaded_at_the_start_if_the_disk_has_rows_of_a
     driver.start(Sink(), Sink())  # type: ignore[arg-type]
     async with asyncio.timeout(5):
         await bodies.prepared.wait()
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_message_that_failed_is_kept_as_long_as_keys_of_its_partition_are_served_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry_cache, "SWEEP_S", 0.0)
+    keep = fx.KeepMessage(P, make_offset(1, 5), 300_000)
+    driver, core, *_ = make(lambda event: [keep] if isinstance(event, PlanSwitch) else [])
+    partition = core.partitions[P] = Partition(P)
+    group = ConsumerGroup("g", StartPosition.EARLIEST)
+    partition.consumer_groups = {"g": group}
+    group.keyed = KeyedDispatcher(1, Window(0, {}))
+    kept = driver._keyed_reads.retry_cache
+    driver.feed(PlanSwitch(1, P))
+    await turns(5)
+    assert len(kept) == 1
+    group.drop_deliveries()
+    await turns(5)
+    assert len(kept) == 0
+    driver.feed(PlanSwitch(2, P))
+    assert len(kept) == 1
+    await driver.stop()
+    assert len(kept) == 0
 
 
 async def test_one_report_for_many_tickets_is_one_event() -> None:

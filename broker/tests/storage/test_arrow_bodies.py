@@ -67,6 +67,21 @@ def test_keys_and_messages_are_those_that_were_sent(compression: str) -> None:
     assert part.column(0).to_pylist() == [None, b""]
 
 
+@pytest.mark.parametrize("compression", FLAGS)
+def test_messages_that_were_taken_out_are_a_body_of_their_own(compression: str) -> None:
+    bodies = ArrowBodies()
+    many = bodies.open(batch_of(body_of([b"a"] * 500, 0, compression), 500, FLAG_KEYED | FLAGS[compression]))
+    few = bodies.join([(many, range(7, 8)), (many, range(400, 401))])
+    assert len(few) < 2_000, "nothing of the others is in it"
+    opened = bodies.open_joined(few)
+    assert opened.size_bytes == len(few)
+    rows = pa.ipc.read_record_batch(
+        pa.py_buffer(bodies.join([(opened, range(1, 2)), (many, range(8, 9)), (opened, range(1))])), SCHEMA
+    )
+    assert rows.column(1).to_pylist() == [b"v400", b"v8", b"v7"]
+    assert rows.column(3).to_pylist() == [[("n", b"h")]] * 3
+
+
 def plain_body(first: int, count: int, *, is_keyed: bool) -> bytes:
     columns = [
         pa.array([b"k%d" % n if n % 5 else b"" for n in range(first, first + count)], pa.binary())

@@ -81,6 +81,7 @@ EXAMPLES = dict.fromkeys(USER_SETTINGS, "0.5") | {
     "in_flight_size_bytes_max": "8388608",
     "log_level": "warning",
     "planned_switch_ms": "100",
+    "retry_cache_size_bytes_max": "8388608",
     "segment_size_bytes_max": "33554432",
     "serve_lease_ms": "400",
     "silence_ms": "700",

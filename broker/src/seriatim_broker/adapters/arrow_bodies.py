@@ -87,6 +87,13 @@ class ArrowBodies:
         is_compressed = batch.header.flags & _COMPRESSED
         return OpenedBody(_Opened(rows), max(rows.nbytes, batch.size_bytes) if is_compressed else batch.size_bytes)
 
+    def open_joined(self, body: bytes) -> OpenedBody:
+        """Take a body apart that `join` made."""
+        import pyarrow as pa
+        from seriatim_api.bodies import SCHEMA
+
+        return OpenedBody(_Opened(pa.ipc.read_record_batch(pa.py_buffer(body), SCHEMA)), len(body))
+
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message."""
         import pyarrow as pa

@@ -46,6 +46,9 @@ class Bodies(Protocol):
             UnreadableBodyError: The body cannot be read.
         """
 
+    def open_joined(self, body: bytes) -> OpenedBody:
+        """Take a body apart that `join` made."""
+
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message."""
 

@@ -23,6 +23,7 @@ from ..interfaces.coordinator import Coordinator, Put
 from ..interfaces.link import Dialer
 from ..interfaces.storage import Storage
 from ..metrics import Counters
+from . import retry_cache
 from .balancer import Balancer, BalancerSettings
 from .broker_groups import BrokerGroups
 from .caretaker import Caretaker, CaretakerSettings
@@ -94,6 +95,7 @@ class Runtime:
         identity: From `membership.join`.
         core: Not started yet.
         peers: By broker name, the address at which this broker reaches it, if that is not the registered one.
+        retry_cache_bytes_max: Memory for messages on which consumers failed, and that come again.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Runtime:
         settings: CaretakerSettings,
         balancing: BalancerSettings,
         retention: RetentionSettings,
+        retry_cache_bytes_max: int = retry_cache.CACHE_BYTES_MAX,
     ) -> None:
         broker = identity.member.broker
         coordinator, clock = ground.coordinator, ground.clock
@@ -118,7 +121,9 @@ class Runtime:
         self._has_met_broker_group = False
         self._unlinked: tuple[str, ...] = ()
         self._live_key_changed = asyncio.Event()
-        self.driver = Driver(core, ground.storage, clock, ground.counters, ground.die, ground.bodies)
+        self.driver = Driver(
+            core, ground.storage, clock, ground.counters, ground.die, ground.bodies, retry_cache_bytes_max
+        )
         feed, post = self.driver.feed, self.driver.post
         self.directory = Directory(broker, keys, peers, feed)
         self.links = Links(

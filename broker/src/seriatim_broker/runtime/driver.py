@@ -28,6 +28,7 @@ from ..interfaces.bodies import Bodies
 from ..interfaces.clock import Clock
 from ..interfaces.storage import Storage
 from ..metrics import Counters
+from . import retry_cache
 from .coordination import CoordinatorWork
 from .keyed_reads import KeyedReads
 from .links import Links
@@ -96,6 +97,7 @@ class Driver:
         counters: Take the counts.
         die: Called once with the error when a step fails. It must end the process. Nothing is fed afterwards.
         bodies: Looks into the bodies of batches.
+        retry_cache_bytes_max: Memory for messages on which consumers failed, and that come again.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Driver:
         counters: Counters,
         die: Callable[[BaseException], None],
         bodies: Bodies,
+        retry_cache_bytes_max: int = retry_cache.CACHE_BYTES_MAX,
     ) -> None:
         self._clock = clock
         self._core = core
@@ -136,7 +139,9 @@ class Driver:
         self._fetch: Callable[[fx.FetchStaged], Awaitable[StagedFetched]] | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         self._forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]] | None = None
-        self._keyed_reads = KeyedReads(storage, bodies)
+        self._keyed_reads = KeyedReads(
+            storage, bodies, retry_cache_bytes_max=retry_cache_bytes_max, is_needed=self._serves_by_key
+        )
         self._expects_keyed_reads = False
         storage.on_durable(self._durable)
 
@@ -165,6 +170,7 @@ class Driver:
         for task in (*self._reads, *self._fetches):
             task.cancel()
         await asyncio.gather(*self._reads, *self._fetches, return_exceptions=True)
+        self._keyed_reads.retry_cache.close()
 
     # ---- events ----
 
@@ -361,6 +367,7 @@ class Driver:
             fx.ReadLog: self._read_log,
             fx.ReadKeys: self._read,
             fx.ReadRows: self._read,
+            fx.KeepMessage: self._keyed_reads.keep,
             fx.ReadDeadLetter: self._read,
             fx.ForwardBatches: self._forward_batches,
             fx.ReadChain: work.read_chain,
@@ -402,6 +409,11 @@ class Driver:
                 if type(write) is PutLedger or type(write) is PutHandOver:
                     self._expect_keyed_reads()
                     break
+
+    def _serves_by_key(self, partition: PartitionId) -> bool:
+        """Whether this broker serves a consumer group with order by key on a partition."""
+        found = self._core.partitions.get(partition)
+        return found is not None and any(group.keyed is not None for group in found.consumer_groups.values())
 
     def _expect_keyed_reads(self) -> None:
         """This disk has something of a consumer group with order by key, so this broker may become its server."""

@@ -1,7 +1,8 @@
 """Reads for consumer groups in which order is by key: keys of batches, and single messages.
 
 Batches whose messages are granted in several pieces are kept opened, so that they are not read and taken
-apart for each consumer. The cache drops those that were not used for longest.
+apart for each consumer. The cache drops those that were not used for longest. Messages on which consumers failed are
+kept one by one (`retry_cache`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -23,13 +24,22 @@ from ..core.values.keyed import KeyColumn
 from ..core.values.log import Batch
 from ..interfaces.bodies import Bodies, OpenedBody, UnreadableBodyError
 from ..interfaces.storage import Storage
+from . import retry_cache
+from .retry_cache import RetryCache
 
 CACHE_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
+HELD_BYTES_MAX: Final = 16 << 20
+"""A read of messages from many batches holds so many bytes of opened batches. Of the others it takes its messages out,
+because 1,000 messages may lie in 1,000 batches of 1 MiB."""
 
 _log = structlog.get_logger(__name__)
 
 _Place = tuple[PartitionId, int, int]
+_Part = tuple[OpenedBody, range]
+_Row = tuple[OpenedBody, int]
+
+_NOWHERE: Final = OpenedBody(None, 0)
 
 
 class KeyedReads:
@@ -39,9 +49,18 @@ class KeyedReads:
         storage: The disk.
         bodies: Looks into bodies.
         cache_bytes_max: Bytes of opened bodies that are kept.
+        retry_cache_bytes_max: Bytes of messages on which consumers failed, and that are kept for their next attempts.
+        is_needed: See `RetryCache`.
     """
 
-    def __init__(self, storage: Storage, bodies: Bodies, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        bodies: Bodies,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        retry_cache_bytes_max: int = retry_cache.CACHE_BYTES_MAX,
+        is_needed: Callable[[PartitionId], bool] = lambda _partition: True,
+    ) -> None:
         self._storage = storage
         self._bodies = bodies
         self._cache_bytes_max = cache_bytes_max
@@ -49,6 +68,7 @@ class KeyedReads:
         self._cache_bytes = 0
         self._prepared: asyncio.Future[None] | None = None
         self._bases: dict[tuple[PartitionId, int], list[int]] = {}  # of the kept batches of a segment, ascending
+        self.retry_cache = RetryCache(retry_cache_bytes_max, is_needed)
 
     async def _prepare(self) -> None:
         """Load what bodies need, once, beside the event loop: heartbeats must not wait for it."""
@@ -103,31 +123,15 @@ class KeyedReads:
         try:
             for batch in effect.batches:
                 self._keep_if_readable(effect.partition, batch, bad)
-            parts: list[tuple[OpenedBody, range]] = []
-            unreadable: list[int] = []
-            found: tuple[OpenedBody, int, int] | None = None
-            first = end = 0  # the offsets that the last opened body has
-            for run in _runs(effect.offsets):
-                at = run.start
-                while at < run.stop:
-                    if not first <= at < end:
-                        no, index = split_offset(at)
-                        found = self._find(effect.partition, no, index)
-                        if found is None and not _has(bad, no, index):
-                            found = await self._read(effect.partition, no, index, bad)
-                        if found is None and _has(bad, no, index):
-                            unreadable.append(at)
-                            at += 1
-                            continue
-                        if found is None:
-                            return RowsRead(effect.serial, None)
-                        first, end = make_offset(no, found[1]), make_offset(no, found[2])
-                    assert found is not None
-                    stop = min(run.stop, end)
-                    parts.append((found[0], range(at - first, stop - first)))
-                    at = stop
-            if unreadable:
-                return RowsRead(effect.serial, None, unreadable=tuple(unreadable))
+            parts, missing = self._in_memory(effect)
+            if missing:
+                read = await self._read_missing(effect.partition, sorted(missing), bad)
+                if read is None:
+                    return RowsRead(effect.serial, None)
+                if len(read) < len(missing):
+                    unreadable = tuple(offset for offset in missing if offset not in read)
+                    return RowsRead(effect.serial, None, unreadable=unreadable)
+                parts = _completed(parts, read)
             return RowsRead(effect.serial, self._bodies.join(parts))
         except SeriatimError as exc:
             _log.error("messages_not_read", partition=effect.partition, error=str(exc))
@@ -135,6 +139,84 @@ class KeyedReads:
         except UnreadableBodyError as exc:
             _log.error("messages_not_read", partition=effect.partition, error=str(exc))
             return RowsRead(effect.serial, None)
+
+    def _in_memory(self, effect: fx.ReadRows) -> tuple[list[_Part], list[int]]:
+        """Where the messages of a read are in memory, and the offsets of those that are not.
+
+        A part without a body stands for the latter: in place of rows, it has their offsets.
+        """
+        parts: list[_Part] = []
+        missing: list[int] = []
+        body, first, end = _NOWHERE, 0, 0  # the body that was found last, and the offsets of its messages
+        for run in _runs(effect.offsets):
+            at = run.start
+            while at < run.stop:
+                if not first <= at < end:
+                    found = self._find_message(effect.partition, at)
+                    if found is None:
+                        parts.append((_NOWHERE, range(at, run.stop)))
+                        missing += range(at, run.stop)
+                        break
+                    body, first, end = found
+                stop = min(run.stop, end)
+                parts.append((body, range(at - first, stop - first)))
+                at = stop
+        return parts, missing
+
+    async def _read_missing(
+        self, partition: PartitionId, offsets: Sequence[int], bad: list[BatchHeader]
+    ) -> dict[int, _Row] | None:
+        """Read messages that are not in memory, each batch once. Those of bodies that cannot be read are left out.
+
+        Args:
+            partition: The partition.
+            offsets: Their offsets, ascending.
+            bad: Batches that cannot be read. More are added.
+
+        Returns:
+            The messages by offset; None if one of them is not on this disk.
+        """
+        found: dict[int, _Row] = {}
+        held_bytes = at = end = 0
+        while at < len(offsets):
+            no, index = split_offset(offsets[at])
+            batch = self._find(partition, no, index)
+            if batch is None and not _has(bad, no, index):
+                # A sequential read leaves its place open for the next one, and there is mostly none.
+                batch = await self._read(partition, no, index, bad, sequential=offsets[at] == end)
+            if batch is None:
+                if not _has(bad, no, index):
+                    return None
+                at += 1
+                continue
+            body, first, end = batch[0], make_offset(no, batch[1]), make_offset(no, batch[2])
+            wanted = [offset for offset in offsets[at : at + batch[2] - index] if offset < end]
+            at += len(wanted)
+            self._keep_failed(partition, wanted, body, first)
+            if held_bytes + body.size_bytes <= HELD_BYTES_MAX:
+                held_bytes += body.size_bytes
+                found.update({offset: (body, offset - first) for offset in wanted})
+            else:
+                few = self._bodies.open_joined(
+                    self._bodies.join([(body, rows) for rows in _runs([offset - first for offset in wanted])])
+                )
+                found.update({offset: (few, row) for row, offset in enumerate(wanted)})
+        return found
+
+    def keep(self, effect: fx.KeepMessage) -> None:
+        """A consumer failed on a message: keep it for its next attempt."""
+        no, index = split_offset(effect.offset)
+        partition, body = effect.partition, b""
+        if self.retry_cache.find(partition, effect.offset) is None:
+            batch = self._find(partition, no, index)
+            body = self._bodies.join([(batch[0], _one(index - batch[1]))]) if batch is not None else b""
+        self.retry_cache.put(partition, effect.offset, body, effect.delay_ms / 1000)
+
+    def _keep_failed(self, partition: PartitionId, offsets: Sequence[int], body: OpenedBody, first: int) -> None:
+        """Keep those of the messages that were read on which consumers failed before."""
+        for offset in offsets if len(self.retry_cache) else ():
+            if self.retry_cache.is_wanted(partition, offset):
+                self.retry_cache.put(partition, offset, self._bodies.join([(body, _one(offset - first))]), 0)
 
     def _keep_if_readable(self, partition: PartitionId, batch: Batch, bad: list[BatchHeader]) -> None:
         try:
@@ -151,23 +233,35 @@ class KeyedReads:
         try:
             for batch in effect.batches:
                 self._keep_if_readable(effect.partition, batch, [])
-            found = self._find(effect.partition, no, index) or await self._read(effect.partition, no, index, [])
+            found = self._find_message(effect.partition, effect.offset)
+            if found is None and await self._read(effect.partition, no, index, []) is not None:
+                found = self._find_message(effect.partition, effect.offset)
             if found is None:
                 return DeadLetterRead(effect.serial, None)
-            return DeadLetterRead(effect.serial, self._bodies.dead_letter(found[0], index - found[1], effect.origin))
+            row = effect.offset - found[1]
+            return DeadLetterRead(effect.serial, self._bodies.dead_letter(found[0], row, effect.origin))
         except (SeriatimError, UnreadableBodyError) as exc:
             _log.error("message_not_read", partition=effect.partition, error=str(exc))
             return DeadLetterRead(effect.serial, None, isinstance(exc, CorruptionError))
 
     async def _read(
-        self, partition: PartitionId, no: int, index: int, bad: list[BatchHeader]
+        self, partition: PartitionId, no: int, index: int, bad: list[BatchHeader], *, sequential: bool = False
     ) -> tuple[OpenedBody, int, int] | None:
-        batches = await self._storage.read(partition, no, index, index + 1, READ_BYTES, sequential=True)
+        batches = await self._storage.read(partition, no, index, index + 1, READ_BYTES, sequential=sequential)
         for batch in batches:
             self._keep_if_readable(partition, batch, bad)
         return self._find(partition, no, index)
 
     # ---- the cache -----------------------------------------------------------------------------------
+
+    def _find_message(self, partition: PartitionId, offset: int) -> tuple[OpenedBody, int, int] | None:
+        """An opened body with that message, and the offsets [first, end) of its messages, if it is in memory."""
+        single = self.retry_cache.find(partition, offset)
+        if single is not None:
+            return self._bodies.open_joined(single), offset, offset + 1
+        no, index = split_offset(offset)
+        found = self._find(partition, no, index)
+        return (found[0], make_offset(no, found[1]), make_offset(no, found[2])) if found is not None else None
 
     def _find(self, partition: PartitionId, no: int, index: int) -> tuple[OpenedBody, int, int] | None:
         """The opened batch with that message, if it is kept."""
@@ -209,6 +303,27 @@ def _runs(offsets: Sequence[int]) -> Iterator[range]:
             begin = offset
         end = offset + 1
     yield range(begin, end)
+
+
+def _one(row: int) -> range:
+    return range(row, row + 1)
+
+
+def _completed(parts: Sequence[_Part], read: Mapping[int, _Row]) -> list[_Part]:
+    """The parts of a read, with the messages that were missing."""
+    whole: list[_Part] = []
+    for body, rows in parts:
+        if body is not _NOWHERE:
+            whole.append((body, rows))
+            continue
+        last, end = _NOWHERE, 0
+        for opened, row in map(read.__getitem__, rows):
+            if opened is last and row == end:
+                whole[-1] = (opened, range(whole[-1][1].start, row + 1))
+            else:
+                whole.append((opened, _one(row)))
+            last, end = opened, row + 1
+    return whole
 
 
 def _has(headers: list[BatchHeader], no: int, index: int) -> bool:

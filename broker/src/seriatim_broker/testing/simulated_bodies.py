@@ -46,6 +46,10 @@ class SimulatedBodies:
         first = int.from_bytes(batch.body[:8], "big")
         return OpenedBody(range(first, first + batch.header.message_count), batch.size_bytes)
 
+    def open_joined(self, body: bytes) -> OpenedBody:
+        """The numbers of the messages."""
+        return OpenedBody(messages_in(body), len(body))
+
     def single(self, key: bytes | None, value: bytes, timestamp_ms: int, headers: Sequence[tuple[str, bytes]]) -> bytes:
         """A body with one message: its value."""
         return value

@@ -111,6 +111,7 @@ USER_SETTINGS: Final[Mapping[str, _Number | _Choice]] = {
     "log_level": _Choice(("debug", "info", "warning", "error")),
     "planned_switch_ms": _Number(10),
     "retention_look_s": _Number(0, is_whole=False, over=True),
+    "retry_cache_size_bytes_max": _Number(0),
     "segment_age_s_max": _Number(0, is_whole=False, over=True),
     "segment_size_bytes_max": _Number(16 * _MIB),
     "serve_lease_ms": _Number(50),

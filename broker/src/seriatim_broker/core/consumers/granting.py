@@ -399,7 +399,8 @@ def _frame_for(
                 keyed.take_ready()
                 keyed.forget_if_empty(key)
                 continue
-            found = _first_messages(keyed, key, min(longest, room), below)
+            # What failed is mostly alone in memory, and may fail again. So what is behind it is not read before that.
+            found = _first_messages(keyed, key, 1 if key.attempts else min(longest, room), below)
             if not found:
                 break
             keyed.take_ready()

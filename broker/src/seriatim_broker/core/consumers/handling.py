@@ -22,7 +22,7 @@ from ..state.consumers import ConsumerGroup
 from ..state.dispatcher import Consumer
 from ..state.keyed import Grant, Key, KeyedDispatcher
 from ..state.partition import Partition
-from ..values.effects import Joined, Revoked, TokensVoid
+from ..values.effects import Joined, KeepMessage, Revoked, TokensVoid
 from ..values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
 from ..values.keyed import Exhausted
 from . import cursors, forwarding, granting
@@ -280,6 +280,7 @@ def _fail(
     if is_dead and forwarding.may_forward(broker, partition, consumer_group):
         forwarding.begin(broker, keyed, key, reason)
         return
+    broker.out.emit(KeepMessage(partition.id, keyed.first_offset(key), delay_ms))
     keyed.requeue(key)
 
 

@@ -94,6 +94,15 @@ class ReadRows:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepMessage:
+    """A consumer failed on a message, which is read again after so long. If it is in memory, it should stay there."""
+
+    partition: PartitionId
+    offset: int
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadDeadLetter:
     """Read one message, and make its copy for the dead-letter topic; `DeadLetterRead(serial)` answers.
 
@@ -714,6 +723,7 @@ Effect = (
     | ReadLog
     | ReadKeys
     | ReadRows
+    | KeepMessage
     | ReadDeadLetter
     | ForwardBatches
     | ReadChain
