@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections import deque
 from dataclasses import replace
 
-from seriatim_broker.core.state.keyed import KeyedDispatcher
+from seriatim_broker.core.consumers import granting
+from seriatim_broker.core.state.keyed import Key, KeyedDispatcher
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -208,3 +210,11 @@ def test_no_key_waits_if_as_many_are_ready_as_a_consumer_is_given_at_once() -> N
     assert unanswered(bench).from_index == 3
     (rows,) = bench.all(fx.ReadRows)
     assert rows.offsets == offsets(range(3))
+
+
+def test_a_run_from_a_list_has_messages_of_one_segment() -> None:
+    keyed, key = KeyedDispatcher(3, Window(0, {})), Key(b"ka")
+    key.aside = deque([*offsets([5, 9]), *offsets([0], 2), *offsets([1, 7], 3)])
+    assert granting._first_messages(keyed, key, 10, 5) == offsets([5, 9])
+    key.aside = deque(offsets([1, 4, 7], 3))
+    assert granting._first_messages(keyed, key, 10, 5) == offsets([1, 4], 3)

@@ -553,9 +553,15 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
       1. k:5 and k:6 are read, and set aside because too much is live. The reservation is not durable yet.
       2. k:5 is granted from the list. The server dies.
       3. The next server knows of no reservation, and grants k:5 again without the flag.
+
+    A run from a list has messages of one segment, because those of the next one may be gone. Without it:
+      1. k:1:5 and k:2:0 were set aside. Segment 2 is declared lost.
+      2. Both are granted as one run. No member has k:2:0, so no message of the frame can be given.
+      3. They are granted again like this for ever, and keys that are granted with them wait too.
     """
     if key.aside:
-        end = make_offset(keyed.segment_no, below)
+        no, _ = split_offset(key.aside[0])
+        end = make_offset(no + 1, 0) if no < keyed.segment_no else make_offset(no, below)
         found = tuple(takewhile(lambda offset: offset < end, islice(key.aside, count)))
     elif len(key.live) == 1 and key.live[0] < below:
         return (make_offset(keyed.segment_no, key.live[0]),)
