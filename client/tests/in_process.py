@@ -180,11 +180,21 @@ class _Channel:
         return lambda: _Call(handler)
 
 
+class _AnyHome:
+    """There is one event loop."""
+
+    def check(self) -> None:
+        """All is well."""
+
+    check_open = check
+
+
 class InProcess:
     """A cluster in this process, as the client's parts see it: channels and a caller in one."""
 
     def __init__(self, broker_count: int = 2) -> None:
         self.cluster = FakeCluster()
+        self.home = _AnyHome()
         self.silence = Silence()
         for number in range(broker_count):
             FakeBroker(self.cluster, f"fake-{number}").address = f"here:{number + 1}"

@@ -23,7 +23,12 @@ load Arrow, and the command's help does not load gRPC.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any, Final
+
+# Before gRPC is loaded. Otherwise a process that is forked while a client is open ends with a signal, even if it uses no
+# client. gRPC's own support for forks cannot stop the thread with which `grpc.aio` waits.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
     from seriatim._admin import Admin

@@ -7,8 +7,7 @@ most calls of `Admin` take.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack, get_args, overload
 
@@ -97,11 +96,11 @@ class Client:
         self._channels = Channels(tls)
         self._caller = Caller(self._channels, bootstrap)
         self._links: AppendLinks | None = None  # until there is a producer
+        self._is_closed = False
         self._closers: list[Callable[[bool], Awaitable[Any]]] = []  # one for each that was opened; True: flush first
 
     @classmethod
-    @asynccontextmanager
-    async def connect(
+    def connect(
         cls,
         bootstrap: str | Sequence[str],
         *,
@@ -109,11 +108,11 @@ class Client:
         tls: Tls | None = None,
         recorder: HistoryWriter | MemoryHistory | Recorder | None = None,
         message_id: MessageIdOf | None = None,
-    ) -> AsyncIterator[Self]:
+    ) -> Opening[Self]:
         """A client of the cluster to which these brokers belong. It connects to a broker when it first needs it.
 
-        At the end of the block the client closes all that the program opened with it and did not close. Producers
-        flush first, unless an error or a cancellation leaves the block.
+        `async with Client.connect(...) as client` closes it at the end of the block. Or `await` it, and close it
+        yourself. A client works in the event loop and in the process in which it was connected.
 
         Args:
             bootstrap: Addresses `host:port`: a sequence of them, or a string with commas between them. It is enough if
@@ -129,7 +128,8 @@ class Client:
         Raises:
             BadRequestError: `bootstrap` is not one or more addresses, or only one of `recorder` and `message_id` was
                 given.
-            PreconditionError: The files of `tls` cannot be used.
+            PreconditionError: The files of `tls` cannot be used. Or this process was forked while a client was open, so
+                gRPC cannot be used in it. Raised when the client begins.
         """
         addresses = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
         addresses = [address.strip() for address in addresses if address.strip()]
@@ -142,16 +142,41 @@ class Client:
             raise BadRequestError("give both of recorder and message_id, or none of them")
         elif recorder is not None and message_id is not None:
             told = Recorder(recorder, message_id)
-        client = cls(addresses, name or f"seriatim-{os.getpid()}", told, tls)
-        try:
-            yield client
-        except BaseException:
-            await client._close(flush=False)
-            raise
-        await client._close(flush=True)
+
+        async def begin() -> Self:
+            return cls(addresses, name or f"seriatim-{os.getpid()}", told, tls)
+
+        return Opening(begin)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(flush=error is None)
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Close all that the program opened with this client and did not close, and end all connections.
+
+        A second call does nothing. If the call is cancelled, the client has ended, perhaps without the last
+        acknowledgements of its consumers.
+
+        Args:
+            flush: Whether producers flush first. A block that an error or a cancellation leaves does not flush.
+
+        Raises:
+            BaseException: The first error of what was closed. Everything else was closed all the same.
+            PreconditionError: The client was connected in another event loop or process.
+        """
+        self._channels.home.check()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._close(flush=flush)
 
     async def _close(self, *, flush: bool) -> None:
-        """Close everything that was opened, even if one close raises or is cancelled. Then raise the first error."""
+        """Close everything, even if one close raises or is cancelled. Then raise the first error."""
         first: BaseException | None = None
         for close in self._closers:
             try:

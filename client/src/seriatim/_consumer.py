@@ -99,6 +99,7 @@ class Consumer:
             channels, self._servers, client_name, *settings.credit_range_bytes, settings.session_ms, failed
         )
         self._alarms: Alarms[Subscription] = Alarms(Subscription.timer_due, failed)
+        self._check_home = channels.home.check
         self._closed = False
         self._left = asyncio.Event()
         self._shared = Shared(
@@ -169,6 +170,7 @@ class Consumer:
             SeriatimError: A partition cannot be read any more; the error says why.
             ClientFailureError: The consumer has ended because its own code failed.
         """
+        self._check_home()
         take_open = self._inbox.take_open if self._recorder is None else _nothing
         while True:
             message = take_open()
@@ -196,6 +198,7 @@ class Consumer:
 
         If the call is cancelled, no message is lost: the next call returns them.
         """
+        self._check_home()
         assert max_messages > 0
         return await self._fetch(max_messages, _deadline(timeout_s))
 
@@ -232,6 +235,7 @@ class Consumer:
 
         If the call is cancelled, no batch is lost.
         """
+        self._check_home()
         try:
             return await self._inbox.next_table(_deadline(timeout_s))
         except SeriatimError:
@@ -263,6 +267,7 @@ class Consumer:
             BadRequestError: The offset was not delivered to this consumer, or comes without a known partition.
             ClientFailureError: The consumer has ended because its own code failed.
         """
+        self._check_home()
         if isinstance(message, int):
             if partition is None or partition not in self._subscriptions:
                 raise BadRequestError("to acknowledge an offset, name a partition that this consumer reads")
@@ -275,6 +280,7 @@ class Consumer:
 
     async def ack_all(self) -> None:
         """Acknowledge all messages that this consumer has given to the application so far."""
+        self._check_home()
         for subscription in self._subscriptions.values():
             subscription.acknowledge_taken()
 
@@ -289,6 +295,7 @@ class Consumer:
         If the call is cancelled, the consumer has left, perhaps without its last acknowledgements. The messages without
         an acknowledgement then come again.
         """
+        self._check_home()
         if self._closed:
             await self._left.wait()  # or the block of the client could end before the last acknowledgements are sent
             return

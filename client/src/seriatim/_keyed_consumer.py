@@ -101,6 +101,7 @@ class KeyedMessage:
 
     def ack(self) -> bool:
         """Acknowledge the message. Returns False if its grant has ended: then it comes again, here or elsewhere."""
+        self._consumer.check_home()
         if self._run.at == self._at:  # else it was acknowledged before, and the run is at a later message
             self._has_counted = self._run.acknowledge()
             self._consumer.go_on_with(self._run)
@@ -118,6 +119,7 @@ class KeyedMessage:
             BadRequestError: The delay is negative, or longer than 40 days.
             PreconditionError: The consumer group is at most once: the message does not come again.
         """
+        self._consumer.check_home()
         handlers.check_delay(delay_s)
         if self._run.is_at_most_once:
             raise PreconditionError(
@@ -139,6 +141,7 @@ class KeyedMessage:
         Raises:
             BadRequestError: The time is not above 0, or over a day.
         """
+        self._consumer.check_home()
         check_hold(hold_s)
         return self.is_current and self._run.hold(hold_s, is_manual=False)
 
@@ -267,6 +270,7 @@ class KeyedConsumer:
             channels, self._servers, client_name, *settings.credit_range_bytes, settings.session_ms, failed
         )
         self._alarms: Alarms[Subscribed] = Alarms(Subscribed.timer_due, failed)
+        self.check_home = channels.home.check
         self._closed = False
         self._left = asyncio.Event()
         self._workers: set[asyncio.Task[None]] = set()
@@ -327,8 +331,9 @@ class KeyedConsumer:
         """From now on the consumer is used in that way.
 
         Raises:
-            PreconditionError: It is used in the other one.
+            PreconditionError: It is used in the other one, or in another event loop or process than its client.
         """
+        self.check_home()
         if self._usage not in ("", usage):
             raise PreconditionError(
                 "brokers push messages to this consumer, because it runs handlers or is iterated: make another one for "
@@ -773,6 +778,7 @@ class KeyedConsumer:
 
         If the call is cancelled, the consumer has left, perhaps without its last acknowledgements.
         """
+        self.check_home()
         current = asyncio.current_task()
         if self._closed:
             # Without the wait: 1. A signal closes the consumer. 2. `run` ends, and with it the block of the client.

@@ -80,6 +80,7 @@ class Producer:
         self.message_size_bytes_max = min(topic.settings.message_size_bytes_max or fits_in_batch, fits_in_batch)
         self._limits = Limits(self.message_size_bytes_max, fits_in_batch)
         self._links = links
+        self._check_home = channels.home.check
         self._failure = Failure(f"the producer for topic {topic.name}", _FAILED_MEANS, self._break_off)
         self._backlog = Backlog(settings.buffer_size_bytes)
         self._turns = Turns(self._failure)
@@ -196,6 +197,7 @@ class Producer:
 
         If the call is cancelled, the message was not taken and is never stored.
         """
+        self._check_home()
         message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
         if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(message[0]):
             await self._wait_for_room(message[0])
@@ -216,6 +218,7 @@ class Producer:
             OverloadedError: `buffer_size_bytes` of messages are not settled, or other senders wait for room; nothing
                 was taken.
         """
+        self._check_home()
         message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
         if not self._backlog.has_room(message[0]):
             raise OverloadedError(
@@ -277,6 +280,7 @@ class Producer:
 
         If the call is cancelled, no message was taken.
         """
+        self._check_home()
         messages, size = checks.check_messages(values, keys, timestamps_ms, headers, tags, self._limits)
         count = len(messages.values)
         deliveries = Deliveries(count)
@@ -329,6 +333,7 @@ class Producer:
         If the call is cancelled, some of the rows may have been taken: for each partition the first ones, in their
         order.
         """
+        self._check_home()
         table = checks.check_table(table, key_column, int(time.time() * 1000))
         deliveries = Deliveries(table.num_rows)
         keyed = table.column(0).null_count < table.num_rows
@@ -366,6 +371,7 @@ class Producer:
 
         If the call is cancelled, nothing was taken.
         """
+        self._check_home()
         deliveries = Deliveries(body.message_count)
         ((target, positions),) = self._partitioning.of_many(None, partition, body.message_count)
         if not self._backlog.has_room(len(body.data)):
@@ -398,6 +404,7 @@ class Producer:
         It never raises because of an outcome. If the producer has ended because its own code failed, the messages that
         were on their way count as unknown. If the call is cancelled, sending goes on.
         """
+        self._check_home()
         await self._settle_all()
         return self._backlog.result()
 
@@ -415,6 +422,7 @@ class Producer:
         """
         if self._is_closed:
             return FlushResult(0, 0, 0)
+        self._check_home()
         self._is_closed = True
         try:
             self._backlog.close()

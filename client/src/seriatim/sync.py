@@ -15,14 +15,14 @@ class of the same name documents the arguments and errors of each call, and what
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
-from seriatim_api.errors import BadRequestError
+from seriatim_api.errors import BadRequestError, PreconditionError
 
 import seriatim._client as asynchronous
 from seriatim import _admin, _consumer, _keyed_consumer, _producer, _writer
@@ -32,6 +32,7 @@ from seriatim._consumer_group_settings import GroupKey, GroupMode, GroupSettings
 from seriatim._consuming import handlers
 from seriatim._consuming.inbox import FetchedTable
 from seriatim._dead_letters import DeadLetter, ReplayedDeadLetter
+from seriatim._home import check_process
 from seriatim._partitioner import Partitioner
 from seriatim._producing import deliveries as asynchronous_deliveries
 from seriatim._producing.backlog import FlushResult
@@ -94,14 +95,31 @@ class _LoopThread:
     """An event loop in a thread. It runs until `close` is called."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="seriatim client", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop, and wait for it here. An exception here, such as an interrupt, cancels it."""
-        assert threading.current_thread() is not self._thread, "callbacks must not call the synchronous client"
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        """Run a coroutine in the loop, and wait for it here. An exception here, such as an interrupt, cancels it.
+
+        Raises:
+            PreconditionError: The loop was closed, or it is in the process from which this one was forked, or a
+                callback of this client makes the call; nothing was run.
+        """
+        try:
+            check_process(self._pid)
+            if threading.current_thread() is self._thread:
+                raise PreconditionError(
+                    "a callback, such as on_gap, runs in the client's own thread and cannot call this client: let "
+                    "another thread make the call"
+                )
+            if self._loop.is_closed():
+                raise PreconditionError("the client is closed: connect another one")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except BaseException:
+            coroutine.close()
+            raise
         try:
             return future.result()
         except BaseException:
@@ -116,9 +134,13 @@ class _LoopThread:
 
         return self.run(there())
 
+    def is_here(self) -> bool:
+        """Whether the loop runs, in this process."""
+        return os.getpid() == self._pid and not self._loop.is_closed()
+
     def close(self) -> None:
         """Stop the loop and wait for the thread. If another thread still waits in a call, that call is cancelled."""
-        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+        self.run(_cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -896,7 +918,6 @@ class Client(_Held[asynchronous.Client]):
     """See `seriatim.Client`."""
 
     @classmethod
-    @contextmanager
     def connect(
         cls,
         bootstrap: str | Sequence[str],
@@ -905,26 +926,43 @@ class Client(_Held[asynchronous.Client]):
         tls: Tls | None = None,
         recorder: HistoryWriter | MemoryHistory | None = None,
         message_id: MessageIdOf | None = None,
-    ) -> Iterator[Self]:
-        """A client with its thread, for the time of the block. See `seriatim.Client.connect`."""
+    ) -> Self:
+        """A client with its thread. `with` closes it at the end of the block, or call `close`.
+
+        See `seriatim.Client.connect`.
+        """
+        opening = asynchronous.Client.connect(bootstrap, name=name, tls=tls, recorder=recorder, message_id=message_id)
+
+        async def begin() -> asynchronous.Client:
+            return await opening
+
         thread = _LoopThread()
         try:
-            context = asynchronous.Client.connect(
-                bootstrap, name=name, tls=tls, recorder=recorder, message_id=message_id
-            )
-
-            async def enter() -> asynchronous.Client:
-                return await context.__aenter__()
-
-            client = cls(thread, thread.run(enter()))
-            try:
-                yield client
-            except BaseException as exc:
-                thread.run(_leave(context, exc))
-                raise
-            thread.run(_leave(context, None))
-        finally:
+            return cls(thread, thread.run(begin()))
+        except BaseException:
             thread.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(flush=error is None)
+
+    def close(self, *, flush: bool = True) -> None:
+        """Close all that the program opened with this client and did not close, and end its thread.
+
+        A second call does nothing. So does a call in a process that was forked: the client belongs to the other one.
+        See `seriatim.Client.close`.
+        """
+        if not self._thread.is_here():
+            return
+        try:
+            self._thread.run(self._inner.close(flush=flush))
+        finally:
+            self._thread.close()
 
     def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer for a topic."""
@@ -1089,12 +1127,3 @@ class Client(_Held[asynchronous.Client]):
     def admin(self) -> Admin:
         """Administration of the cluster."""
         return Admin(self._thread, self._inner.admin())
-
-
-async def _leave(context: Any, error: BaseException | None) -> None:
-    """Leave the asynchronous block as the program left the synchronous one. The caller raises `error` again."""
-    try:
-        await context.__aexit__(type(error) if error is not None else None, error, None)
-    except BaseException as exc:
-        if exc is not error:
-            raise

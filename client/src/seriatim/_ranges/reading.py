@@ -214,6 +214,7 @@ class RangeReader:
         )  # fmt: skip
 
     async def _next_rows(self) -> _Rows | None:
+        self._channels.home.check()
         if self._closed:
             raise PreconditionError("the reader of the range is closed")
         if self._error is not None:

@@ -149,11 +149,12 @@ class AppendLink:
             reason = UnavailableError(f"{self.address} ended the stream")
         except grpc.aio.AioRpcError as exc:
             reason = from_status(exc.code(), exc.details(), exc.trailing_metadata())
+            exc.with_traceback(None)
         except (TimeoutError, DecodeError, asyncio.InvalidStateError) as exc:
             reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
             self._links.channels.drop(self.address, "append", channel)
         except SeriatimError as exc:
-            reason = exc
+            reason = exc.with_traceback(None)  # its frames refer to the call, which keeps the whole channel alive
         finally:
             # This also runs if the link's own code failed. Its users then open another link and resend their batches.
             if call is not None:

@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 from seriatim_api.dialing import DIAL_OPTIONS
 
+from seriatim._home import Home
 from seriatim._tls import Tls
 from seriatim._transport.certificates import Certificates, explain
 from seriatim._transport.silence import Silence
@@ -43,6 +44,9 @@ SLOW_S: Final = 0.3
 """If a connection takes longer than this many seconds, a call that needs it makes another one. A TLS handshake takes
 about 20 ms."""
 
+WATCH_END_S: Final = 0.2
+"""At the end the client waits so many seconds until gRPC has ended the watches of the channels."""
+
 _ONCE_CONNECTED: Final = (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
 
 _OPTIONS: Final = (
@@ -65,11 +69,15 @@ class Channels:
     Args:
         tls: The files for TLS; None: plain text.
 
+    Attributes:
+        home: Where the client of these channels works.
+
     Raises:
-        PreconditionError: The certificates cannot be used; the text says why.
+        PreconditionError: The certificates cannot be used, or gRPC cannot be used in this process; the text says why.
     """
 
     def __init__(self, tls: Tls | None = None) -> None:
+        self.home = Home()
         self.silence = Silence()
         self._certificates = Certificates(tls) if tls is not None else None
         self._generation = 0
@@ -81,7 +89,12 @@ class Channels:
         self._watching: set[asyncio.Task[None]] = set()
 
     def get(self, address: str, purpose: Purpose) -> Any:
-        """The channel to an address. It connects when it is first used."""
+        """The channel to an address. It connects when it is first used.
+
+        Raises:
+            PreconditionError: The client is closed, or it was connected in another event loop or process.
+        """
+        self.home.check_open()
         if self._certificates is not None and self._certificates.generation != self._generation:
             self._generation = self._certificates.generation
             self._retire_all()
@@ -183,13 +196,20 @@ class Channels:
 
     async def close(self) -> None:
         """Close all channels. Calls under way are cancelled."""
+        self.home.close()
         self.silence.stop()
-        for task in self._watching:
-            task.cancel()
         channels = [*self._channels.values(), *self._retired]
         self._channels.clear()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        self._opened_at.clear()
         await asyncio.gather(*(channel.close(None) for channel in channels), *self._closing)
+        # A watch ends when its channel and the last call on it are freed. It is not cancelled at once: gRPC would tell its
+        # end to this event loop after the loop itself was closed, and another loop of the process would print an error.
+        if self._watching:
+            _, watching = await asyncio.wait(self._watching, timeout=WATCH_END_S)
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+        self._retired.clear()
 
 
 def _connect(channel: Any) -> None:

@@ -142,11 +142,12 @@ class ConsumeLink:
             await self._serve(call)
         except grpc.aio.AioRpcError as exc:
             reason = from_status(exc.code(), exc.details(), exc.trailing_metadata())
+            exc.with_traceback(None)
         except (TimeoutError, DecodeError, FrameError, asyncio.InvalidStateError) as exc:
             reason = UnavailableError(f"{self.address}: {exc or 'no answer in time'}")
             self._channels.drop(self.address, "consume", self._channel)
         except SeriatimError as exc:
-            reason = exc
+            reason = exc.with_traceback(None)  # its frames refer to the call, which keeps the whole channel alive
         finally:
             if call is not None:
                 call.cancel()

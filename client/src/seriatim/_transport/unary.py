@@ -241,6 +241,7 @@ class Caller:
             UnavailableError: No broker answered before the deadline.
             DeadlineExceededError: A broker may have taken a call that must not be sent again, and did not answer.
         """
+        self._channels.home.check_open()
         deadline = asyncio.get_running_loop().time() + call.timeout_s
         told: SeriatimError | None = None
 
