@@ -29,7 +29,7 @@ def is_legal_name(name: str) -> bool:
     A name has letters, digits, `.`, `_` and `-`, begins with a letter or digit, and has at most `NAME_LENGTH_MAX`
     (200) characters. So it is legal in an etcd key, in a metric label and in a path, without quotes.
     """
-    return len(name) <= NAME_LENGTH_MAX and _NAME.match(name) is not None
+    return isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.match(name) is not None
 
 
 def is_legal_broadcast_name(name: str) -> bool:

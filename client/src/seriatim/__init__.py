@@ -26,8 +26,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-# Before gRPC is loaded. Otherwise a process that is forked while a client is open ends with a signal, even if it uses no
-# client. gRPC's own support for forks cannot stop the thread with which `grpc.aio` waits.
+# Before gRPC is loaded. Otherwise a process that is forked while a client is open ends with a signal, also if it uses
+# none. gRPC's own support for forks cannot stop the thread with which `grpc.aio` waits.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from seriatim_api.ids import is_legal_name
 from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 
+from seriatim._arguments import check_whole
 from seriatim._consumer_group_keys import ConsumerGroupKeys
 from seriatim._consumer_group_settings import (
     GroupMode,
@@ -109,8 +110,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         """
         if not is_legal_name(name):
             raise IllegalNameError(f"{name!r} cannot name a topic")
-        if not 0 < partition_count <= PARTITION_COUNT_MAX:
-            raise BadRequestError(f"a topic has 1 to {PARTITION_COUNT_MAX} partitions, not {partition_count}")
+        check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
         settings = settings or TopicSettings()
         request = broker_pb2.CreateTopicRequest(
             name=name,
@@ -218,6 +218,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             UnknownTopicError: The cluster has no such topic.
             PartitionOutOfRangeError: The topic has fewer partitions.
         """
+        check_whole("partition", partition, 0)
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
         return chain_of(await self._caller.admin("DescribeChain", request, DEADLINE_S))
 
@@ -227,6 +228,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         Raises:
             SeriatimError: The stream from the broker broke. Call again to go on.
         """
+        check_whole("partition", partition, 0)
         request = broker_pb2.DescribeChainRequest(topic=topic, partition=partition)
         async for record in self._caller.admin_stream("WatchChain", request):
             yield chain_of(record)

@@ -16,6 +16,7 @@ from seriatim_api.ids import is_legal_name
 from seriatim_api.v1 import broker_pb2
 
 from seriatim._admin import Admin, topic_of
+from seriatim._arguments import check_partitions, check_whole, settings_of
 from seriatim._consumer_group_settings import GroupSettings
 from seriatim._ranges import questions
 from seriatim._ranges.questions import QUESTION_DEADLINE_S, At
@@ -126,15 +127,12 @@ class Client:
                 id is unique in the history.
 
         Raises:
-            BadRequestError: `bootstrap` is not one or more addresses, or only one of `recorder` and `message_id` was
-                given.
+            BadRequestError: `bootstrap` is not one or more addresses `host:port`, or only one of `recorder` and
+                `message_id` was given.
             PreconditionError: The files of `tls` cannot be used. Or this process was forked while a client was open, so
                 gRPC cannot be used in it. Raised when the client begins.
         """
-        addresses = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
-        addresses = [address.strip() for address in addresses if address.strip()]
-        if not addresses or not all(_is_address(address) for address in addresses):
-            raise BadRequestError(f"bootstrap is one address host:port, or several, not {bootstrap!r}")
+        addresses = _addresses_of(bootstrap)
         told: Recorder | None = None
         if isinstance(recorder, Recorder):  # of the command, whose ids are in headers
             told = recorder
@@ -204,7 +202,7 @@ class Client:
             IllegalNameError: A topic cannot have this name.
             UnavailableError: No broker answered within 10 s.
         """
-        settings = ProducerSettings(**options)
+        settings = settings_of(ProducerSettings, options, "a producer")
 
         async def begin() -> Producer:
             answer = await self._ask_for_topic(topic)
@@ -346,7 +344,8 @@ class Client:
             UnavailableError: No broker answered within 10 s.
         """
         _check_group(group, mode, name)
-        settings = ConsumerSettings(**options)
+        check_partitions(partitions)
+        settings = settings_of(ConsumerSettings, options, "a consumer")
 
         async def begin() -> Any:
             answer = await self._ask_for_topic(topic)
@@ -508,6 +507,8 @@ class Client:
             PositionUnknownError: No broker could tell the place of `start` or `end` in time.
             UnavailableError: No broker answered within 10 s.
         """
+        check_whole("partition", partition, 0)
+        check_whole("credit_bytes", credit_bytes, 1)
 
         async def begin() -> RangeReader:
             from seriatim._ranges.opening import open_range
@@ -605,6 +606,26 @@ def _check_group(group: str, mode: str, name: str | None) -> None:
         raise IllegalNameError(f"{name!r} cannot name a consumer of a broadcast group")
 
 
+def _addresses_of(bootstrap: object) -> list[str]:
+    """The addresses that a program named.
+
+    Raises:
+        BadRequestError: They are none.
+    """
+    given = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
+    if isinstance(given, Sequence) and not isinstance(given, bytes) and all(isinstance(item, str) for item in given):
+        if any("://" in address for address in given):
+            raise BadRequestError(
+                f"bootstrap is host:port, or several with commas between them, not {bootstrap!r}: leave https:// out, "
+                "and give the certificates for TLS (tls=Tls(...) in a program, --tls-ca in the command)"
+            )
+        addresses = [address.strip() for address in given if address.strip()]
+        if addresses and all(map(_is_address, addresses)):
+            return addresses
+    raise BadRequestError(f"bootstrap is host:port, or several with commas between them, not {bootstrap!r}")
+
+
 def _is_address(text: str) -> bool:
-    host, separator, port = text.rpartition(":")
-    return bool(host and separator and port.isdecimal() and 0 < int(port) < 1 << 16)
+    host, _, port = text.rpartition(":")
+    is_host = bool(host) and not set(host) & set("/@?#;, \t")
+    return is_host and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16

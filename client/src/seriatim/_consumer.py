@@ -18,6 +18,7 @@ from seriatim_api.errors import (
 from seriatim_api.v1 import common_pb2, records_pb2
 
 from seriatim._alarms import Alarms
+from seriatim._arguments import check_number, check_whole
 from seriatim._consuming.inbox import FetchedTable, Inbox
 from seriatim._consuming.servers import Servers
 from seriatim._consuming.streams import Streams
@@ -191,6 +192,7 @@ class Consumer:
             timeout_s: Seconds to wait for the first message. Then the call returns an empty list. 0: do not wait.
 
         Raises:
+            BadRequestError: An argument is beyond its limits.
             SeriatimError: A partition cannot be read any more; the error says why. Each later call raises it too.
                 Messages that were returned before can still be acknowledged.
             ClientFailureError: The consumer has ended because its own code failed.
@@ -199,7 +201,8 @@ class Consumer:
         If the call is cancelled, no message is lost: the next call returns them.
         """
         self._check_home()
-        assert max_messages > 0
+        check_whole("max_messages", max_messages, 1)
+        check_number("timeout_s", timeout_s, 0, "seconds")
         return await self._fetch(max_messages, _deadline(timeout_s))
 
     async def _fetch(self, max_messages: int, deadline: float | None) -> list[Message]:
@@ -236,6 +239,7 @@ class Consumer:
         If the call is cancelled, no batch is lost.
         """
         self._check_home()
+        check_number("timeout_s", timeout_s, 0, "seconds")
         try:
             return await self._inbox.next_table(_deadline(timeout_s))
         except SeriatimError:
@@ -264,7 +268,8 @@ class Consumer:
             moved. Then the acknowledgement does not count, and the message comes again, here or elsewhere.
 
         Raises:
-            BadRequestError: The offset was not delivered to this consumer, or comes without a known partition.
+            BadRequestError: The offset was not delivered to this consumer, or comes without a known partition. Or
+                `message` is none of the three.
             ClientFailureError: The consumer has ended because its own code failed.
         """
         self._check_home()
@@ -273,6 +278,8 @@ class Consumer:
                 raise BadRequestError("to acknowledge an offset, name a partition that this consumer reads")
             subscription = self._subscriptions[partition]
             return subscription.acknowledge(subscription.core.grant, message)
+        if not isinstance(message, Message | FetchedTable):
+            raise BadRequestError(f"acknowledge a message or a table of this consumer, or an offset, not {message!r}")
         offset = message.offset
         if isinstance(message, FetchedTable):
             offset += message.table.num_rows - 1

@@ -21,8 +21,8 @@ _AFTER_FORK: Final = (
 )
 
 _GRPC_THREAD: Final = "_poll_wrapper"
-"""A part of the name of the thread with which `grpc.aio` waits for the network. If it runs at a fork, gRPC does not work
-in the new process."""
+"""A part of the name of the thread with which `grpc.aio` waits for the network. If it runs at a fork, gRPC does not
+work in the new process."""
 
 _open: weakref.WeakSet[Home] = weakref.WeakSet()
 _is_first = True

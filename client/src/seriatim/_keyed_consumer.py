@@ -21,6 +21,7 @@ from seriatim_api.ids import format_offset
 from seriatim_api.v1 import common_pb2, records_pb2
 
 from seriatim._alarms import Alarms
+from seriatim._arguments import check_number, check_whole
 from seriatim._consumer import deleted_error, start_of, wanted_numbers
 from seriatim._consuming import handlers
 from seriatim._consuming.handlers import GiveUp, Handler, PoolEndedError, Retry
@@ -223,6 +224,8 @@ def check_hold(hold_s: float | None) -> None:
     Raises:
         BadRequestError: It is.
     """
+    if hold_s is not None:
+        check_number("hold_s", hold_s, 0, "seconds")
     if hold_s is not None and not 0 < hold_s <= HOLD_S_MAX:
         raise BadRequestError(f"a message is kept for more than 0 s and at most {HOLD_S_MAX:g} s, not {hold_s} s")
 
@@ -411,8 +414,8 @@ class KeyedConsumer:
 
         If the call is cancelled, what came for it goes back, and does not count as an attempt.
         """
-        if not 1 <= max_messages <= RECEIVE_MAX:
-            raise BadRequestError(f"max_messages is between 1 and {RECEIVE_MAX}, not {max_messages}")
+        check_whole("max_messages", max_messages, 1, RECEIVE_MAX)
+        check_number("timeout_s", timeout_s, 0, "seconds")
         if not 0 < timeout_s <= RECEIVE_S_MAX:
             raise BadRequestError(f"timeout_s is above 0 and at most {RECEIVE_S_MAX:g}, not {timeout_s}")
         check_hold(hold_s)
@@ -832,8 +835,9 @@ class KeyedConsumer:
 
 
 def _check_limits(concurrency: int, timeout_s: float | None) -> None:
-    if not 1 <= concurrency <= CONCURRENCY_MAX:
-        raise BadRequestError(f"concurrency is between 1 and {CONCURRENCY_MAX}, not {concurrency}")
+    check_whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
+    if timeout_s is not None:
+        check_number("timeout_s", timeout_s, 0, "seconds")
     if timeout_s is not None and timeout_s <= 0:
         raise BadRequestError(f"a timeout is above 0, not {timeout_s} s")
 

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypedDict
 
 from seriatim_api.errors import BadRequestError
 
+from seriatim._arguments import check_number, check_whole
 from seriatim._partitioner import Partitioner, partition_of_key
 from seriatim._records import AckLevel
 
@@ -58,14 +59,21 @@ class ProducerSettings:
     """The function that chooses the partition of a key."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.batch_size_bytes <= BATCH_SIZE_BYTES_MAX:
-            raise BadRequestError(f"batch_size_bytes is from 1 to {BATCH_SIZE_BYTES_MAX}")
+        if not isinstance(self.ack_level, AckLevel):
+            known = ", ".join(f"AckLevel.{level.name}" for level in AckLevel)
+            raise BadRequestError(f"ack_level is one of {known}, not {self.ack_level!r}")
+        check_number("linger_ms", self.linger_ms, 0, "milliseconds")
+        check_whole("batch_size_bytes", self.batch_size_bytes, 1, BATCH_SIZE_BYTES_MAX)
+        check_whole("window_batches", self.window_batches, 1)
+        check_whole("buffer_size_bytes", self.buffer_size_bytes, 1)
+        check_whole("delivery_timeout_ms", self.delivery_timeout_ms, 1)
+        check_whole("reply_timeout_ms", self.reply_timeout_ms, 1)
+        if not callable(self.partitioner):
+            raise BadRequestError(
+                f"partitioner is a function of a key and the number of partitions, not {self.partitioner!r}"
+            )
         if self.compression not in (None, "lz4", "zstd"):
             raise BadRequestError(f"there is no compression {self.compression!r}: lz4, zstd or None")
-        if min(self.window_batches, self.buffer_size_bytes, self.delivery_timeout_ms, self.reply_timeout_ms) <= 0:
-            raise BadRequestError(
-                "window_batches, buffer_size_bytes, delivery_timeout_ms and reply_timeout_ms are above 0"
-            )
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -117,18 +125,13 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.start, int | datetime) and self.start not in (None, "earliest", "latest"):
             raise BadRequestError(f"a group starts at earliest, latest, an offset or a time, not {self.start!r}")
-        if self.credit_bytes < CREDIT_BYTES_MIN:
-            raise BadRequestError("credit_bytes is at least 64 KiB")
-        if self.credit_bytes_max is not None and self.credit_bytes_max < self.credit_bytes:
-            raise BadRequestError(
-                "credit_bytes_max is at least credit_bytes; if they are equal, the credit does not grow"
-            )
-        if self.session_ms < SESSION_MS_MIN:
-            raise BadRequestError(f"session_ms is at least {SESSION_MS_MIN}")
-        if not 1 <= self.in_flight_max <= IN_FLIGHT_MAX:
-            raise BadRequestError(f"in_flight_max is between 1 and {IN_FLIGHT_MAX}")
-        if self.run_max < 0:
-            raise BadRequestError("run_max is 0 or more")
+        check_whole("credit_bytes", self.credit_bytes, CREDIT_BYTES_MIN)
+        if self.credit_bytes_max is not None:
+            check_whole("credit_bytes_max", self.credit_bytes_max, self.credit_bytes)
+        check_whole("ack_interval_ms", self.ack_interval_ms, 0)
+        check_whole("session_ms", self.session_ms, SESSION_MS_MIN)
+        check_whole("in_flight_max", self.in_flight_max, 1, IN_FLIGHT_MAX)
+        check_whole("run_max", self.run_max, 0)
 
     @property
     def credit_range_bytes(self) -> tuple[int, int]:

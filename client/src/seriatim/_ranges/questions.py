@@ -11,6 +11,7 @@ from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, is_legal_name, make_offse
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import ranges_pb2
 
+from seriatim._arguments import check_partitions
 from seriatim._records import LostRange, PartitionOffset, RangePiece, RangePlan, RetainedRange
 from seriatim._transport.unary import Caller
 
@@ -29,6 +30,7 @@ async def offsets(
     """See `Client.offsets`."""
     if not is_legal_name(topic):
         raise IllegalNameError(f"{topic!r} cannot name a topic")
+    check_partitions(partitions)
     request = ranges_pb2.GetOffsetsRequest(topic=topic, incarnation=incarnation, partitions=partitions or ())
     if isinstance(at, datetime):
         request.at, request.time_ms = ranges_pb2.OFFSET_AT_TIME, milliseconds(at)

@@ -202,8 +202,9 @@ class Channels:
         self._channels.clear()
         self._opened_at.clear()
         await asyncio.gather(*(channel.close(None) for channel in channels), *self._closing)
-        # A watch ends when its channel and the last call on it are freed. It is not cancelled at once: gRPC would tell its
-        # end to this event loop after the loop itself was closed, and another loop of the process would print an error.
+        # A watch ends when its channel and the last call on it are freed. It is not cancelled at once: gRPC would tell
+        # its end to this event loop after the loop itself was closed, and another loop of the process would print an
+        # error.
         if self._watching:
             _, watching = await asyncio.wait(self._watching, timeout=WATCH_END_S)
             for task in watching:

@@ -1,0 +1,77 @@
+"""Checks of what a program passes: each refuses with one error that names the argument and says what it may be."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final, TypeVar
+
+from seriatim_api.errors import BadRequestError
+
+T = TypeVar("T")
+
+_OTHER_NAMES: Final = {
+    "acks": "ack_level",
+    "auto_offset_reset": "start",
+    "batch_size": "batch_size_bytes",
+    "buffer_memory": "buffer_size_bytes",
+    "compression_type": "compression",
+    "session_timeout_ms": "session_ms",
+}
+"""What Kafka's clients call some of the options."""
+
+
+def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is not a whole number between two limits.
+
+    Raises:
+        BadRequestError: It is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadRequestError(f"{name} is a whole number, not {value!r}")
+    if value < least or (most is not None and value > most):
+        limits = f"at least {least:,}" if most is None else f"between {least:,} and {most:,}"
+        raise BadRequestError(f"{name} is {limits}, not {value:,}")
+
+
+def check_number(name: str, value: object, least: float, unit: str) -> None:
+    """Refuse what is not a finite number of at least `least`.
+
+    Raises:
+        BadRequestError: It is not.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < least:
+        raise BadRequestError(f"{name} is a number of {unit}, at least {least:g}, not {value!r}")
+
+
+def check_partitions(partitions: object) -> None:
+    """Refuse what is neither None nor a sequence of partition numbers with at least one of them.
+
+    Raises:
+        BadRequestError: It is not.
+    """
+    if partitions is None:
+        return
+    if not isinstance(partitions, Sequence) or isinstance(partitions, str | bytes):
+        raise BadRequestError(f"partitions is a list of partition numbers, or None for all, not {partitions!r}")
+    if not partitions:
+        raise BadRequestError("partitions names no partition: leave it out to get all of them")
+    for number in partitions:
+        check_whole("a partition's number", number, 0)
+
+
+def settings_of(kind: type[T], options: Mapping[str, Any], what: str) -> T:
+    """The settings with these options.
+
+    Raises:
+        BadRequestError: There is no option of that name, or the settings refuse a value.
+    """
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # it is a dataclass
+    for name in options:
+        if name not in known:
+            meant = _OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
+            hint = f"did you mean {meant}?" if meant in known else f"the options are {', '.join(known)}"
+            raise BadRequestError(f"{what} has no option {name}: {hint}")
+    return kind(**options)

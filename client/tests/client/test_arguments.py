@@ -1,0 +1,98 @@
+"""What a program passes wrongly is refused at once, with an error that names the argument. Nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from seriatim import Client
+from seriatim_api.errors import BadRequestError, IllegalNameError, SeriatimError
+
+from .test_public import running
+
+OPENING: dict[str, tuple[Callable[[Client], Any], str]] = {
+    "ack level of Kafka": (lambda client: client.producer("t", ack_level="all"), "AckLevel.REPLICATED_FLUSHED"),
+    "acks": (lambda client: client.producer("t", acks="all"), "a producer has no option acks: did you mean ack_level?"),
+    "typing error": (lambda client: client.producer("t", linger=3), "did you mean linger_ms?"),
+    "unknown": (lambda client: client.consumer("t", "g", colour=3), "a consumer has no option colour: the options are"),
+    "linger below 0": (lambda client: client.producer("t", linger_ms=-1), "linger_ms is a number of milliseconds"),
+    "linger as text": (lambda client: client.producer("t", linger_ms="5"), "not '5'"),
+    "no deadline": (lambda client: client.producer("t", delivery_timeout_ms=None), "delivery_timeout_ms is a whole"),
+    "true": (lambda client: client.producer("t", window_batches=True), "window_batches is a whole number, not True"),
+    "no partitioner": (lambda client: client.producer("t", partitioner=3), "partitioner is a function"),
+    "no partition": (lambda client: client.consumer("t", "g", partitions=[]), "leave it out to get all of them"),
+    "partitions as text": (lambda client: client.consumer("t", "g", partitions="0"), "a list of partition numbers"),
+    "partition as text": (lambda client: client.consumer("t", "g", partitions=["0"]), "is a whole number, not '0'"),
+    "one partition": (lambda client: client.consumer("t", "g", partitions=0), "a list of partition numbers"),
+    "range": (lambda client: client.read_range("t", "0"), "partition is a whole number, not '0'"),
+    "places": (lambda client: client.offsets("t", partitions=[]), "leave it out to get all of them"),
+    "chain": (lambda client: client.admin().describe_chain("t", "0"), "partition is a whole number, not '0'"),
+    "topic": (lambda client: client.admin().create_topic("u", "3"), "partition_count is a whole number, not '3'"),
+    "size": (lambda client: client.admin().create_topic("u", 0), "partition_count is between 1 and 100,000, not 0"),
+}
+
+
+@pytest.mark.parametrize("name", OPENING)
+async def test_a_wrong_argument_is_named(name: str) -> None:
+    call, text = OPENING[name]
+    async with running(1) as cluster, Client.connect(cluster.brokers[0].address) as client:
+        cluster.create_topic("t", 1)
+        with pytest.raises(BadRequestError) as caught:
+            await call(client)
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize("name", [None, 5, b"t"])
+async def test_a_name_is_text(name: Any) -> None:
+    async with running(1) as cluster, Client.connect(cluster.brokers[0].address) as client:
+        with pytest.raises(IllegalNameError):
+            await client.producer(name)
+        with pytest.raises(IllegalNameError):
+            await client.consumer("t", name)
+
+
+async def test_a_consumer_goes_on_after_wrong_arguments() -> None:
+    async with running(1) as cluster, Client.connect(cluster.brokers[0].address) as client:
+        cluster.create_topic("t", 1)
+        async with client.producer("t") as producer, client.consumer("t", "g") as consumer:
+            await (await producer.send(b"m"))
+            wrong: list[Callable[[], Any]] = [
+                lambda: consumer.fetch(0),
+                lambda: consumer.fetch("all"),  # type: ignore[arg-type]
+                lambda: consumer.fetch(1, None),  # type: ignore[arg-type]
+                lambda: consumer.fetch(1, -1),
+                lambda: consumer.fetch(1, float("nan")),
+                lambda: consumer.fetch_table("soon"),  # type: ignore[arg-type]
+                lambda: consumer.ack(None),  # type: ignore[arg-type]
+                lambda: consumer.ack(b"m"),  # type: ignore[arg-type]
+            ]
+            for call in wrong:
+                with pytest.raises(BadRequestError):
+                    await call()
+            (message,) = await consumer.fetch(1, 5)
+            assert await consumer.ack(message)
+
+
+@pytest.mark.parametrize(
+    "bootstrap",
+    [
+        "https://a:7000",
+        "http://a:7000/",
+        "a",
+        "a:0",
+        "a:x",
+        "a b:7000",
+        "a:7000;b:7000",
+        "u@a:7000",
+        5,
+        None,
+        b"a:7000",
+        [5],
+    ],
+)
+def test_addresses_are_checked_before_anything_is_dialed(bootstrap: Any) -> None:
+    with pytest.raises(SeriatimError) as caught:
+        Client.connect(bootstrap)
+    assert "bootstrap is host:port" in caught.value.message
+    assert ("leave https:// out" in caught.value.message) == ("://" in str(bootstrap))
