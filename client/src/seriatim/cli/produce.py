@@ -34,6 +34,9 @@ evenly."""
 
 GENERATED_AT_A_TIME: Final = 100
 ERRORS_SHOWN_MAX: Final = 5
+SIZE_BYTES_MAX: Final = 32 << 20
+"""No topic takes larger messages."""
+
 TERMINAL_HINT: Final = "each line that you type is a message; Ctrl-D ends; --size N generates messages instead"
 
 
@@ -77,7 +80,12 @@ class ProduceOptions:
 )
 @click.option("--rate", type=_Rate(), help="The most messages per second: 500/s or 2k/s, say. [default: no limit]")
 @click.option("--count", type=click.IntRange(1), help="End after this many messages.")
-@click.option("--size", "size_bytes", type=click.IntRange(0), help="Generate messages of this many bytes, read none.")
+@click.option(
+    "--size",
+    "size_bytes",
+    type=click.IntRange(0, SIZE_BYTES_MAX),
+    help="Generate messages of this many bytes, read none.",
+)
 @click.option(
     "--history",
     "history_path",
