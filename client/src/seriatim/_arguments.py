@@ -32,8 +32,8 @@ def check_whole(name: str, value: object, least: int, most: int | None = None) -
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadRequestError(f"{name} is a whole number, not {value!r}")
     if value < least or (most is not None and value > most):
-        limits = f"at least {least:,}" if most is None else f"between {least:,} and {most:,}"
-        raise BadRequestError(f"{name} is {limits}, not {value:,}")
+        limits = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise BadRequestError(f"{name} is {limits}, not {value}")
 
 
 def check_number(name: str, value: object, least: float, unit: str) -> None:

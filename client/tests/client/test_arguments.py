@@ -29,7 +29,7 @@ OPENING: dict[str, tuple[Callable[[Client], Any], str]] = {
     "places": (lambda client: client.offsets("t", partitions=[]), "leave it out to get all of them"),
     "chain": (lambda client: client.admin().describe_chain("t", "0"), "partition is a whole number, not '0'"),
     "topic": (lambda client: client.admin().create_topic("u", "3"), "partition_count is a whole number, not '3'"),
-    "size": (lambda client: client.admin().create_topic("u", 0), "partition_count is between 1 and 100,000, not 0"),
+    "size": (lambda client: client.admin().create_topic("u", 0), "partition_count is between 1 and 100000, not 0"),
 }
 
 

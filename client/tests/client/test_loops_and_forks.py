@@ -23,7 +23,7 @@ async def send(producer):
 async def once():
     async with Client.connect(ADDRESS) as client, client.producer("t") as producer:
         await send(producer)
-    sys.stdout.write("sent\n")
+    sys.stdout.write("sent" + os.linesep)
 
 async def read():
     async with Client.connect(ADDRESS) as client, client.consumer("t", "g") as consumer:
@@ -68,7 +68,7 @@ async def often():
     async with Client.connect(ADDRESS) as client, client.producer("t") as producer:
         for _ in range(100):
             await send(producer)
-    sys.stdout.write("sent\n")
+    sys.stdout.write("sent" + os.linesep)
 threads = [threading.Thread(target=asyncio.run, args=(often(),)) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
