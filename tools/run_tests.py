@@ -26,6 +26,7 @@ PARALLEL = {
         "sim": _TESTS,
     },
     "slow": dict.fromkeys(("client", "sim"), _TESTS),
+    "faults": {"e2e": _FILES},  # they mostly wait, and each process has a cluster of its own
 }
 """Packages whose tests may run at the same time, file by file or test by test. The slow tests of the others start
 processes that need both processors."""
