@@ -16,6 +16,8 @@ the first send to the end of the work on the last message. All handlers do nothi
                       of 500 keys is worked on, median of five
     broker_killed     how long no message is worked on when the partition's master is killed, median of three
 
+Garbage collections are rare in the consumers' process, as in brokers (`program.settle_objects`).
+
 The benchmark checks that the consumer groups have acknowledged everything at the end, except where keys fail. It prints
 a table and writes `consume.json` in `bench-out/` (OUT= another directory). Exit status 1 if a figure was not verified.
 """
@@ -42,7 +44,7 @@ from e2e.bench.bulk import pieces, send_while
 from e2e.bench.figures import Figure, percentile
 from e2e.bench.keyed_sender import HOT_KEY, PIECE_ROWS, key_of
 from e2e.bench.machine import CpuClock
-from e2e.bench.program import Progress, exact_loop, run
+from e2e.bench.program import Progress, exact_loop, run, settle_objects
 from e2e.bench.steady import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster, make_topic
 from e2e.observe import Observer, Snapshot
 from e2e.workers import start_worker
@@ -173,6 +175,7 @@ async def _throughput(
         await sender.wait_for("ready", DEADLINE_S)
         sender.tell(to=WARM_UP)
         await _until(tally, running, round(WARM_UP * load.counted * 0.95))
+        settle_objects()
         brokers = {name: [pid] for name in cluster.broker_names if (pid := cluster.pid(name)) is not None}
         clock = CpuClock.start({**brokers, "client": [os.getpid()], "sender": [sender.pid]})
         begin, before = time.monotonic(), tally.count
