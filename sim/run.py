@@ -30,6 +30,7 @@ import structlog
 from .cluster import ClusterKind
 from .cores.cluster import CORES
 from .faults import PROFILES
+from .injecting import NoSuchFaultError
 from .mutations import MUTATIONS, OVERLAPPING, applied
 from .whole.cluster import BROKERS, DISKS, GROUPS
 from .world import Result, World
@@ -219,14 +220,20 @@ def main(arguments: list[str] | None = None) -> int:
     task = Task(
         options.seed or 0, world, options.mutation, options.profile, options.steps, left_out, trace=options.trace
     )
-    if options.seed is not None:
-        return _one(task, options.last)
-    return _many(task, options)
+    try:
+        return _one(task, options.last) if options.seed is not None else _many(task, options)
+    except NoSuchFaultError as error:
+        print(f"sim: {error}", file=sys.stderr)
+        return 2
+
+
+CORES_ONLY = ("late-operations", "moved-and-dropped", "keyed-moved", "keyed-dropped", "keyed-halves", "keyed-late")
+"""Profiles with faults that only bare cores have."""
 
 
 def _world_of(profile: str) -> str:
-    """Programs publish in worlds of bare cores only."""
-    return "cores" if profile.endswith("publications") else "brokers"
+    """The kind of world, unless the command line names one. Programs publish in worlds of bare cores only."""
+    return "cores" if profile.endswith("publications") or profile in CORES_ONLY else "brokers"
 
 
 def _one(task: Task, last: int) -> int:

@@ -8,6 +8,7 @@ connection to it look the same to a broker.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from seriatim_broker.core.values.events import (
     WriteOutcome,
     WritesRefused,
 )
+from seriatim_broker.core.values.log import NO_HAND_OVER
 from seriatim_broker.testing.memory_records import MemoryRecords
 
 from ..faults import Options
@@ -64,6 +66,8 @@ class SimCoordinator:
         self.is_faulty = False
         self.keeps_next = False
         self.late_next: dict[str, int] = {}  # the broker's next operation on a group comes so late, and has no answer
+        self.chain_written_us = 0  # when a chain was written last
+        self.on_late: Callable[[Process], None] | None = None  # the broker whose move of keys comes late
         self.tidies = False  # older certificates are removed, as the controller does, but at once
         self._is_refusing = False
         self._refused: Counter[tuple[Process, object]] = Counter()
@@ -96,6 +100,8 @@ class SimCoordinator:
             lost, answer_lost, late = rng.random() < options.read_lost_share, False, False
         if lost:
             self._schedule.after(TIMEOUT_US, self._no_answer, process, request)
+            if late and self.on_late is not None and _hands_over(request):
+                self.on_late(process)
             if late:
                 self._schedule.after(TIMEOUT_US + rng.randint(0, 400_000), self._carry_out, process, request, True)
             return
@@ -260,6 +266,7 @@ class SimCoordinator:
             )
             if written is not None:
                 self._judge.chain_written(process.name, before, request.chain, request.certificate)
+                self.chain_written_us = self._schedule.now_us
             outcome = _outcome(written, is_refused)
             return ChainWritten(request.partition, request.serial, outcome, written or 0)
         old = records.cursor(request.partition, request.consumer_group)[0]
@@ -285,3 +292,7 @@ def _outcome(written: int | None, is_refused: bool) -> WriteOutcome:
     if written is None:
         return WriteOutcome.CONFLICT
     return WriteOutcome.REFUSED if is_refused else WriteOutcome.DONE
+
+
+def _hands_over(request: _Request) -> bool:
+    return isinstance(request, WriteCursor) and request.record.handover != NO_HAND_OVER

@@ -7,15 +7,25 @@ from typing import TYPE_CHECKING
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.messages import Message, ReplicateLedger
 from seriatim_broker.core.values.positions import Measure
 from seriatim_broker.core.values.segment import Start
 
 from ..injecting import Injector
-from .brokers import Broker
+from .brokers import Broker, Process
 from .coordinator import TIMEOUT_US
 
 if TYPE_CHECKING:
     from .cluster import CoreCluster
+
+TOLD_US = 80_000
+"""Within this time a record is told to the members that must know it, and is on their disks."""
+
+HALF_STATE_US = 1_000_000
+"""How long a member takes to join again at the most, and how slow the link is then."""
+
+HALF_STATE_ENDS_US = (10_000, 40_000)
+"""When the server ends after it has sent half of its state."""
 
 
 class CoreInjector(Injector):
@@ -40,8 +50,15 @@ class CoreInjector(Injector):
         share = self._rng.choice((0.0, 0.3, 1.0))
         for broker in self._cluster.brokers.values():
             if self._rng.random() < share:
-                self._schedule.after(self._rng.randint(0, back_us), self.crash_and_return, broker)
+                self._schedule.after(self._rng.randint(0, back_us), self._end_unless_fresh, broker)
         self._schedule.after(back_us, self._restored)
+
+    def _end_unless_fresh(self, broker: Broker) -> None:
+        """A process ends and is back soon, unless a chain was written just now, and few disks have that (ADR 0026)."""
+        if self._schedule.now_us - self._cluster.coordinator.chain_written_us < TOLD_US:
+            self._world.judge.seen.states.add("spared: a record is fresh")
+        else:
+            self.crash_and_return(broker)
 
     def _restored(self) -> None:
         coordinator = self._cluster.coordinator
@@ -73,6 +90,49 @@ class CoreInjector(Injector):
         self._cluster.coordinator.rebuild(ready)
         self._snapshots.clear()
         self._is_restoring = self._world.judge.seen.waits_for_rebuild = False
+
+    def inject_needless_rebuild(self) -> None:
+        """A person rebuilds a coordinator that has lost nothing, while a cursor is written without an answer."""
+
+        def late(process: Process) -> None:
+            self._cluster.coordinator.on_late = None
+            self._tell(f"{process.name} reads that the coordinator was rebuilt, and nothing was lost")
+            self._schedule.after(self._rng.randint(0, TIMEOUT_US), process.deliver, ev.CoordinatorRebuilt())
+
+        self._cluster.coordinator.on_late = late
+
+    # ---- what a joining member is sent ---------------------------------------------------------------
+
+    def inject_half_state(self) -> None:
+        """A member joins and gets the first message of a server's state in time. The next one takes long.
+
+        1  another eligible member than the server ends, and comes back
+        2  the server sends it the rows of a keyed group, and everything that follows them is slow
+        3  the server ends, and the member may take over
+        """
+        self._with_server(self._half_state)
+
+    def _half_state(self, server: str, others: list[str]) -> None:
+        other, network = self._rng.choice(others), self._cluster.network
+        path = (server, other)
+        if network.on_sent is not None:
+            return
+        self._tell(f"{other} ends; when it joins {server} again, it gets half of the state")
+        self._crash_named(other)
+
+        def sent(source: str, target: str, message: Message) -> None:
+            if (source, target) == path and isinstance(message, ReplicateLedger) and message.change.is_full:
+                network.on_sent = None
+                network.slow_us[path] = HALF_STATE_US
+                self._world.judge.seen.states.add("half of a state")
+                self._schedule.after(self._rng.randint(*HALF_STATE_ENDS_US), self._crash_named, server)
+
+        def over() -> None:
+            network.on_sent = None
+            network.slow_us.pop(path, None)
+
+        network.on_sent = sent
+        self._schedule.after(HALF_STATE_US, over)
 
     # ---- consumer groups ----------------------------------------------------------------------------
 

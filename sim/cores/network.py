@@ -14,6 +14,7 @@ link, parts that are on their way are lost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from seriatim_api.errors import BadRequestError
@@ -75,6 +76,7 @@ class Network(Paths):
         self._brokers = brokers
         self._session = 0
         self.slow_us: dict[tuple[str, str], int] = {}  # extra delay from one broker to another
+        self.on_sent: Callable[[str, str, Message], None] | None = None  # after a message has left: source, target
         self._seen_states = seen_states if seen_states is not None else set()  # rare ones that a run reached
         self._dialling: dict[tuple[str, str], Process] = {}
 
@@ -118,6 +120,8 @@ class Network(Paths):
         # A probe has no chance of its own, so that worlds go on as they would without it.
         latency_us = self._options.latency_us_min if isinstance(message, LaneProbe) else self.latency_us()
         self._depart(end, lane, message, latency_us + slow_us)
+        if self.on_sent is not None:
+            self.on_sent(process.name, target, message)
 
     def _depart(self, end: End, lane: int, message: Message, after_us: int) -> None:
         travelling: list[Message | Part] = [message]

@@ -10,7 +10,7 @@ from .links import restored
 from .options import Options
 from .ordinary import as_it_is, disks_are_lost, groups_die, restarts, switchers_race
 from .retaining import group_operations, late_operations, moved_and_dropped, retention, stubs_copied, unread
-from .serving import half_copies, late_words, servers_fall, slow_links, slow_reads
+from .serving import half_copies, late_words, servers_fall, serving, slow_links, slow_reads
 
 
 def modes(rng: random.Random, options: Options) -> Options:
@@ -82,3 +82,60 @@ def keyed_full(rng: random.Random, options: Options) -> Options:
 def keyed_restored(rng: random.Random, options: Options) -> Options:
     """The coordinator goes back in time, or comes back empty, and is rebuilt."""
     return _with_keys(rng, restored(rng, options))
+
+
+def keyed_halves(rng: random.Random, options: Options) -> Options:
+    """Members that join again get half of a server's state; then the server ends."""
+    drawn = serving(rng, options, {"half_state": 5}, 16)
+    return replace(
+        _with_keys(rng, drawn),
+        take_us=rng.choice((30_000, 60_000)),
+        fault_span_us=4_000_000,
+        batches_per_producer=60,
+        certificate_never_share=0.0,
+        certificate_us_max=5_000,
+        restart_us_max=600_000,
+    )
+
+
+def keyed_slow(rng: random.Random, options: Options) -> Options:
+    """Flushes take long, and several consumer groups are handed over at the same time."""
+    kinds = (as_it_is, switchers_race, restarts)
+    drawn = _with_keys(rng, rng.choice(kinds)(rng, options))
+    return replace(
+        drawn, keyed_groups=3, keyed_failures=0.3, flush_us_max=60_000, partition_count=1, may_lose_groups=False,
+        batches_per_producer=max(drawn.batches_per_producer, 24),
+    )  # fmt: skip
+
+
+def keyed_late(rng: random.Random, options: Options) -> Options:
+    """Writes of cursors are carried out long after they count as unanswered; needless rebuilds come meanwhile."""
+    drawn = _with_keys(rng, options)
+    return replace(
+        drawn,
+        kinds={"plan": 6, "complaint": 6, "needless_rebuild": 12, "consumer_crash": 1},
+        fault_count=30,
+        fault_span_us=3_000_000,
+        keyed_failures=0.3,
+        txn_lost_share=0.45,
+        txn_late_share=0.33,
+        partition_count=1,
+        may_lose_groups=False,
+        batches_per_producer=40,
+        send_gap_us=20_000,
+    )
+
+
+def keyed_further(rng: random.Random, options: Options) -> Options:
+    """One broker group has all segments, so its disks know how far consumer groups were when cursors go back."""
+    return replace(
+        keyed_restored(rng, options),
+        kinds={"restore": 4, "complaint": 4, "plan": 2, "consumer_crash": 2},
+        group_count=1,
+        partition_count=1,
+        fault_count=16,
+        fault_span_us=2_400_000,
+        batches_per_producer=40,
+        send_gap_us=20_000,
+        take_us=30_000,
+    )

@@ -61,6 +61,8 @@ MORE_KINDS: tuple[str, ...] = (
     "late_operation",
     "trim",
     "lose_server",
+    "half_state",
+    "needless_rebuild",
 )
 """Those that a world meets only if it has something more than an ordinary one (`with_something_more`)."""
 

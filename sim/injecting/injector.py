@@ -33,6 +33,10 @@ class Fault:
     seed: int
 
 
+class NoSuchFaultError(ValueError):
+    """The profile draws a fault that worlds of this kind do not have."""
+
+
 class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchFaults, ServingFaults):
     """Draws faults over the fault span, and undoes each of them when `heal` is called or earlier.
 
@@ -46,7 +50,11 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
         self._left_out = left_out
 
     def plan(self) -> None:
-        """Schedule the faults."""
+        """Schedule the faults.
+
+        Raises:
+            NoSuchFaultError: The profile draws a fault that worlds of this kind do not have.
+        """
         weights = self._options.kinds
         every = (*KINDS, *RUNTIME_KINDS, *MORE_KINDS, *DISK_KINDS, *GROUP_KINDS, *SERVING_KINDS)
         kinds = [kind for kind in every for _ in range(weights.get(kind, 0))]
@@ -55,6 +63,11 @@ class Injector(ProcessFaults, DiskFaults, LinkFaults, CoordinatorFaults, SwitchF
             self.take_snapshots()
         for number in range(self._options.fault_count):
             kind = self._rng.choice(kinds)
+            if not hasattr(self, f"inject_{kind}"):
+                raise NoSuchFaultError(
+                    f"this profile draws the fault {kind}, which worlds of this kind do not have; name another kind "
+                    "with --world (cores, brokers, disks or groups)"
+                )
             fault = Fault(now + self._rng.randint(0, self._options.fault_span_us), kind, self._rng.getrandbits(32))
             if number not in self._left_out:
                 self._schedule.at(fault.at_us, self._inject, fault)

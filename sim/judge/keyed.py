@@ -84,7 +84,10 @@ class Keyed:
         name = names.pop()
         key = view.keys.setdefault(name, KeyView())
         newest = self._tokens.get((group, partition, name), 0)
-        if run.token <= newest and self._seen.waits_for_rebuild:
+        may_be_older = self._seen.waits_for_rebuild and not self._knows_later(
+            who, group, partition, group_epoch, server_epoch
+        )
+        if run.token <= newest and may_be_older:
             self._seen.excuse(Excuse.OLDER_CURSOR)
         elif run.token <= newest:
             self._seen.fail("K3", f"{what}, and the key had token {newest:#x}")
@@ -93,7 +96,7 @@ class Keyed:
             self._seen.fail("K1", f"{what}, not in their order")
         self.parked.granted(what, group, partition, group_epoch, run)
         if not self.parked.was_asked_for(group, partition, name):
-            self._check_attempts(what, key, run)
+            self._check_attempts(what, key, run, may_be_older)
         before = [
             offset
             for offset in key.open
@@ -106,7 +109,7 @@ class Keyed:
         for place, (offset, message) in enumerate(zip(run.offsets, messages, strict=True)):
             is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
             view.again.discard(message)
-            if is_flagged and self._seen.waits_for_rebuild and view.is_done(message):
+            if is_flagged and may_be_older and view.is_done(message):
                 self._seen.excuse(Excuse.OLDER_CURSOR)
                 view.again.add(message)
             elif message in view.confirmed:
@@ -132,6 +135,25 @@ class Keyed:
                 view.tokens.setdefault(message, []).append(run.token)
                 key.open[offset] = None
 
+    def _knows_later(self, who: str, group: str, partition: PartitionId, group_epoch: int, server_epoch: int) -> bool:
+        """Whether the disk of a server says that the consumer group was further than in the segment that it serves."""
+        chains = reversed(self._seen.history[partition])
+        served = (
+            segment.no
+            for chain in chains
+            for segment in chain.segments
+            if segment.server_epoch == server_epoch and segment.server.broker == who
+        )
+        no = next(served, None)
+        image = self._seen.brokers[who].real_disk.durable.partitions.get(partition)
+        if no is None or image is None:
+            return False
+        return any(
+            (state.group_epoch, state.segment_no) > (group_epoch, no)
+            for (_, of), state in image.cursors.items()
+            if of == group
+        )
+
     def _was_granted(self, group: str, partition: PartitionId, group_epoch: int, offset: int) -> bool:
         """Whether a message was granted in an earlier group epoch, since a person moved the consumer group last."""
         begun = self._seen.view(group, partition).group_epoch
@@ -139,12 +161,12 @@ class Keyed:
         epochs = [epoch for epoch in epochs if begun <= epoch < group_epoch]
         return any(offset in self.view(group, partition, epoch).places for epoch in epochs)
 
-    def _check_attempts(self, what: str, key: KeyView, run: KeyGrant) -> None:
+    def _check_attempts(self, what: str, key: KeyView, run: KeyGrant, may_be_older: bool) -> None:
         """J2: the failed attempts on a message that all eligible members know stay counted."""
         offset, count = key.counted
         if not count or offset != run.offsets[0] or run.attempt > count:
             return
-        if self._seen.waits_for_rebuild:
+        if may_be_older:
             self._seen.excuse(Excuse.OLDER_CURSOR)
         else:
             self._seen.fail("J2", f"{what} as attempt {run.attempt}, and {count} attempts on it had failed")

@@ -11,6 +11,7 @@ from seriatim_broker.core.consumers import crossing, cursors, granting, handling
 from seriatim_broker.core.control import rebuild
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
+from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.log import CursorState, LedgerChange, LedgerVersion
 from seriatim_broker.core.values.messages import ReplicateLedger
@@ -199,6 +200,40 @@ def _any_key_counts() -> list[Patch]:
     return [(waiting_keys, "_operate_on", operate_on)]
 
 
+def _any_write_is_durable() -> list[Patch]:
+    def on_stored(broker: Any, of: Any, no: int, _serial: int) -> None:
+        """A hand-over to this segment is on the disk, so all are."""
+        for handing in list(of.handing.values()):
+            if handing.handover.segment_no == no:
+                handing.waiting.pop(broker.member, None)
+                handover._answer_if_kept(broker, of, handing)
+
+    return [(handover, "on_stored", on_stored)]
+
+
+def _unknown_thaws() -> list[Patch]:
+    return [(handover, "may_be_carried_out", lambda *_: False)]
+
+
+def _under_way_is_forgotten() -> list[Patch]:
+    return [(serving, "_is_under_way", lambda *_: False)]
+
+
+def _older_place_is_served() -> list[Patch]:
+    return [(cursors, "was_further", lambda *_: False)]
+
+
+def _told_is_told() -> list[Patch]:
+    real = Ledger.note_dropped
+
+    def note_dropped(self: Ledger, *arguments: Any) -> None:
+        """The consumers of now were told, so nobody else needs to be."""
+        real(self, *arguments)
+        self.untold_token = self.dropped_from = self.dropped_position = 0
+
+    return [(Ledger, "note_dropped", note_dropped)]
+
+
 def _settings_not_written() -> list[Patch]:
     def without(*fields: Any) -> CursorState:
         return CursorState(*fields[:8])
@@ -239,11 +274,29 @@ MUTATIONS: dict[str, Mutation] = {
     "alone-tells-lists": _mutation(
         "a consumer group that passes a stub alone tells what its lists had there", _lists_untold, "keyed-dropped"
     ),
+    "own-disk-too": _mutation(
+        "a server answers for exactly the hand-over that its own disk has", _any_write_is_durable, "keyed-slow"
+    ),
+    "unknown-stays-frozen": _mutation(
+        "a group is frozen until it is known whether its cursor has moved", _unknown_thaws, "keyed-late"
+    ),
+    "under-way-stays": _mutation(
+        "a write of a cursor that is under way is not forgotten after a rebuild", _under_way_is_forgotten, "keyed-late"
+    ),
+    "further-waits": _mutation(
+        "where order is by key, a group is not served at an older place", _older_place_is_served, "keyed-further"
+    ),
+    "drop-is-no-ack": Mutation(
+        "a drop that consumers were told stays noted until a later message counts",
+        _told_is_told,
+        ("I1", "I2", "I8", *K),
+        "keyed-dropped",
+    ),
     "last-confirms": Mutation(
         "a joining member has all control records when it confirms the last one",
         _first_confirms,
         ("I9", "I11", *K),
-        "keyed",
+        "keyed-halves",
     ),
     "frozen-waits": _mutation("nothing changes while the state of the keys is handed over", _frozen_takes),
     "given-again": _mutation(

@@ -47,7 +47,16 @@ def test_what_people_are_told_of_parked_keys_stays_so(seeds: range) -> None:
     assert states.get("a key: skip", 0)
 
 
-MORE = (("keyed-moved", 30, 8), ("keyed-dropped", 60, 14), ("keyed-lost", 60, 8), ("keyed-full", 28, 6))
+MORE = (
+    ("keyed-moved", 30, 8),
+    ("keyed-dropped", 60, 14),
+    ("keyed-lost", 60, 8),
+    ("keyed-full", 28, 6),
+    ("keyed-halves", 24, 3),
+    ("keyed-slow", 40, 6),
+    ("keyed-late", 30, 4),
+    ("keyed-further", 40, 6),
+)
 """Profile, and of how many seeds, slow and quick."""
 
 

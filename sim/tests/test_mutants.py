@@ -62,6 +62,7 @@ SLOW = {
     "follows-as-staged",
     "alone-tells-lists",
     "followers-keep",
+    "under-way-stays",
     "unreachable-is-gone",
 }
 """They take about 50 worlds, or large ones, some ten seconds or minutes each: looked for by `make test-slow`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.run import Task, run_seed, run_seeds
+from sim.run import Task, main, run_seed, run_seeds
 
 SEED_COUNT = 2000
 QUICK_SEED_COUNT = 200
@@ -104,6 +104,11 @@ def test_worlds_with_something_more_keep_every_promise(
         for state in result.states:
             states[state] = states.get(state, 0) + 1
     assert {name: states.get(name, 0) for name in rare if states.get(name, 0) < rare[name]} == {}
+
+
+def test_a_profile_says_which_fault_a_world_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--profile", "late-operations", "--world", "brokers", "--seed", "0"]) == 2
+    assert "late_operation, which worlds of this kind do not have" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seed", [3, 57])
