@@ -52,10 +52,10 @@ MORE = (
     ("keyed-dropped", 60, 14),
     ("keyed-lost", 60, 8),
     ("keyed-full", 28, 6),
-    ("keyed-halves", 24, 3),
-    ("keyed-slow", 40, 6),
-    ("keyed-late", 30, 4),
-    ("keyed-further", 40, 6),
+    ("keyed-halves", 24, 2),
+    ("keyed-slow", 40, 4),
+    ("keyed-late", 30, 3),
+    ("keyed-further", 40, 4),
 )
 """Profile, and of how many seeds, slow and quick."""
 
