@@ -93,6 +93,13 @@ def test_the_consumers_of_a_broadcast_group_are_shown_together(run: Run, cluster
     cluster.places["g/c2", 0] = {"active_consumer": ""}
     assert run("group", "list", "t")[1] == "g/  (2 consumers)\nplain\n"
     assert json.loads(run("--output", "json", "group", "list", "t")[1]) == ["g/c1", "g/c2", "plain"]
+    assert [line.split() for line in run("group", "list")[1].splitlines()] == [
+        ["topic", "group"],
+        ["t", "g/", "(2", "consumers)"],
+        ["t", "plain"],
+    ]
+    assert json.loads(run("--output", "json", "group", "list")[1]) == {"t": ["g/c1", "g/c2", "plain"]}
+    assert "consumer groups: g/  (2 consumers), plain" in run("topic", "describe", "t")[1]
     status, out, _ = run("group", "describe", "t", "g")
     assert status == 0
     assert [line.split() for line in out.splitlines()[:3]] == [

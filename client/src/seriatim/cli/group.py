@@ -111,14 +111,17 @@ def _next_is_at_least(row: GroupPartition) -> bool:
 
 
 @group.command("list")
-@click.argument("topic")
+@click.argument("topic", required=False)
 @click.pass_obj
-def list_(settings: Settings, topic: str) -> None:
-    """List the consumer groups that have a cursor on TOPIC.
+def list_(settings: Settings, topic: str | None) -> None:
+    """List the consumer groups that have a cursor on TOPIC, or on any topic.
 
     Of a broadcast group there is one line, `GROUP/`, with the number of its consumers. With --output json, each of them
     is named.
     """
+    if topic is None:
+        _list_all(settings)
+        return
     found = call_admin(settings, lambda admin: admin.list_groups(topic))
     if settings.as_json:
         settings.emit(found)
@@ -126,6 +129,29 @@ def list_(settings: Settings, topic: str) -> None:
         click.echo("\n".join(_broadcast.lines_of(found)))
     else:
         click.echo(f"no consumer group has a position on {topic}", err=True)
+
+
+def _list_all(settings: Settings) -> None:
+    """The consumer groups of each topic that has some."""
+
+    async def work(admin: Admin) -> dict[str, list[str]]:
+        names = [topic.name for topic in await admin.list_topics()]
+        return {name: groups for name in names if (groups := await admin.list_groups(name))}
+
+    found = call_admin(settings, work)
+    if settings.as_json:
+        settings.emit(found)
+        return
+    if not found:
+        click.echo("no consumer group has a position on any topic", err=True)
+        return
+    from rich.table import Table
+
+    table = Table("topic", "group", box=None, pad_edge=False)
+    for name, groups in found.items():
+        for line in _broadcast.lines_of(groups):
+            table.add_row(name, line)
+    settings.show(table)
 
 
 @group.command()

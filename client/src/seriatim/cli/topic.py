@@ -16,7 +16,7 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import format_offset
 
 import seriatim
-from seriatim.cli import _connect, _retention
+from seriatim.cli import _broadcast, _connect, _retention
 from seriatim.cli._connect import call_admin
 from seriatim.cli._places import PlaceType, Written
 from seriatim.cli._printing import chain_fields, pick
@@ -182,18 +182,20 @@ def list_(settings: Settings) -> None:
 @click.argument("name")
 @click.pass_obj
 def describe(settings: Settings, name: str) -> None:
-    """Show the settings of the topic NAME, and for each partition the messages that are kept and the chain."""
+    """Show the settings of the topic NAME, its consumer groups, and for each partition what is kept and the chain."""
 
-    async def work() -> tuple[TopicDescription, tuple[RetainedRange, ...] | None, str]:
+    async def work() -> tuple[TopicDescription, list[str], tuple[RetainedRange, ...] | None, str]:
         async with _connect.client(settings) as client:
-            return await client.admin().describe_topic(name), *await _retained(client, name)
+            admin = client.admin()
+            described = await admin.describe_topic(name)
+            return described, await admin.list_groups(name), *await _retained(client, name)
 
-    described, retained, reason = run(work())
+    described, groups, retained, reason = run(work())
     found, chains = described.topic, described.chains
     if settings.as_json:
         names = ("partition", "offset", "messages", "size_bytes", "since_ms")
         rows = retained and [{**pick(row, *names), "offset": format_offset(row.offset)} for row in retained]
-        settings.emit({**_fields(found), "chains": list(map(chain_fields, chains)), "retained": rows})
+        settings.emit({**_fields(found), "groups": groups, "chains": list(map(chain_fields, chains)), "retained": rows})
         return
     click.echo(
         f"{found.name}: {_count(found.partition_count, 'partition')}, {found.state}, flush: {_flush(found)}, "
@@ -204,6 +206,7 @@ def describe(settings: Settings, name: str) -> None:
     widths = f"broker groups in a chain: {width}" if width else ""
     if sizes or widths:
         click.echo("; ".join(part for part in (sizes, widths) if part))
+    click.echo(f"consumer groups: {', '.join(_broadcast.lines_of(groups)) or 'none'}")
     from seriatim.cli._chain_view import draw_ribbons
 
     if retained is None:
