@@ -168,12 +168,6 @@ def test_what_is_not_printed_is_not_acknowledged(run: Run, cluster: MemoryCluste
     assert cluster.started_at == ["earliest", "latest"]
 
 
-def test_bytes_that_are_no_text_are_shown_escaped_and_raw_as_they_are(run: Run, cluster: MemoryCluster) -> None:
-    cluster.make("t")
-    run("produce", "t", stdin=b"\xff\xfe\n")
-    assert json.loads(run("--output", "json", "consume", "t", "-g", "a", "--count", "1")[1])["value"] == "\\xff\\xfe"
-
-
 def test_outcomes_that_are_not_ok_show_in_the_status_and_the_summary(run: Run, cluster: MemoryCluster) -> None:
     cluster.make("t")
     cluster.refuse[b"bad"] = SendFailedError("too large", cause_number=110)

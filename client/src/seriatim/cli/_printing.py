@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from seriatim_api.ids import format_offset
+from seriatim_api.key_names import escaped
 
 if TYPE_CHECKING:
     from seriatim import Chain, Message
@@ -16,28 +18,40 @@ PAGE_SEGMENT_COUNT: Final = 256
 Format = Literal["raw", "json", "pretty"]
 
 
-def render(message: Message, output: Format) -> bytes:
-    """The line that is printed for a message, with a newline at its end."""
+def render(message: Message, output: Format, *, to_terminal: bool) -> bytes:
+    """The line that is printed for a message, with a newline at its end.
+
+    No control character of a message reaches a terminal: it could change what is on the screen, or type a command.
+    """
     if output == "raw":
-        return message.value + b"\n"
+        return (escaped(message.value).encode() if to_terminal else message.value) + b"\n"
     if output == "json":
         fields = {
             "partition": message.partition,
             "offset": format_offset(message.offset),
-            "key": _text(message.key),
-            "value": _text(message.value),
+            "key": None if message.key is None else data_field(message.key),
+            "value": data_field(message.value),
             "timestamp_ms": message.timestamp_ms,
+            "headers": {name: data_field(value) for name, value in message.headers.items()},
+            "tag": message.tag,
+            "attempt": message.attempt,
             "maybe_repeated": message.maybe_repeated,
         }
-        return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps(fields, ensure_ascii=False)
+        if not line.isprintable():  # a letter of a message that is escaped in JSON only if all but ASCII is
+            line = "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in line)
+        return line.encode() + b"\n"
     mark = " (maybe repeated)" if message.maybe_repeated else ""
-    where = f"{message.partition}  {format_offset(message.offset):<12} {_text(message.key) or '-'}"
-    return f"{where}  {_text(message.value)}{mark}\n".encode()
+    where = f"{message.partition}  {format_offset(message.offset):<12} {escaped(message.key or b'') or '-'}"
+    return f"{where}  {escaped(message.value)}{mark}\n".encode()
 
 
-def _text(data: bytes | None) -> str | None:
-    """Bytes as text, for people and for JSON. Bytes that are not UTF-8 are escaped."""
-    return None if data is None else data.decode("utf-8", errors="backslashreplace")
+def data_field(data: bytes) -> str | dict[str, str]:
+    """Bytes for JSON: text if they are UTF-8, else `{"base64": ...}`."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
 
 
 def pick(value: object, *names: str) -> dict[str, Any]:

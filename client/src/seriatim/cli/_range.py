@@ -106,6 +106,7 @@ class RangePrinter:
         self._options = options
         self._client = client
         self._write = write
+        self._to_terminal = sys.stdout.isatty()
         self._flush = flush
         self.count = 0
 
@@ -195,7 +196,7 @@ class RangePrinter:
             while messages := await reader.fetch():
                 wanted = messages if options.count is None else messages[: options.count - self.count]
                 for message in wanted:
-                    self._write(render(message, options.output))
+                    self._write(render(message, options.output, to_terminal=self._to_terminal))
                 self._flush()
                 self.count += len(wanted)
                 if options.count is not None and self.count >= options.count:

@@ -271,6 +271,7 @@ class Consumption:
         self._consumer = consumer
         self._history = history
         self._write = write
+        self._to_terminal = sys.stdout.isatty()
         self._flush = flush
         self._last_at = time.monotonic()
         self.count = 0
@@ -353,7 +354,7 @@ class Consumption:
         if self._options.count is not None:
             batch = batch[: self._options.count - self.count]
         for message in batch:
-            self._write(render(message, self._options.output))
+            self._write(render(message, self._options.output, to_terminal=self._to_terminal))
         self._flush()
         self.count += len(batch)
         single = isinstance(self._consumer, Received)

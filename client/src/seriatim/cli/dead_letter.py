@@ -13,6 +13,7 @@ from seriatim_api.ids import format_offset, parse_offset
 from seriatim_api.key_names import escaped
 
 from seriatim.cli._connect import call_admin
+from seriatim.cli._printing import data_field
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
@@ -348,9 +349,9 @@ def _content(letter: DeadLetter) -> dict[str, Any]:
     return {
         "timestamp_ms": letter.timestamp_ms,
         "tag": letter.tag,
-        "headers": {name: escaped(value) for name, value in letter.headers.items()},
+        "headers": {name: data_field(value) for name, value in letter.headers.items()},
         "history": [dict(entry) for entry in letter.history],
-        "value": escaped(letter.value),
+        "value": data_field(letter.value),
     }
 
 
