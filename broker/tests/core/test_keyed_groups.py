@@ -13,10 +13,10 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.keyed import BackOff, ConsumerMode, Exhausted, KeyGrant, RetryPolicy
 from seriatim_broker.core.values.ledger_rows import CarriedGrant, read_rows, write_forwarder, write_grant
-from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState, LedgerChange, PutLedger
+from seriatim_broker.core.values.log import CursorState, HandOverId, HandOverState, LedgerChange, PutHandOver, PutLedger
 
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
-from .support import GROUP, M00, M01, MS, SECOND, STREAM, TOPIC, P
+from .support import GROUP, M00, M01, M10, MS, SECOND, STREAM, TOPIC, P
 
 SHORT = replace(QUICK, grant_ms=1_000)
 
@@ -534,3 +534,19 @@ def test_a_consumer_without_grants_that_leaves_does_not_disturb_a_hand_over() ->
     bench.do(ev.ConsumerLeave(STREAM, 2))
     bench.deliver()
     assert handed(bench)[-1].handover.id == before
+
+
+def test_a_member_that_is_not_the_server_answers_a_hand_over_of_the_server_only() -> None:
+    bench = KeyedServing("ab", M01)
+    bench.link(M00)
+    bench.link(M10)
+    assert bench.chain.segments[0].server == M00
+    handover = msg.HandOver(P, HandOverState(1, GROUP, 1, HandOverId(2, 1), ()))
+    bench.hear(M10, handover)  # it knows that this member is the server by now, and would take an answer for all's
+    bench.persist()
+    assert bench.writes(PutHandOver)
+    assert bench.all(fx.ReadChain)
+    assert not bench.sent(msg.HandOverKept)
+    bench.hear(M00, handover)
+    bench.persist()
+    assert [kept.id for kept in bench.sent(msg.HandOverKept, M00)] == [HandOverId(2, 1)]

@@ -278,7 +278,15 @@ def _names(handover: HandOverState, message: HandOverKept) -> bool:
 
 
 def on_hand_over(broker: BrokerState, partition: Partition, sender: MemberId, message: HandOver) -> None:
-    """Keep a hand-over. The server of the segment has the other members keep it too, and then answers."""
+    """Keep a hand-over. The server of the segment has the other members keep it too, and then answers.
+
+    Other members answer only the server. Without it (J5):
+      1. Member b becomes the server of the next segment, and does not know it yet. The server of the segment before
+         knows it, and sends b the hand-over.
+      2. b keeps it as one of the members that must, and answers that it has it.
+      3. The sender takes this for the answer of the server, which speaks for all members, and moves the cursor. b dies.
+         The other members have no hand-over.
+    """
     handover = message.handover
     no = handover.segment_no
     segment = partition.chain.segment(no) if partition.chain is not None else None
@@ -296,7 +304,10 @@ def on_hand_over(broker: BrokerState, partition: Partition, sender: MemberId, me
     if not is_known:
         broker.out.write(PutHandOver(partition.id, handover))
     if not is_server:
-        broker.out.when_durable_send(sender, _kept(partition, handover))
+        if sender == segment.server:
+            broker.out.when_durable_send(sender, _kept(partition, handover))
+        else:
+            partition.read_chain(broker)  # the sender asks again
         return
     members = dict.fromkeys((*segment.eligible, *right.joining(partition, no)))
     if known is not None and is_known:
