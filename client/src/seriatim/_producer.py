@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final
@@ -44,10 +46,22 @@ BATCH_OVERHEAD_BYTES: Final = 4096
 YIELD_BYTES: Final = 256 << 10
 """After taking this many bytes without a wait, `send` gives the event loop a turn."""
 
+_log = logging.getLogger("seriatim")
+
 _FAILED_MEANS: Final = (
     "Messages that it had taken and that are not settled are unknown: they may be stored or not. "
     "It takes nothing more; make a new producer."
 )
+
+
+def _warn_of_unsettled(backlog: Backlog, topic: str, pid: int) -> None:
+    """The program has ended, or has dropped the producer, without closing it."""
+    if backlog.message_count and os.getpid() == pid:
+        _log.warning(
+            "%d messages to topic %s were not settled when the program let go of their producer: they may be stored or "
+            "not. Close the producer (`async with client.producer(...)`), or wait for `flush()`",
+            backlog.message_count, topic,
+        )  # fmt: skip
 
 
 class Producer:
@@ -83,6 +97,7 @@ class Producer:
         self._check_home = channels.home.check
         self._failure = Failure(f"the producer for topic {topic.name}", _FAILED_MEANS, self._break_off)
         self._backlog = Backlog(settings.buffer_size_bytes)
+        self._unclosed = weakref.finalize(self, _warn_of_unsettled, self._backlog, topic.name, os.getpid())
         self._turns = Turns(self._failure)
         self._routes = Routes(topic, caller, channels, self._topic_gone, self._failure.happened)
         self._partitions = self._make_partitions(topic, routes, recorder)
@@ -424,6 +439,7 @@ class Producer:
             return FlushResult(0, 0, 0)
         self._check_home()
         self._is_closed = True
+        self._unclosed.detach()
         try:
             self._backlog.close()
             async with asyncio.timeout(timeout_s):

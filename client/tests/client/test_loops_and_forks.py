@@ -208,3 +208,18 @@ with sync.Client.connect(ADDRESS) as client:
         consumer.fetch(1)
 """
     assert output_of(program)[0].startswith("a callback, such as on_gap, runs in the client's own thread")
+
+
+def test_a_program_that_closes_no_producer_is_told_what_it_left() -> None:
+    program = """
+async def main():
+    client = await Client.connect(ADDRESS)
+    producer = await client.producer("t")
+    all_settled = await client.producer("u")
+    await send(all_settled)
+    for _ in range(3):
+        producer.send_nowait(b"m", partition=0)
+asyncio.run(main())
+"""
+    (line,) = output_of(program)
+    assert line.startswith("3 messages to topic t were not settled when the program let go of their producer")
