@@ -12,7 +12,13 @@ from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
-from seriatim_api.errors import ClientFailureError, OverloadedError, SeriatimError, UnknownTopicError
+from seriatim_api.errors import (
+    ClientFailureError,
+    OverloadedError,
+    PartitionOutOfRangeError,
+    SeriatimError,
+    UnknownTopicError,
+)
 from seriatim_api.v1 import common_pb2
 
 from seriatim import _batch
@@ -163,6 +169,20 @@ class Producer:
     def unsettled_count(self) -> int:
         """The number of messages that were taken and are not settled."""
         return self._backlog.message_count
+
+    def master_of(self, partition: int) -> str | None:
+        """The broker that accepts messages of a partition, as far as this producer knows; None: it does not know it.
+
+        Args:
+            partition: The partition's number in the topic.
+
+        Raises:
+            PartitionOutOfRangeError: The producer knows no such partition.
+        """
+        if not 0 <= partition < len(self._partitions):
+            raise PartitionOutOfRangeError(f"{self.topic} has partitions 0 to {len(self._partitions) - 1}")
+        route = self._partitions[partition].route
+        return route.master_broker if route is not None else None
 
     def _look_found_gone(self, made_again: bool) -> None:
         self._topic_gone(deleted(self.topic, made_again=made_again))

@@ -293,6 +293,9 @@ class MemoryProducer:
             delivery.set_result(Receipt(partition, log[-1].offset, FIRST_S * 1000, True))
         return delivery
 
+    def master_of(self, partition: int) -> str:
+        return "g0-0"
+
     async def flush(self) -> None:
         await asyncio.sleep(0)
 

@@ -221,6 +221,19 @@ def test_chains_are_shown_and_watched(run: Run, cluster: MemoryCluster) -> None:
     assert run("chain", "show", "nothing")[0] == 1
 
 
+def test_a_watched_chain_names_the_brokers_that_do_not_answer(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t", 1)
+    (broker,) = cluster.brokers
+    cluster.brokers = (replace(broker, live=False), replace(broker, name="g0-1"))
+    assert "# partition 0: g0-0 does not answer" in run("chain", "watch", "t")[2]
+    cluster.brokers = (replace(broker, live=False), replace(broker, name="g0-1", live=False))
+    text = "partition 0 waits for g0-0 and g0-1: no member of g0 answers"
+    assert f"# {text}" in run("chain", "watch", "t")[2]
+    assert {"note": "waits", "partition": 0, "text": text} in [
+        json.loads(line) for line in run("--output", "json", "chain", "watch", "t")[2].splitlines()
+    ]
+
+
 def test_groups_are_described(run: Run, cluster: MemoryCluster) -> None:
     cluster.make("t", 2)
     run("produce", "t", "--size", "10", "--count", "10")

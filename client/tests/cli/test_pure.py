@@ -107,26 +107,43 @@ def test_percentiles_are_right_to_two_percent() -> None:
 
 def test_a_gap_counts_only_while_something_waits() -> None:
     meter = SendMeter(0.0)
-    meter.send(1.0)
-    meter.outcome("ok", 1.0, 1.2)
-    meter.send(9.0, 2)  # nothing waited from 1.2 to 9.0
-    meter.outcome("ok", 9.0, 9.1)
+    meter.send(0, 1.0)
+    meter.outcome(0, "ok", 1.0, 1.2)
+    meter.send(0, 9.0, 2)  # nothing waited from 1.2 to 9.0
+    meter.outcome(0, "ok", 9.0, 9.1)
     assert meter.gap_s_max == pytest.approx(0.2)
-    assert meter.gap_s(9.6) == pytest.approx(0.5)
-    meter.outcome("unknown", 9.0, 9.8)  # not an acceptance: but nothing waits any more
-    assert meter.gap_s(20.0) == 0
+    assert meter.gap(9.6) == (pytest.approx(0.5), 0)
+    meter.outcome(0, "unknown", 9.0, 9.8)  # not an acceptance: but nothing waits any more
+    assert meter.gap(20.0) == (0, None)
     summary = meter.summary()
     assert (summary.sent, summary.ok, summary.failed, summary.unknown) == (3, 2, 0, 1)
-    assert summary.gap_ms_max == 200.0
+    assert (summary.gap_ms_max, summary.gap_partition) == (200.0, 0)
     assert "1 unknown" in describe(summary)
-    assert "longest gap 200 ms" in describe(summary)
+    assert "longest gap of a partition 200 ms (partition 0)" in describe(summary)
+
+
+def test_a_partition_that_waits_is_named_though_others_go_on() -> None:
+    meter = SendMeter(0.0)
+    for partition in (0, 1, 2):
+        meter.send(partition, 1.0)
+    for step in range(10, 41):
+        meter.send(3, step / 10)
+        meter.outcome(3, "ok", step / 10, step / 10)
+    assert "longest gap" in meter.line(1.9, lambda _: "g0-0")
+    assert meter.line(4.0, lambda partition: f"g{partition}-0").endswith("partition 0 waits 3 s for g0-0 (and 2 more)")
+    meter.outcome(0, "ok", 1.0, 4.5)
+    meter.outcome(1, "ok", 1.0, 4.6)
+    assert meter.line(4.7, lambda _: None).endswith("partition 2 waits 4 s for a master")
+    meter.outcome(2, "ok", 1.0, 4.7)
+    assert meter.line(4.8, lambda _: None).endswith("longest gap 3700 ms")
+    assert meter.summary().gap_partition == 2
 
 
 def test_the_rate_is_of_the_last_second() -> None:
     meter = SendMeter(0.0)
     for step in range(30):
-        meter.send(step / 10)
-        meter.outcome("ok", step / 10, step / 10)
+        meter.send(0, step / 10)
+        meter.outcome(0, "ok", step / 10, step / 10)
     assert meter.rate(2.95) == 10
     assert meter.rate(10.0) == 0
 

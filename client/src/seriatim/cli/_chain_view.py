@@ -17,7 +17,7 @@ from rich.text import Text
 from seriatim.cli._printing import older_segment_count
 
 if TYPE_CHECKING:
-    from seriatim import Chain, Segment
+    from seriatim import Chain, Cluster, Segment
 
 CARD_WIDTH: Final = 18
 ARROW_WIDTH: Final = 2
@@ -238,3 +238,24 @@ def _legend(chains: Iterable[Chain]) -> Text:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def who_waits(chains: Sequence[Chain], cluster: Cluster) -> dict[int, str]:
+    """A line for each partition whose open segment has members that do not answer.
+
+    If one of them answers, another broker group takes over soon. If none does, the partition waits: its last messages
+    are only with them, and they may still run.
+    """
+    silent = {broker.name for broker in cluster.brokers if not broker.live}
+    lines: dict[int, str] = {}
+    for chain in chains:
+        if not chain.segments or chain.segments[-1].state != "OPEN":
+            continue
+        last = chain.segments[-1]
+        missing = [member for member in last.members if member in silent]
+        if missing and len(missing) == len(last.members):
+            names = " and ".join(missing)
+            lines[chain.partition] = f"partition {chain.partition} waits for {names}: no member of {last.group} answers"
+        elif missing:
+            lines[chain.partition] = f"partition {chain.partition}: {' and '.join(missing)} does not answer"
+    return lines

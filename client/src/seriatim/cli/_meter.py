@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -17,6 +18,9 @@ _BUCKET_GROWTH: Final = math.log(1.02)
 _LATENCY_MS_MIN: Final = 0.01
 RATE_WINDOW_S: Final = 1.0
 """Seconds over which the live line counts its present rate."""
+
+WAIT_SHOWN_S: Final = 1.0
+"""If a partition acknowledges nothing for so many seconds, the live line says so."""
 
 
 class Latencies:
@@ -57,49 +61,57 @@ class Summary:
     p50_ms: float | None
     p99_ms: float | None
     gap_ms_max: float
+    gap_partition: int | None
 
 
 class SendMeter:
     """Counts sends and their outcomes.
 
-    A gap is a time without any `ok` while a message waits for one. It begins at the last `ok`, or when the first
-    message began to wait. It ends at the next `ok`.
+    A gap is a time without any `ok` of a partition while a message to it waits for one. It begins at the partition's
+    last `ok`, or when the first message began to wait. It ends at the next `ok`.
     """
 
     def __init__(self, now: float) -> None:
         self._begin = now
         self._end = now
-        self._waiting = 0
-        self._gap_begin = now
+        self._waiting: dict[int, int] = {}  # by partition
+        self._gap_begin: dict[int, float] = {}  # of the partitions with messages that wait
         self._recent: deque[tuple[float, int]] = deque()
         self._latencies = Latencies()
         self._counts: dict[OutcomeName, int] = {"ok": 0, "failed": 0, "unknown": 0}
         self.sent = 0
         self.gap_s_max = 0.0
+        self._gap_partition: int | None = None
 
     @property
     def waiting(self) -> int:
         """The number of messages that were sent and have no outcome yet."""
-        return self._waiting
+        return sum(self._waiting.values())
 
-    def send(self, now: float, count: int = 1) -> None:
+    def send(self, partition: int, now: float, count: int = 1) -> None:
         """Count messages that are handed to the client."""
-        if self._waiting == 0:
-            self._gap_begin = now
-        self._waiting += count
+        if not self._waiting.get(partition):
+            self._gap_begin[partition] = now
+        self._waiting[partition] = self._waiting.get(partition, 0) + count
         self.sent += count
 
-    def outcome(self, outcome: OutcomeName, sent_at: float, now: float, count: int = 1) -> None:
+    def outcome(self, partition: int, outcome: OutcomeName, sent_at: float, now: float, count: int = 1) -> None:
         """Count the outcome of messages that were sent at `sent_at`."""
-        assert count <= self._waiting, "an outcome for what was not sent"
-        self._waiting -= count
+        assert count <= self._waiting.get(partition, 0), "an outcome for what was not sent"
+        self._waiting[partition] -= count
         self._counts[outcome] += count
         self._end = now
-        if outcome != "ok":
-            return
+        if outcome == "ok":
+            self._accepted(partition, sent_at, now, count)
+        if not self._waiting[partition]:
+            del self._waiting[partition], self._gap_begin[partition]
+
+    def _accepted(self, partition: int, sent_at: float, now: float, count: int) -> None:
         self._latencies.add((now - sent_at) * 1000, count)
-        self.gap_s_max = max(self.gap_s_max, now - self._gap_begin)
-        self._gap_begin = now
+        gap_s = now - self._gap_begin[partition]
+        if gap_s > self.gap_s_max:
+            self.gap_s_max, self._gap_partition = gap_s, partition
+        self._gap_begin[partition] = now
         self._recent.append((now, count))
         self._forget(now)
 
@@ -108,16 +120,29 @@ class SendMeter:
         self._forget(now)
         return sum(count for _, count in self._recent) / RATE_WINDOW_S
 
-    def gap_s(self, now: float) -> float:
-        """How long the present gap has lasted, in seconds; 0 if no message waits."""
-        return now - self._gap_begin if self._waiting else 0.0
+    def gap(self, now: float) -> tuple[float, int | None]:
+        """The longest gap that lasts: its seconds, and the partition; (0, None) if no message waits."""
+        if not self._gap_begin:
+            return 0.0, None
+        partition = min(self._gap_begin, key=self._gap_begin.__getitem__)
+        return now - self._gap_begin[partition], partition
 
-    def line(self, now: float) -> str:
-        """The text of the live line."""
+    def line(self, now: float, master_of: Callable[[int], str | None]) -> str:
+        """The text of the live line.
+
+        Args:
+            now: The present time.
+            master_of: The broker that accepts messages of a partition; None: not known.
+        """
         ok, failed, unknown = (self._counts[name] for name in ("ok", "failed", "unknown"))
         bad = f"  failed {failed:,}" * bool(failed) + f"  unknown {unknown:,}" * bool(unknown)
-        longest = max(self.gap_s_max, self.gap_s(now))
-        return f"{self.rate(now):,.0f} msg/s  acked {ok:,}  waiting {self._waiting:,}{bad}  longest gap {ms(longest)}"
+        gap_s, partition = self.gap(now)
+        end = f"longest gap {ms(max(self.gap_s_max, gap_s))}"
+        if partition is not None and gap_s >= WAIT_SHOWN_S:
+            others = sum(begin <= now - WAIT_SHOWN_S for begin in self._gap_begin.values()) - 1
+            more = f" (and {others} more)" * bool(others)
+            end = f"partition {partition} waits {gap_s:.0f} s for {master_of(partition) or 'a master'}{more}"
+        return f"{self.rate(now):,.0f} msg/s  acked {ok:,}  waiting {self.waiting:,}{bad}  {end}"
 
     def summary(self) -> Summary:
         """The figures at the end."""
@@ -132,6 +157,7 @@ class SendMeter:
             p50_ms=_rounded(self._latencies.percentile(0.5)),
             p99_ms=_rounded(self._latencies.percentile(0.99)),
             gap_ms_max=round(self.gap_s_max * 1000, 1),
+            gap_partition=self._gap_partition,
         )
 
     def _forget(self, now: float) -> None:
@@ -148,7 +174,7 @@ def describe(summary: Summary) -> str:
         return first
     return (
         f"{first}\nacknowledged after {summary.p50_ms:g} ms (p50), {summary.p99_ms:g} ms (p99); "
-        f"longest gap {summary.gap_ms_max:g} ms"
+        f"longest gap of a partition {summary.gap_ms_max:g} ms (partition {summary.gap_partition})"
     )
 
 

@@ -17,7 +17,7 @@ import click
 from seriatim_api.errors import SeriatimError
 
 from seriatim.cli import _connect
-from seriatim.cli._chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons
+from seriatim.cli._chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons, who_waits
 from seriatim.cli._connect import call_admin
 from seriatim.cli._printing import chain_fields, pick
 from seriatim.cli._running import first_of, interruptible, run
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 WATCH_ALL_PARTITIONS_MAX = 64
 """The most partitions that are watched at a time. Each takes a stream and a line."""
+
+LOOK_S: Final = 1.0
+"""Seconds between two looks whether the brokers of open segments answer."""
 
 WATCH_PAUSE_S: Final = 0.2
 WATCH_PATIENCE_S: Final = 30.0
@@ -95,17 +98,55 @@ async def _watch(settings: Settings, topic: str, partition: int | None, show_all
                 else:
                     settings.show(draw_ribbons([view], width=console.width))
 
-            await first_of(stop, _follow(admin, topic, known, changed))
+            told: dict[int, str] = {}
+
+            def tell(waits: dict[int, str]) -> None:
+                for partition in sorted(waits.keys() | told.keys()):
+                    if (line := waits.get(partition)) != told.get(partition):
+                        text = line or f"partition {partition} waits for no broker any more"
+                        as_json = json.dumps({"note": "waits", "partition": partition, "text": text})
+                        click.echo(as_json if settings.as_json else f"# {text}", err=True)
+                told.clear()
+                told.update(waits)
+
+            async with asyncio.TaskGroup() as group:
+                looking = group.create_task(_look_who_waits(admin, known, {}, tell), name="who waits")
+                await first_of(stop, _follow(admin, topic, known, changed))
+                looking.cancel()
             return
+        from rich.console import Group
         from rich.live import Live
+        from rich.text import Text
 
-        drawn = _draw(list(known.values()), console.width, show_all=show_all)
-        with Live(drawn, console=console, auto_refresh=False, screen=False) as live:
+        waiting: dict[int, str] = {}
 
-            def redraw(_view: Chain) -> None:
-                live.update(_draw(list(known.values()), console.width, show_all=show_all), refresh=True)
+        def draw() -> RenderableType:
+            drawn = _draw(list(known.values()), console.width, show_all=show_all)
+            return Group(drawn, *(Text(line, style="bold") for line in waiting.values()))
 
-            await first_of(stop, _follow(admin, topic, known, redraw))
+        with Live(draw(), console=console, auto_refresh=False, screen=False) as live:
+
+            def redraw(_changed: object) -> None:
+                live.update(draw(), refresh=True)
+
+            async with asyncio.TaskGroup() as group:
+                looking = group.create_task(_look_who_waits(admin, known, waiting, redraw), name="who waits")
+                await first_of(stop, _follow(admin, topic, known, redraw))
+                looking.cancel()
+
+
+async def _look_who_waits(
+    admin: Admin, known: dict[int, Chain], waiting: dict[int, str], changed: Callable[[dict[int, str]], None]
+) -> None:
+    """Keep `waiting` up to date, and call `changed` with it at each change. It runs until it is cancelled."""
+    while True:
+        with contextlib.suppress(SeriatimError):  # the watches say it if no broker answers
+            found = who_waits(list(known.values()), await admin.describe_cluster())
+            if found != waiting:
+                waiting.clear()
+                waiting.update(found)
+                changed(waiting)
+        await asyncio.sleep(LOOK_S)
 
 
 async def _follow(admin: Admin, topic: str, known: dict[int, Chain], changed: Callable[[Chain], None]) -> None:

@@ -220,7 +220,7 @@ class Production:
 
     def line(self) -> str:
         """The line on a terminal that shows the figures while the command runs."""
-        return self._meter.line(time.monotonic())
+        return self._meter.line(time.monotonic(), self._producer.master_of)
 
     async def send_all(self, groups: AsyncIterator[Iterable[Message]], stop: asyncio.Event) -> bool:
         """Send everything at the wanted rate, until `stop` is set. It does not wait for outcomes.
@@ -265,7 +265,7 @@ class Production:
         partition = self._partition_of(message)
         message_id = self._record_send(message, partition)
         sent_at = time.monotonic()
-        self._meter.send(sent_at)
+        self._meter.send(partition, sent_at)
         headers = None if message_id is None else {_connect.MESSAGE_ID_HEADER: message_id.encode()}
         delivery = await self._producer.send(message.value, message.key, partition, headers=headers)
         self._waiting.setdefault(partition, deque()).append(_Sent(delivery, message_id, sent_at))
@@ -285,7 +285,7 @@ class Production:
                 outcome, error = "failed" if failure.outcome == "failed" else "unknown", str(failure)
             waiting.popleft()
             now = time.monotonic()
-            self._meter.outcome(outcome, sent.at, now)
+            self._meter.outcome(partition, outcome, sent.at, now)
             if self._history is not None and sent.message_id is not None:
                 self._history.outcome(sent.message_id, outcome, offset=offset)
             if error:
