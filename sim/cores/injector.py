@@ -89,6 +89,12 @@ class CoreInjector(Injector):
             self._world.judge.seen.states.add("coordinator behind")
         self._cluster.coordinator.rebuild(ready)
         self._snapshots.clear()
+        # Brokers notice it when they look at the coordinator. Until then a server may still follow an older cursor.
+        for process in ready:
+            self._schedule.after(self._rng.randint(0, TIMEOUT_US), process.deliver, ev.CoordinatorRebuilt())
+        self._schedule.after(TIMEOUT_US + 1, self._all_have_noticed)
+
+    def _all_have_noticed(self) -> None:
         self._is_restoring = self._world.judge.seen.waits_for_rebuild = False
 
     def inject_needless_rebuild(self) -> None:

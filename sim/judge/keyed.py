@@ -40,6 +40,7 @@ class KeyedView:
     tokens: dict[int, list[int]] = field(default_factory=dict)  # message -> all its tokens
     acked: dict[int, set[int]] = field(default_factory=dict)  # message -> tokens under which it was acknowledged
     confirmed: set[int] = field(default_factory=set)
+    confirmed_older: set[int] = field(default_factory=set)  # of them, those while an older copy was not rebuilt yet
     owed: set[int] = field(default_factory=set)  # failed under the newest token, and not granted since
     failed: set[int] = field(default_factory=set)  # tokens under which the application failed on a message
     again: set[int] = field(default_factory=set)  # acknowledged, and granted again by a server with an older cursor
@@ -109,7 +110,7 @@ class Keyed:
         for place, (offset, message) in enumerate(zip(run.offsets, messages, strict=True)):
             is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
             view.again.discard(message)
-            if is_flagged and may_be_older and view.is_done(message):
+            if (is_flagged and may_be_older and view.is_done(message)) or (message in view.confirmed_older and is_flagged):
                 self._seen.excuse(Excuse.OLDER_CURSOR)
                 view.again.add(message)
             elif message in view.confirmed:
@@ -215,7 +216,10 @@ class Keyed:
 
     def confirmed(self, group: str, partition: PartitionId, group_epoch: int, messages: list[int]) -> None:
         """A server confirms the acknowledgements of these messages."""
-        self.view(group, partition, group_epoch).confirmed.update(messages)
+        view = self.view(group, partition, group_epoch)
+        view.confirmed.update(messages)
+        if self._seen.waits_for_rebuild:
+            view.confirmed_older.update(messages)
 
     # ---- what others ask ----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seriatim_api.errors import CoordinatorBehindError
+from seriatim_api.errors import CoordinatorBehindError, NotServingError
 from seriatim_broker.core.peers import behind
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -152,6 +152,21 @@ def test_a_record_that_could_not_be_taken_up_is_not_forgotten() -> None:
     bench.do(ev.CompareChains())
     bench.do(ev.ChainRead(P, replace(newer, epoch=newer.epoch + 1), 5))
     assert not is_behind(bench)
+
+
+def test_a_master_that_was_told_of_a_later_segment_takes_no_batch() -> None:
+    bench = opened_master()
+    later = replace(second_chain(), epoch=first_chain().epoch + 3)
+    same = replace(first_chain(), epoch=first_chain().epoch + 3)
+    bench.hear(M01, msg.ChainChanges(same, 0, since=same.epoch, gone=(), digest=0))
+    bench.clear()
+    bench.append(0, starts=True)
+    assert not bench.all(fx.AppendRefused), "its segment may still be open"
+    bench.hear(M01, msg.ChainChanges(later, 0, since=later.epoch, gone=(), digest=0))
+    bench.clear()
+    bench.append(1)
+    (refused,) = bench.all(fx.AppendRefused)
+    assert isinstance(refused.error, NotServingError)
 
 
 def test_what_is_told_while_the_record_is_read_shows_no_loss() -> None:

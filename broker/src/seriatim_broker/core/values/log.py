@@ -28,6 +28,11 @@ class Batch(NamedTuple):
         """Bytes on the wire and on disk, without keys and framing."""
         return len(self.header.raw) + len(self.body)
 
+    def __str__(self) -> str:
+        header = self.header
+        count = f"{header.message_count} message{'s' * (header.message_count != 1)}"
+        return f"{count} of producer {header.producer.hex()[:8]} from sequence {header.base_sequence} on"
+
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:

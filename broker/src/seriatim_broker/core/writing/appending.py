@@ -29,9 +29,17 @@ from ..values.states import add, put
 
 
 def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
-    """A producer sent a batch: append it, and send it to the slaves in the same step."""
+    """A producer sent a batch: append it, and send it to the slaves in the same step.
+
+    Rule `overtaken-takes-nothing` (GAP): a master that was told of a newer record with a later open segment takes no
+    batch, also before it has read the record. Without it:
+      1. Master A is cut off from the coordinator. Segment 2, which is open on A, is sealed, and B takes a batch b.
+      2. A is told changes of the record that it cannot apply. It still has segment 2 as the open one.
+      3. The next segment opens on A. Its producer goes on behind b, and A refuses that for ever: sequence 121 does not
+         follow 95.
+    """
     log = partition.open_log()
-    if log is None or not log.active or not log.unbroken:
+    if log is None or not log.active or not log.unbroken or _is_overtaken(partition, log):
         error: errors.SeriatimError
         if log is not None and log.record.fenced:
             error = errors.SegmentMovedError(
@@ -50,6 +58,10 @@ def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
     batch = append(broker, partition, log, event)
     if batch is not None:
         _send_on(broker, partition, log, batch)
+
+
+def _is_overtaken(partition: Partition, log: SegmentLog) -> bool:
+    return partition.awaited.open_no > log.no and partition.awaits_newer(partition.chain)
 
 
 def append_staged(
