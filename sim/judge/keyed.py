@@ -110,7 +110,8 @@ class Keyed:
         for place, (offset, message) in enumerate(zip(run.offsets, messages, strict=True)):
             is_flagged = run.maybe_repeated or (place == 0 and run.attempt > 1)
             view.again.discard(message)
-            if (is_flagged and may_be_older and view.is_done(message)) or (message in view.confirmed_older and is_flagged):
+            may_come_again = (may_be_older and view.is_done(message)) or message in view.confirmed_older
+            if is_flagged and may_come_again:
                 self._seen.excuse(Excuse.OLDER_CURSOR)
                 view.again.add(message)
             elif message in view.confirmed:
