@@ -6,10 +6,9 @@ from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.dispatch import learning
 from seriatim_broker.core.peers import behind
 from seriatim_broker.core.state.broker import BrokerState
-from seriatim_broker.core.state.partition import NO_FLOOR, Floor, Partition
+from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.switching import Content, Switch, SwitchAttempt
 from seriatim_broker.core.switching import opening, switch_attempts
-from seriatim_broker.core.values.effects import ReadChain
 from seriatim_broker.runtime.archive import ChainArchive
 from seriatim_broker.runtime.membership import Seen
 
@@ -61,23 +60,6 @@ def _not_kept() -> list[Patch]:
     return [(learning, "_keep", nothing)]
 
 
-def _read_is_not_told() -> list[Patch]:
-    return [(Partition, "may_have_written", lambda *_: False)]
-
-
-def _told_is_forgotten() -> list[Patch]:
-    def read_chain(self: Partition, broker: BrokerState) -> None:
-        """A record that a member told, and that could not be taken up, does not count."""
-        if self.read_floor is not None:
-            self.read_floor = self.read_floor._replace(asked_again=True)
-            return
-        known = self.decided
-        self.read_floor = Floor.of(known) if known is not None else NO_FLOOR
-        broker.out.emit(ReadChain(self.id, known is not None))
-
-    return [(Partition, "read_chain", read_chain)]
-
-
 def _sent_although_out_of_date() -> list[Patch]:
     return [(ChainArchive, "has_seen_newer", lambda *_: False)]
 
@@ -104,25 +86,9 @@ MUTATIONS: dict[str, Mutation] = {
         "a write is not sent if its chain record is known to be out of date",
         _sent_although_out_of_date,
         ("TWICE",),
-        "restored-alone",
+        "restored",
         world="brokers",
         layer="runtime",
-        batch_count=100,
-    ),
-    "read-is-told": Mutation(
-        "a transaction whose answer was lost is told to the members when a read shows it",
-        _read_is_not_told,
-        ("TWICE",),
-        "restored-alone",
-        world="brokers",
-        batch_count=100,
-    ),
-    "told-floor": Mutation(
-        "a record that a member told counts, even if it could not be taken up",
-        _told_is_forgotten,
-        ("TWICE",),
-        "restored-alone",
-        world="brokers",
         batch_count=100,
     ),
     "not-registered-again": Mutation(

@@ -8,7 +8,6 @@ from typing import Any
 
 from seriatim_api.ids import INDEX_MAX
 from seriatim_broker.core.consumers import crossing, cursors, granting, handling, handover, serving, waiting_keys
-from seriatim_broker.core.control import rebuild
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.ledger import Ledger
@@ -227,7 +226,7 @@ def _told_is_told() -> list[Patch]:
     real = Ledger.note_dropped
 
     def note_dropped(self: Ledger, *arguments: Any) -> None:
-        """The consumers of now were told, so nobody else needs to be."""
+        """The consumers of now were told, so no other consumer needs to be."""
         real(self, *arguments)
         self.untold_token = self.dropped_from = self.dropped_position = 0
 
@@ -239,10 +238,6 @@ def _settings_not_written() -> list[Patch]:
         return CursorState(*fields[:8])
 
     return [(cursors, "CursorState", without)]
-
-
-def _server_epochs_fall() -> list[Patch]:
-    return [(rebuild, "_with_server_epoch", lambda segment, *_: segment)]
 
 
 def _mutation(rule: str, patches: Any, profile: str = "keyed") -> Mutation:
@@ -307,9 +302,6 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "settings-on-disks": _mutation(
         "mode, policy and term base are on the disks", _settings_not_written, "keyed-restored"
-    ),
-    "server-epochs-stay": _mutation(
-        "a rebuild leaves no server in an earlier server epoch", _server_epochs_fall, "keyed-restored"
     ),
     "seen-key": _mutation("a request means a key as the person saw it", _any_key_counts, "keyed-parked"),
 }

@@ -80,7 +80,7 @@ class RuntimeInjector(Injector):
     def _restore_when_alone(self) -> None:
         """Wait until a broker alone has read its own transaction. It gets the time to tell the others, and then ends.
 
-        Nobody else can read the record: the coordinator is away at once, and comes back as it was before.
+        No broker else can read the record: the coordinator is away at once, and comes back as it was before.
         """
         if self._healing or self._is_restoring:
             return

@@ -57,7 +57,7 @@ def test_keys_at_rest_cost_nothing() -> None:
 
 def test_a_second_message_of_a_granted_key_comes_after_the_first_one() -> None:
     bench = KeyedServing("abca")
-    bench.keys_read_max, bench.in_flight_max = 2, 4
+    bench.keys_read_max = 2
     bench.serve()
     first = bench.runs()
     assert [0] in [indexes_of(run) for run in first]
@@ -156,60 +156,6 @@ def test_a_consumer_that_acknowledges_is_given_more_while_the_others_have_no_roo
         bench.acks(run, subscription=keyed.granted[run.token].consumer.subscription)
         bench.deliver()
         assert bench.granted() == [expected]
-
-
-# ---- a few ready keys wait for those that are being read ---------------------------------------------------
-
-
-def read_in_pieces(count: int) -> KeyedServing:
-    """A consumer may be given messages a to f. The disk gives so many keys at once, and has given the first ones."""
-    bench = KeyedServing("abcdef")
-    bench.keys_read_max = count
-    bench.begin()
-    bench.reads()
-    bench.persist()
-    bench.confirm_replications()
-    return bench
-
-
-def unanswered(bench: KeyedServing) -> fx.ReadKeys:
-    (found,) = [keys for keys in bench.all(fx.ReadKeys) if keys.serial not in bench.answered]
-    return found
-
-
-def test_a_few_ready_keys_are_granted_with_those_that_are_being_read() -> None:
-    bench = read_in_pieces(3)
-    assert not bench.all(fx.ReadRows)
-    bench.reads()
-    (rows,) = bench.all(fx.ReadRows)
-    assert rows.offsets == offsets(range(6))
-
-
-def test_a_few_ready_keys_do_not_wait_for_a_second_read() -> None:
-    bench = read_in_pieces(2)
-    bench.reads()
-    assert unanswered(bench).from_index == 4
-    (rows,) = bench.all(fx.ReadRows)
-    assert rows.offsets == offsets(range(4))
-
-
-def test_a_few_ready_keys_are_granted_if_no_more_keys_can_be_read() -> None:
-    bench = read_in_pieces(3)
-    bench.do(ev.KeysRead(unanswered(bench).serial, None))
-    (rows,) = bench.all(fx.ReadRows)
-    assert rows.offsets == offsets(range(3))
-
-
-def test_no_key_waits_if_as_many_are_ready_as_a_consumer_is_given_at_once() -> None:
-    bench = KeyedServing("abcdef")
-    bench.keys_read_max, bench.in_flight_max = 3, 12
-    bench.begin()
-    bench.reads()
-    bench.persist()
-    bench.confirm_replications()
-    assert unanswered(bench).from_index == 3
-    (rows,) = bench.all(fx.ReadRows)
-    assert rows.offsets == offsets(range(3))
 
 
 def test_a_run_from_a_list_has_messages_of_one_segment() -> None:

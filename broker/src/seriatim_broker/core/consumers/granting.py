@@ -55,19 +55,8 @@ keys are ready, they are shared among the consumers that have room, but each get
 may hold."""
 
 
-FEW_KEYS: Final = 256
-"""If fewer keys than this are ready, and keys are being read, they are granted with those that are read. Without it,
-keys that are ready again would leave in frames of their own, a few in each. They wait for one read only: from memory,
-or of up to a mebibyte from the disk."""
-
-
 def go_on(
-    broker: BrokerState,
-    partition: Partition,
-    consumer_group: ConsumerGroup,
-    freed: Consumer | None = None,
-    *,
-    has_read: bool = False,
+    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, freed: Consumer | None = None
 ) -> None:
     """Something has changed: read more keys, and grant what is ready to consumers that have room.
 
@@ -76,7 +65,6 @@ def go_on(
         partition: The partition.
         consumer_group: The consumer group.
         freed: Only this consumer has more room than before; None: any consumer may have.
-        has_read: Keys were read just now.
     """
     keyed = consumer_group.keyed
     log = partition.logs.get(consumer_group.segment_no)
@@ -95,8 +83,7 @@ def go_on(
     if keyed.unsent:
         _give_durable(broker, partition, consumer_group, keyed)
         freed = None
-    _read(broker, partition, consumer_group, keyed)
-    _grant(broker, partition, consumer_group, keyed, freed, has_read=has_read)
+    _grant(broker, partition, consumer_group, keyed, freed)
     if keyed.forwards:
         _pass_gone_forwards(broker, partition, consumer_group, keyed)
         forwarding.go_on(broker, partition, consumer_group)
@@ -223,13 +210,13 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
         return
     keyed.reading = 0
     if not event.columns:
-        _read_again(broker, partition, consumer_group, keyed)
+        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
         return
     segment = partition.chain.segment(consumer_group.segment_no) if partition.chain is not None else None
     assert segment is not None
     before = producer_tables.want_before(broker, partition, segment.no) if segment.incomplete_table else ProducerTable()
     if before is None:
-        _read_again(broker, partition, consumer_group, keyed)
+        broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
         return
     is_shared = consumer_group.cursor is not None and consumer_group.cursor.mode is ConsumerMode.SHARED
     log = partition.logs[consumer_group.segment_no]
@@ -247,16 +234,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
         keyed.read_index = max(keyed.read_index, header.end_index)
     _after_passing(broker, partition, consumer_group, keyed)
     _reserve(broker, partition, consumer_group, keyed)
-    go_on(broker, partition, consumer_group, has_read=True)
-
-
-def _read_again(
-    broker: BrokerState, partition: Partition, consumer_group: ConsumerGroup, keyed: KeyedDispatcher
-) -> None:
-    """No keys could be read: try again later, and grant the few that waited for them."""
-    broker.poll(broker.config.retry_us, TimerKind.PUMP, partition.id, consumer_group.segment_no)
-    if keyed.frozen is None and consumer_group.phase is ConsumerGroupPhase.SERVING:
-        _grant(broker, partition, consumer_group, keyed, None, has_read=True)
+    go_on(broker, partition, consumer_group)
 
 
 def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
@@ -321,13 +299,8 @@ def _grant(
     consumer_group: ConsumerGroup,
     keyed: KeyedDispatcher,
     freed: Consumer | None,
-    *,
-    has_read: bool,
 ) -> None:
     """Grant ready keys to the consumers that have room, in turns.
-
-    A few keys wait for those that are being read (`FEW_KEYS`), but not for a second read: after a read, the consumer
-    whose turn it is gets the first ones in any case.
 
     Mostly more is ready than the consumers have room for. Then a consumer that acknowledges messages is the only one
     to look at: with many consumers, a look at all of them costs more than the rest of the step.
@@ -346,10 +319,7 @@ def _grant(
     turn = keyed.turn % len(waiting)
     keyed.turn += 1
     fair = -(-len(keyed.ready) // len(waiting))
-    for number, consumer in enumerate(waiting[turn:] + waiting[:turn]):
-        may_wait = keyed.reading and not (has_read and number == 0)
-        if may_wait and len(keyed.ready) < min(FEW_KEYS, consumer.in_flight_max // ROOM_SHARE):
-            break
+    for consumer in waiting[turn:] + waiting[:turn]:
         share = max(fair, consumer.in_flight_max // ROOM_SHARE, 1)
         frame = _frame_for(broker, partition, consumer_group, keyed, consumer, share)
         if frame is None:
