@@ -408,13 +408,6 @@ def _rest_of_the_run() -> list[Patch]:
     return [(appending, "_run_refusal", refusal)]
 
 
-def _overtaken_goes_on() -> list[Patch]:
-    def is_overtaken(known: partition.Partition, log: segment_log.SegmentLog) -> bool:
-        return False
-
-    return [(appending, "_is_overtaken", is_overtaken)]
-
-
 # ---- dismissed runs -------------------------------------------------------------------------------------
 
 
@@ -638,13 +631,6 @@ MUTATIONS: dict[str, Mutation] = {
         ("GAP", "I2"),
         world="brokers",
         batch_count=150,
-    ),
-    "overtaken-takes-nothing": Mutation(
-        "a master that was told of a later open segment takes no batch",
-        _overtaken_goes_on,
-        ("GAP", "TABLE"),
-        "group-operations",
-        world="brokers",
     ),
     "second-member": Mutation(
         "a disk that was just started waits for the other one", _decides_alone, LOSS, "older-disks"
