@@ -78,7 +78,7 @@ class RuntimeInjector(Injector):
             super().inject_restore()
 
     def _restore_when_alone(self) -> None:
-        """Wait until a broker alone has read its own transaction. It gets the time to tell the others, and then ends.
+        """Wait until a broker alone has read its own transaction. It runs on for `TOLD_US`, and then ends.
 
         No broker else can read the record: the coordinator is away at once, and comes back as it was before.
         """

@@ -33,9 +33,6 @@ class KeyedServing(Serving):
     keys_read_max = 1_000
     """How many keys the disk gives at once."""
 
-    in_flight_max = 1_000
-    """How many messages a consumer may hold. If it is 4 or less, no key waits for those that are being read."""
-
     def __init__(
         self,
         keys: str = "abcab",
@@ -80,7 +77,7 @@ class KeyedServing(Serving):
         """A consumer asks for the partition, in the mode of the consumer group."""
         name = name or f"consumer-{subscription}"
         join = ev.ConsumerJoin(stream, subscription, P, GROUP, name, ev.StartPosition.EARLIEST, was_active)
-        self.do(replace(join, mode=self.mode, in_flight_max=self.in_flight_max, on_demand=on_demand))
+        self.do(replace(join, mode=self.mode, on_demand=on_demand))
 
     def cursor(self, no: int = 1, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
         """The coordinator says where the group is."""
