@@ -18,6 +18,7 @@ from seriatim_operator.spec import KINDS, Broker, BrokerCluster, BrokerGroup, Co
 from seriatim_operator.spec.base import API_GROUP, API_VERSION
 from seriatim_operator.spec.crd.schema import structural_schema
 from seriatim_operator.spec.rules import INTEGER_OR_TEXT, VALIDATIONS
+from seriatim_operator.spec.settings import SETTINGS_RULES, USER_SETTINGS
 from seriatim_operator.status import reasons
 
 PAGE: Final = Path(__file__).resolve().parent / "reference" / "crds.md"
@@ -79,6 +80,10 @@ def _kind(kind: type[Resource]) -> str:
         "\n### Conditions\n\n| condition | reason | meaning |\n|---|---|---|\n",
         *_condition_rows(_REASONS[kind]),
     ]
+    if kind is BrokerCluster:
+        parts.append("\n### Settings\n\n| name in `spec.settings` | value, as text |\n|---|---|\n")
+        parts += [f"| `{name}` | {allowed.words()} |\n" for name, allowed in sorted(USER_SETTINGS.items())]
+        parts.append(f"\nAlso, {SETTINGS_RULES[-1].message}.\n")
     if kind in _EVENTS:
         parts.append("\n### Events\n\n| reason | meaning |\n|---|---|\n")
         parts += [f"| `{reason}` | {meaning} |\n" for reason, meaning in _EVENTS[kind].items()]
@@ -135,7 +140,8 @@ def _type(schema: Mapping[str, Any]) -> str:
 def _rules(schema: Mapping[str, Any]) -> str:
     """Bounds and rules of a field and of what it holds."""
     said = list(_bounds(schema))
-    said += [_rule_text(rule) for rule in schema.get(VALIDATIONS, ())]
+    rules = [_rule_text(rule) for rule in schema.get(VALIDATIONS, ())]
+    said += ["names and values of the table below"] if rules[:1] == [SETTINGS_RULES[0].message] else rules
     inner = schema.get("items") or schema.get("additionalProperties")
     if isinstance(inner, Mapping) and not inner.get("properties"):
         said += [f"each: {text}" for text in (*_bounds(inner), *map(_rule_text, inner.get(VALIDATIONS, ())))]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from seriatim_operator.spec.settings import USER_SETTINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = ROOT / "values.schema.json"
@@ -78,6 +79,10 @@ def schema() -> Iterator[tuple[Path, str]]:
     # classes that exist.
     spec.pop("required", None)
     spec["properties"]["storage"].pop("required", None)
+    # A rule of the definition has the names, and only Kubernetes can read rules.
+    settings = spec["properties"]["settings"]
+    settings |= {"properties": dict.fromkeys(sorted(USER_SETTINGS), settings["additionalProperties"])}
+    settings["additionalProperties"] = False
     values = json.loads(SCHEMA.read_text())
     values["properties"]["cluster"]["properties"]["spec"] = spec
     yield SCHEMA, json.dumps(values, indent=2, ensure_ascii=False) + "\n"

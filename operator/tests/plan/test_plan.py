@@ -496,17 +496,40 @@ def test_bad_settings_are_told_with_the_remedy_and_nothing_is_restarted() -> Non
     assert world.cluster.status.is_true("Stable")
 
 
-def test_under_bad_settings_no_broker_is_started_and_its_disk_is_kept() -> None:
-    world = with_bad_settings()
+def test_under_bad_settings_brokers_are_started_with_the_last_good_ones() -> None:
+    world = started(settings={"stop_deadline_s": "13", "log_level": "debug"})
+    world.edit(settings={"stop_deadline_s": "13", "heal_after": "90"})
+    world.run()
+    file, hashes = world.settings_file, {pod.template_hash for pod in world.pods.values()}
     name, pod = next(iter(world.pods.items()))
     ended = next(other for other in world.pods.values() if other.group != pod.group)
     world.delete_pod(pod.name)
     world.pods[ended.name] = replace(ended, is_over=True, is_ready=False)
-    world.done.clear()
     world.run()
-    assert name not in world.pods
-    assert not [a.key for a in deleted(world, Apply) if a.key[0] in ("Pod", "ConfigMap")]  # type: ignore[attr-defined]
-    assert not [step for step in world.done if step.is_disruptive], "not even a pod that has ended: none would follow"
+    assert world.pods[name].is_ready
+    assert world.pods[ended.name].is_ready
+    assert world.settings_file == file
+    assert 'log_level = "debug"' in file
+    assert world.grace_s[name] == 40
+    assert {pod.template_hash for pod in world.pods.values()} == hashes
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "SettingsInvalid")
+    assert "the last good settings stay in force" in found.message
+    world.done.clear()
+    world.edit(settings={"stop_deadline_s": "13", "log_level": "debug"})
+    world.run()
+    assert world.cluster.status.is_true("Stable")
+    assert not deleted(world, DeletePod), "the settings are those that the brokers have"
+
+
+def test_a_cluster_that_never_had_good_settings_starts_no_broker() -> None:
+    world = new_world(settings=BAD)
+    world.run()
+    assert not world.pods
+    found = world.cluster.status.condition("Degraded")
+    assert found is not None
+    assert "no broker is started, because none was ever given good settings" in found.message
     world.edit(settings={})
     world.run()
     assert world.cluster.status.is_true("Stable")
@@ -530,21 +553,19 @@ def test_under_bad_settings_a_run_that_ended_is_certified() -> None:
     assert [(a.broker, a.run) for a in deleted(world, DeclareDead)] == [(pod.broker, member.run)]  # type: ignore[attr-defined]
 
 
-def test_under_bad_settings_a_lost_disk_is_given_up_and_replaced_once_they_are_good() -> None:
+def test_under_bad_settings_a_lost_disk_is_replaced() -> None:
     world = with_bad_settings(nodes=4)
     lost = {p.name for p in world.pods.values() if p.node == "node1"}
     world.delete_node("node1")
     world.a_pass()
     world.now_s += 120
     world.run()
-    assert all(world.brokers[name].status.disk_lost for name in lost)
     assert {a.broker for a in deleted(world, DeclareDead)} == {n.removeprefix("orders-")[:4] for n in lost}  # type: ignore[attr-defined]
-    assert len(deleted(world, DeleteClaim)) == 1, "one at a time, and the first is not replaced yet"
-    assert len(world.pods) == 4
-    world.edit(settings={})
-    world.run()
     assert all(world.brokers[name].status.phase == "Released" for name in lost)
     assert len(world.pods) == 6
+    assert world.cluster.status.is_true("Ready")
+    world.edit(settings={})
+    world.run()
     assert world.cluster.status.is_true("Stable")
 
 

@@ -37,9 +37,11 @@ from seriatim_operator.plan.observed import (
     VolumeView,
 )
 from seriatim_operator.resources.cluster_children import ClusterChildren
+from seriatim_operator.resources.config import settings_in
 from seriatim_operator.spec.broker import Broker
 from seriatim_operator.spec.cluster import BrokerCluster
 from seriatim_operator.spec.group import BrokerGroup
+from seriatim_operator.spec.settings import SettingsError, parse_settings
 from seriatim_operator.status.cluster import broker_group_status, broker_status, cluster_status
 
 from ..spec.objects import good
@@ -75,10 +77,14 @@ class World:
     falsely_certified: list[DeclareDead] = field(default_factory=list)
     deleted_under_process: list[str] = field(default_factory=list)
     numbers: int = 0
+    settings_file: str = ""
+    """What the brokers were given last."""
+    grace_s: dict[str, int] = field(default_factory=dict)
+    """How long each pod may take to end, as its manifest says."""
 
     def make(self) -> ClusterChildren:
         """The real builders."""
-        return ClusterChildren(self.cluster, "seriatim.dev/broker:dev", "seriatim-system")
+        return ClusterChildren(self.observed().cluster_in_force, "seriatim.dev/broker:dev", "seriatim-system")
 
     # ---- the operator ----
 
@@ -109,7 +115,16 @@ class World:
             nodes=dict(self.nodes),
             storage_class=self.storage_class,
             members=members,
+            last_settings=self._last_settings(),
         )
+
+    def _last_settings(self) -> dict[str, str] | None:
+        """As `reconcile.observe` finds them."""
+        try:
+            parse_settings(self.cluster.spec.settings)
+        except SettingsError:
+            return settings_in(self.settings_file) if self.settings_file else None
+        return None
 
     def a_pass(self, stop_after: int | None = None) -> Plan:
         """Observe, plan, apply, report; `stop_after` writes the operator dies."""
@@ -219,7 +234,10 @@ class World:
                 labels["seriatim.dev/broker-uid"],
                 self.now_s,
             )
+        elif kind == "ConfigMap":
+            self.settings_file = manifest["data"]["broker.toml"]
         elif kind == "Pod" and name not in self.pods:
+            self.grace_s[name] = manifest["spec"]["terminationGracePeriodSeconds"]
             env = {e["name"]: e["value"] for e in manifest["spec"]["containers"][0]["env"]}
             self.replaces[name] = env.get("SERIATIM_REPLACE_DISK_OF", "")
             self.pods[name] = PodView(

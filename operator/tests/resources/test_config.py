@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from seriatim_broker.settings import NAMES, load
-from seriatim_operator.resources.settings import (
+from seriatim_operator.resources.config import settings_in
+from seriatim_operator.spec.settings import (
     USER_SETTINGS,
     InvalidSettingError,
     UnknownSettingError,
@@ -114,7 +115,7 @@ def test_unknown_setting_is_refused_with_the_nearest(name: str, nearest: str) ->
         ("heal_after_s", "-1", "above 0"),
         ("heartbeat_ms", "12.5", "a whole number"),
         ("heartbeat_ms", "9", "at least 10"),
-        ("batch_size_bytes_max", "1048577", "at most 1.04858e+06"),
+        ("batch_size_bytes_max", "1048577", "at most 1048576"),
         ("log_level", "verbose", "one of debug, info"),
         ("tls_client_auth", "none", "one of required, optional"),
         ("heartbeat_ms", "300", "below serve_lease_ms"),
@@ -156,6 +157,27 @@ def test_limits_are_those_of_the_broker() -> None:
             theirs = accepts(lambda name=name, text=text: load({**base, name: text}, None, {}))  # type: ignore[misc]
             if name not in ("log_level",):
                 assert mine == theirs, (name, text)
+
+
+def test_settings_are_found_again_in_the_file() -> None:
+    said = {"heal_after_s": "90.5", "log_level": "debug", "heartbeat_ms": "50"}
+    made = children(settings=said)
+    found = settings_in(made.config()["data"]["broker.toml"])
+    assert found == said
+    assert children(settings=found).template_hash() == made.template_hash()
+    assert settings_in(toml_of()) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("not = [toml", {}),
+        ('heal_after = 1\nlog_level = "loud"\nsilence_ms = 700', {"silence_ms": "700"}),
+        ("heartbeat_ms = 300\nsilence_ms = 700", {}),
+    ],
+)
+def test_what_a_broker_would_refuse_is_not_found_in_the_file(text: str, left: dict[str, str]) -> None:
+    assert settings_in(text) == left
 
 
 def accepts(call: Any) -> bool:

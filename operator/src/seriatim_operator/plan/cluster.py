@@ -9,7 +9,7 @@ happens.
 from __future__ import annotations
 
 from ..resources.cluster_children import ClusterChildren
-from ..resources.settings import SettingsError, parse_settings
+from ..spec.settings import SettingsError, parse_settings
 from . import certificates, cordon, loss, members, rolling, scaling
 from .actions import Apply, BeginOperation, EndOperation, MarkLost, Plan
 from .observed import Observed
@@ -40,7 +40,7 @@ def plan(observed: Observed, make: ClusterChildren) -> Plan:
     if not result.has_problem(*NO_NEW_DISK):
         members.ensure_brokers(observed, make, result)
         members.ensure_claims(observed, make, result)
-    if not result.has_problem(SETTINGS_INVALID):
+    if not result.has_problem(SETTINGS_INVALID) or observed.last_settings is not None:
         result.actions.append(Apply(make.config()))
         members.ensure_pods(observed, make, result)
         members.refresh_pods(observed, make, result)
@@ -101,8 +101,12 @@ def check(observed: Observed, result: Plan) -> None:
     try:
         parse_settings(spec.settings)
     except SettingsError as exc:
-        text = f"{exc}: correct spec.settings; until then no broker is started or restarted"
-        result.problems.append((SETTINGS_INVALID, text))
+        until = (
+            "no broker is started, because none was ever given good settings"
+            if observed.last_settings is None
+            else "the last good settings stay in force, and no broker is restarted for a change of the spec"
+        )
+        result.problems.append((SETTINGS_INVALID, f"{exc}: correct spec.settings; until then {until}"))
     name, found = spec.storage.storage_class_name, observed.storage_class
     if found is None:
         result.problems.append(

@@ -207,6 +207,8 @@ class Observed:
         now_s: The Unix time of the observation, in seconds.
         members: The broker groups as the brokers know them, by name; None if no broker answered.
         gates: Answers to `CheckRestart` in this pass, by the broker's name in the protocol. The plan asks for them.
+        last_settings: The settings that the brokers were given last. Observed only if `spec.settings` are not good;
+            None if they are, or if the brokers were never given any.
     """
 
     cluster: BrokerCluster
@@ -220,6 +222,15 @@ class Observed:
     storage_class: ClassView | None = None
     members: Mapping[str, BrokerGroupView] | None = None
     gates: Mapping[str, GateView] = field(default_factory=dict)
+    last_settings: Mapping[str, str] | None = None
+
+    @property
+    def cluster_in_force(self) -> BrokerCluster:
+        """The cluster from which the brokers' children are made: with the last good settings in place of bad ones."""
+        if self.last_settings is None:
+            return self.cluster
+        spec = self.cluster.spec.model_copy(update={"settings": dict(self.last_settings)})
+        return self.cluster.model_copy(update={"spec": spec})
 
     @property
     def wanted_broker_groups(self) -> list[str]:

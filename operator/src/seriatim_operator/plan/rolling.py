@@ -18,7 +18,8 @@ ANNOTATION_APPROVE = "seriatim.dev/approve"
 """On a BrokerCluster: the hash of the plan that a person approves."""
 
 SETTINGS_INVALID = "SettingsInvalid"
-"""The problem with which the operator cannot know how a pod should be. Existing pods stay, and none is made."""
+"""The problem with which no existing pod is replaced, because the operator does not know all that the user wants. Pods
+that are missing are made with the last good settings, if there were any."""
 
 LOOK_S = 0.5
 

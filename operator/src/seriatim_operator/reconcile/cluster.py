@@ -176,7 +176,7 @@ class ClusterReconciler:
         observed = await observe(source, brokers, namespace, name, counts=False)
         if observed is None:
             return None, Plan(), None
-        make = self._make_children(observed.cluster)
+        make = self._make_children(observed.cluster_in_force)
         observed = await ask_the_unready(observed, self._credentials_of(namespace, name))
         result = Plan()
         for _ in range(QUESTIONS_MAX):

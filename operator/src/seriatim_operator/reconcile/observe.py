@@ -13,7 +13,18 @@ from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import operations_pb2, records_pb2
 
 from ..cluster.brokers import Brokers, Credentials
-from ..cluster.kinds import BROKER, BROKER_CLUSTER, BROKER_GROUP, CLAIM, NODE, POD, STORAGE_CLASS, VOLUME, Kind
+from ..cluster.kinds import (
+    BROKER,
+    BROKER_CLUSTER,
+    BROKER_GROUP,
+    CLAIM,
+    CONFIG_MAP,
+    NODE,
+    POD,
+    STORAGE_CLASS,
+    VOLUME,
+    Kind,
+)
 from ..cluster.kube import Api, KubeError
 from ..cluster.readiness import why_not_ready
 from ..plan.observed import (
@@ -28,10 +39,12 @@ from ..plan.observed import (
     pod_view,
     volume_view,
 )
-from ..resources.names import LABEL_CLUSTER
+from ..resources.config import settings_in
+from ..resources.names import CONFIG_FILE, LABEL_CLUSTER, config_name
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
+from ..spec.settings import SettingsError, parse_settings
 from .cache import Cache
 
 Manifest = dict[str, Any]
@@ -126,7 +139,19 @@ async def observe(source: Source, brokers: Brokers, namespace: str, name: str, *
         nodes=_named(await _optional(source, NODE, name), node_view),
         storage_class=await _class(source, cluster.spec.storage.storage_class_name),
         members=await ask_members(brokers, counts=counts),
+        last_settings=await _last_settings(source, cluster),
     )
+
+
+async def _last_settings(source: Source, cluster: BrokerCluster) -> dict[str, str] | None:
+    """The settings that the brokers have, if those of the object are not good; None if they have none."""
+    try:
+        parse_settings(cluster.spec.settings)
+    except SettingsError:
+        manifest = await source.one(CONFIG_MAP, cluster.namespace, config_name(cluster.name))
+        file = ((manifest or {}).get("data") or {}).get(CONFIG_FILE)
+        return settings_in(file) if file else None
+    return None
 
 
 async def ask_members(brokers: Brokers, *, counts: bool) -> dict[str, BrokerGroupView] | None:

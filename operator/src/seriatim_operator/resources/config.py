@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from typing import Any
 
 import tomli_w
 
 from ..spec.cluster import BrokerCluster
+from ..spec.settings import SettingsError, is_good, parse_settings
 from ..spec.values import parse_quantity
 from .names import (
     ADMIN_PORT,
@@ -23,7 +25,6 @@ from .names import (
     config_name,
     protocol_cluster_name,
 )
-from .settings import parse_settings
 
 HASH_LENGTH = 16
 
@@ -62,6 +63,28 @@ def config_map(cluster: BrokerCluster) -> Manifest:
     """
     manifest = child(cluster, "v1", "ConfigMap", config_name(cluster.name))
     return {**manifest, "data": {CONFIG_FILE: broker_toml(cluster)}}
+
+
+def settings_in(text: str) -> dict[str, str]:
+    """The users' settings in a settings file that `broker_toml` made.
+
+    A setting that this version would refuse is left out. If the rest contradict each other, none are left.
+
+    Args:
+        text: The settings file. If a person has spoilt it, there are no settings in it.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+    if table.get("join_deadline_s") == JOIN_DEADLINE_S:
+        del table["join_deadline_s"]  # the operator's default, or a user's with the same effect
+    found = {name: str(value) for name, value in table.items() if is_good(name, str(value))}
+    try:
+        parse_settings(found)
+    except SettingsError:
+        return {}
+    return found
 
 
 def template_hash(cluster: BrokerCluster, default_image: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..spec.broker import BrokerSpec
 from ..spec.cluster import BrokerCluster, PodTemplate
+from ..spec.settings import STOP_DEADLINE_DEFAULT_S, parse_settings
 from .config import template_hash
 from .names import (
     ADMIN_PORT,
@@ -36,7 +37,6 @@ from .names import (
     service_account_name,
     tls_secret_name,
 )
-from .settings import STOP_DEADLINE_DEFAULT_S, parse_settings
 
 HOSTNAME_KEY: Final = "kubernetes.io/hostname"
 

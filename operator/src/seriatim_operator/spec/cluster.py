@@ -20,6 +20,7 @@ from .fields import (
     Quantity,
 )
 from .rules import ListKeys, Rule, immutable, matches
+from .settings import SETTINGS_RULES
 
 GROUPS_MAX: Final = 1000
 MEMBERS_MAX: Final = 5
@@ -274,13 +275,10 @@ class BrokerClusterSpec(Model):
     settings: Annotated[
         dict[str, Annotated[str, Field(max_length=256)]],
         Field(max_length=64),
-        Rule(
-            "self.all(key, key.matches('^[a-z][a-z0-9_]{0,63}$'))",
-            "write the names of settings as in broker.toml, such as heal_after_s",
-        ),
+        *SETTINGS_RULES,
     ] = Field(default_factory=dict)
     """Settings of the brokers by name, such as `heal_after_s`. After a change the operator restarts the brokers, one at
-    a time."""
+    a time. If an object from before these rules has a wrong name or value, the last good settings stay in force."""
     change_approval: ChangeApproval = "Automatic"
     """`Manual`: restarts that a change needs wait in `status.plannedChanges` until a person approves them."""
     paused: bool = False

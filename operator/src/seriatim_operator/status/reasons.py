@@ -29,7 +29,7 @@ CLUSTER: Final = {
         "StorageClassUnknown": "the storage class does not exist",
         "StorageClassImmediate": "the storage class binds a volume before its pod has a node",
         "ClassCannotExpand": "spec.storage.size asks for larger volumes, and the storage class does not expand volumes",
-        "SettingsInvalid": "spec.settings has a name or value that brokers do not know",
+        "SettingsInvalid": "spec.settings has a wrong name or value; the last good settings stay in force",
         "TooFewNodes": "there are fewer usable nodes than members in a broker group",
         "CertificateInvalid": "the certificate authority or a certificate cannot be used",
         "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is whole",

@@ -1,7 +1,8 @@
 """Checks the broker settings that users may write into `spec.settings`: a closed list.
 
 A broker with a bad setting refuses to start. A rolling change would stop at the first such broker, but one member would
-be down because of a misspelling. So the operator makes the same checks before, and reports errors in a condition. The
+be down because of a misspelling. So the API server refuses them with rules made from this list (`SETTINGS_RULES`). An
+object may be older than these rules, so the operator makes the same checks, and reports errors in a condition. The
 operator itself decides addresses, paths and names, so they are not in the list. A change of any of these settings needs
 a restart of the brokers.
 
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from .rules import Rule
 
 _MIB: Final = 1 << 20
 
@@ -68,25 +71,57 @@ class _Number:
         except ValueError:
             raise ValueError("a whole number" if self.is_whole else "a number") from None
         if not (self.low < value if self.over else self.low <= value) or not value <= self.high or math.isnan(value):
-            raise ValueError(self._limits())
+            raise ValueError(self.words())
         return value
 
-    def _limits(self) -> str:
+    def words(self) -> str:
+        """What the value may be."""
         kind = "a whole number" if self.is_whole else "a number"
-        low = f"{'above' if self.over else 'of at least'} {self.low:g}"
-        return f"{kind} {low}" + ("" if self.high == math.inf else f" and at most {self.high:g}")
+        low = f"{'above' if self.over else 'of at least'} {_plain(self.low)}"
+        return f"{kind} {low}" + ("" if self.high == math.inf else f" and at most {_plain(self.high)}")
+
+    def cel(self, value: str) -> str:
+        """The same check as an expression. If the text is no number, the API server says so with the rule's message.
+
+        A pattern would say it better, but the API server does not know how long the texts of a map are, and refuses
+        the rule because it might take too long.
+        """
+        number, dot = ("int", "") if self.is_whole else ("double", ".0")
+        checks = [f"{number}({value}) {'>' if self.over else '>='} {_plain(self.low)}{dot}"]
+        if self.high != math.inf:
+            checks.append(f"{number}({value}) <= {_plain(self.high)}{dot}")
+        return " && ".join(checks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """One word of a list."""
 
-    words: tuple[str, ...]
+    choices: tuple[str, ...]
 
     def parse(self, text: str) -> SettingValue:
-        if text not in self.words:
-            raise ValueError("one of " + ", ".join(self.words))
+        if text not in self.choices:
+            raise ValueError(self.words())
         return text
+
+    def words(self) -> str:
+        """What the value may be."""
+        return "one of " + ", ".join(self.choices)
+
+    def cel(self, value: str) -> str:
+        """The same check as an expression."""
+        return f"{value} in {_listed(self.choices)}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    """A list of texts as an expression."""
+    return "[" + ", ".join(f"'{word}'" for word in words) + "]"
+
+
+def _plain(number: float) -> str:
+    """A limit without an exponent. All limits are whole numbers."""
+    assert number == int(number)
+    return str(int(number))
 
 
 USER_SETTINGS: Final[Mapping[str, _Number | _Choice]] = {
@@ -125,6 +160,28 @@ _HEARTBEAT_DEFAULT_MS: Final = 100
 _SERVE_LEASE_DEFAULT_MS: Final = 300
 
 
+def _rules() -> tuple[Rule, ...]:
+    """The rules of `spec.settings`, from the list above."""
+    known = Rule(
+        f"self.all(key, key in {_listed(USER_SETTINGS)})",
+        f"there is no such setting; the settings are {', '.join(sorted(USER_SETTINGS))}",
+    )
+    values = [
+        Rule(f"!('{name}' in self) || ({kind.cel(f'self.{name}')})", f"{name} must be {kind.words()}")
+        for name, kind in USER_SETTINGS.items()
+    ]
+    heartbeat, lease = (
+        f"('{name}' in self ? int(self.{name}) : {default})"
+        for name, default in (("heartbeat_ms", _HEARTBEAT_DEFAULT_MS), ("serve_lease_ms", _SERVE_LEASE_DEFAULT_MS))
+    )
+    text = "heartbeat_ms must be below serve_lease_ms, because a lease must outlast a heartbeat"
+    defaults = f"the defaults are {_HEARTBEAT_DEFAULT_MS} and {_SERVE_LEASE_DEFAULT_MS}"
+    return known, *values, Rule(f"{heartbeat} < {lease}", f"{text} ({defaults})")
+
+
+SETTINGS_RULES: Final = _rules()
+
+
 def parse_settings(settings: Mapping[str, str]) -> dict[str, SettingValue]:
     """The values of the settings by name.
 
@@ -143,6 +200,15 @@ def parse_settings(settings: Mapping[str, str]) -> dict[str, SettingValue]:
             f"heartbeat_ms ({heartbeat}) must be below serve_lease_ms ({lease}): a lease must outlast a heartbeat",
         )
     return values
+
+
+def is_good(name: str, text: str) -> bool:
+    """Whether there is a setting of this name, and it can have this value."""
+    try:
+        _parse(name, text)
+    except SettingsError:
+        return False
+    return True
 
 
 def _parse(name: str, text: str) -> SettingValue:
