@@ -116,6 +116,9 @@ def test_a_gap_counts_only_while_something_waits() -> None:
     meter.outcome(0, "unknown", 9.0, 9.8)  # not an acceptance: but nothing waits any more
     assert meter.gap(20.0) == (0, None)
     summary = meter.summary()
+    meter.send(0, 21.0, 2)
+    assert "3 sent: 2 ok, 1 unknown, in" in describe(summary)
+    assert "5 sent: 2 ok, 1 unknown, 2 without an outcome, in" in describe(meter.summary())
     assert (summary.sent, summary.ok, summary.failed, summary.unknown) == (3, 2, 0, 1)
     assert (summary.gap_ms_max, summary.gap_partition) == (200.0, 0)
     assert "1 unknown" in describe(summary)
@@ -130,7 +133,7 @@ def test_a_partition_that_waits_is_named_though_others_go_on() -> None:
         meter.send(3, step / 10)
         meter.outcome(3, "ok", step / 10, step / 10)
     assert "longest gap" in meter.line(1.9, lambda _: "g0-0")
-    assert meter.line(4.0, lambda partition: f"g{partition}-0").endswith("partition 0 waits 3 s for g0-0 (and 2 more)")
+    assert meter.line(4.0, lambda partition: f"g{partition}-0").endswith("partition 0 (and 2 more) waits 3 s for g0-0")
     meter.outcome(0, "ok", 1.0, 4.5)
     meter.outcome(1, "ok", 1.0, 4.6)
     assert meter.line(4.7, lambda _: None).endswith("partition 2 waits 4 s for a master")

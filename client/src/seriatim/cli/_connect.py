@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import click
-
 import seriatim
-from seriatim.cli._running import run
+from seriatim.cli._running import run, say
 from seriatim.cli._settings import Settings
 
 if TYPE_CHECKING:
@@ -63,4 +61,4 @@ class _WarningNotes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        click.echo(json.dumps({"note": "warning", "text": text}) if self._as_json else f"# {text}", err=True)
+        say(json.dumps({"note": "warning", "text": text}) if self._as_json else f"# {text}", err=True)

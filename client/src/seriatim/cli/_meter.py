@@ -141,7 +141,7 @@ class SendMeter:
         if partition is not None and gap_s >= WAIT_SHOWN_S:
             others = sum(begin <= now - WAIT_SHOWN_S for begin in self._gap_begin.values()) - 1
             more = f" (and {others} more)" * bool(others)
-            end = f"partition {partition} waits {gap_s:.0f} s for {master_of(partition) or 'a master'}{more}"
+            end = f"partition {partition}{more} waits {gap_s:.0f} s for {master_of(partition) or 'a master'}"
         return f"{self.rate(now):,.0f} msg/s  acked {ok:,}  waiting {self.waiting:,}{bad}  {end}"
 
     def summary(self) -> Summary:
@@ -169,6 +169,8 @@ def describe(summary: Summary) -> str:
     """The summary as two lines for people."""
     bad = f", {summary.failed:,} failed" * bool(summary.failed)
     bad += f", {summary.unknown:,} unknown" * bool(summary.unknown)
+    unsettled = summary.sent - summary.ok - summary.failed - summary.unknown
+    bad += f", {unsettled:,} without an outcome" * bool(unsettled)
     first = f"{summary.sent:,} sent: {summary.ok:,} ok{bad}, in {summary.duration_s:,.1f} s ({summary.rate:,.0f} msg/s)"
     if summary.p50_ms is None or summary.p99_ms is None:
         return first

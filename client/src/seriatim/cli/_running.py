@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
+import click
+
 from seriatim.cli._settings import Settings
 
 REFRESH_S: Final = 0.25
@@ -55,21 +57,47 @@ async def first_of(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
     return None
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line on stdout or stderr. If the terminal shows a live line, the text goes above it.
+
+    While a live view is on, `sys.stdout` and `sys.stderr` are rich's, which do that. `click.echo` without a file looks
+    for the descriptor below them, and would write into the live line.
+    """
+    click.echo(text, file=sys.stderr if err else sys.stdout)
+
+
 @asynccontextmanager
 async def live_line(settings: Settings, text: Callable[[], str]) -> AsyncIterator[None]:
-    """Show a line on stderr and refresh it every `REFRESH_S`, if stderr is a terminal and the output is text."""
+    """Show a line on stderr and refresh it every `REFRESH_S`, if stderr is a terminal and the output is text.
+
+    What else is printed meanwhile has to go through `say`.
+    """
     if settings.as_json or not sys.stderr.isatty():
         yield
         return
     from rich.live import Live
     from rich.text import Text
 
-    with Live(Text(text()), console=settings.notes, transient=True, auto_refresh=False) as live:
+    console = settings.notes
+
+    def line() -> Text:
+        # The terminal echoes Ctrl-C as two characters behind the line. In a full line they would begin a new one.
+        drawn = Text(text(), no_wrap=True)
+        drawn.truncate(console.width - len("^C"), overflow="ellipsis")
+        return drawn
+
+    with Live(
+        line(),
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        redirect_stdout=sys.stdout.isatty(),  # a file or a pipe gets its lines as ever
+    ) as live:
 
         async def refresh() -> None:
             while True:
                 await asyncio.sleep(REFRESH_S)
-                live.update(Text(text()), refresh=True)
+                live.update(line(), refresh=True)
 
         refreshing = asyncio.create_task(refresh(), name="live-line")
         try:

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import getpass
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from seriatim.cli._settings import Settings
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from seriatim import Admin, Chain, QuarantinedMessage
+    from seriatim import Admin, Chain, Cluster, QuarantinedMessage
 
 WATCH_ALL_PARTITIONS_MAX = 64
 """The most partitions that are watched at a time. Each takes a stream and a line."""
@@ -97,20 +98,22 @@ async def _watch(settings: Settings, topic: str, partition: int | None, show_all
                     settings.emit(chain_fields(view))
                 else:
                     settings.show(draw_ribbons([view], width=console.width))
+                waits.judge()
 
             told: dict[int, str] = {}
 
-            def tell(waits: dict[int, str]) -> None:
-                for partition in sorted(waits.keys() | told.keys()):
-                    if (line := waits.get(partition)) != told.get(partition):
+            def tell() -> None:
+                for partition in sorted(waits.lines.keys() | told.keys()):
+                    if (line := waits.lines.get(partition)) != told.get(partition):
                         text = line or f"partition {partition} waits for no broker any more"
                         as_json = json.dumps({"note": "waits", "partition": partition, "text": text})
                         click.echo(as_json if settings.as_json else f"# {text}", err=True)
                 told.clear()
-                told.update(waits)
+                told.update(waits.lines)
 
+            waits = _Waits(admin, known, tell)
             async with asyncio.TaskGroup() as group:
-                looking = group.create_task(_look_who_waits(admin, known, {}, tell), name="who waits")
+                looking = group.create_task(waits.look(), name="who waits")
                 await first_of(stop, _follow(admin, topic, known, changed))
                 looking.cancel()
             return
@@ -118,35 +121,65 @@ async def _watch(settings: Settings, topic: str, partition: int | None, show_all
         from rich.live import Live
         from rich.text import Text
 
-        waiting: dict[int, str] = {}
-
         def draw() -> RenderableType:
             drawn = _draw(list(known.values()), console.width, show_all=show_all)
-            return Group(drawn, *(Text(line, style="bold") for line in waiting.values()))
+            return Group(drawn, *(Text(line, style="bold") for line in waits.lines.values()))
 
-        with Live(draw(), console=console, auto_refresh=False, screen=False) as live:
+        def redraw() -> None:
+            live.update(draw(), refresh=True)
 
-            def redraw(_changed: object) -> None:
-                live.update(draw(), refresh=True)
+        def follow(_changed: Chain) -> None:
+            waits.judge()
+            redraw()
 
+        waits = _Waits(admin, known, redraw)
+        with Live(
+            draw(),
+            console=console,
+            auto_refresh=False,
+            redirect_stderr=sys.stderr.isatty(),  # warnings go above the picture
+        ) as live:
             async with asyncio.TaskGroup() as group:
-                looking = group.create_task(_look_who_waits(admin, known, waiting, redraw), name="who waits")
-                await first_of(stop, _follow(admin, topic, known, redraw))
+                looking = group.create_task(waits.look(), name="who waits")
+                await first_of(stop, _follow(admin, topic, known, follow))
                 looking.cancel()
 
 
-async def _look_who_waits(
-    admin: Admin, known: dict[int, Chain], waiting: dict[int, str], changed: Callable[[dict[int, str]], None]
-) -> None:
-    """Keep `waiting` up to date, and call `changed` with it at each change. It runs until it is cancelled."""
-    while True:
-        with contextlib.suppress(SeriatimError):  # the watches say it if no broker answers
-            found = who_waits(list(known.values()), await admin.describe_cluster())
-            if found != waiting:
-                waiting.clear()
-                waiting.update(found)
-                changed(waiting)
-        await asyncio.sleep(LOOK_S)
+class _Waits:
+    """Which partitions wait for brokers that do not answer.
+
+    Args:
+        admin: Says which brokers answer.
+        known: The present chains, by partition. The owner keeps them up to date.
+        changed: Called when `lines` have changed.
+
+    Attributes:
+        lines: A line for people for each partition that waits.
+    """
+
+    def __init__(self, admin: Admin, known: dict[int, Chain], changed: Callable[[], None]) -> None:
+        self._admin = admin
+        self._known = known
+        self._changed = changed
+        self._cluster: Cluster | None = None
+        self.lines: dict[int, str] = {}
+
+    async def look(self) -> None:
+        """Look at the brokers every `LOOK_S`. It runs until it is cancelled."""
+        while True:
+            with contextlib.suppress(SeriatimError):  # the watches say it if no broker answers
+                self._cluster = await self._admin.describe_cluster()
+                self.judge()
+            await asyncio.sleep(LOOK_S)
+
+    def judge(self) -> None:
+        """Compare the chains with the newest look. Call it when a chain has changed: another group may have it now."""
+        if self._cluster is None:
+            return
+        lines = who_waits(list(self._known.values()), self._cluster)
+        if lines != self.lines:
+            self.lines = lines
+            self._changed()
 
 
 async def _follow(admin: Admin, topic: str, known: dict[int, Chain], changed: Callable[[Chain], None]) -> None:

@@ -23,7 +23,7 @@ from seriatim_api.ids import format_offset
 import seriatim
 from seriatim.cli import _connect
 from seriatim.cli._meter import OutcomeName, SendMeter, describe
-from seriatim.cli._running import first_of, interruptible, live_line, run
+from seriatim.cli._running import first_of, interruptible, live_line, run, say
 from seriatim.cli._settings import Settings
 from seriatim.cli._sources import LineTooLongError, Message, Pace, generate, parse_rate, read_lines, split_key
 from seriatim.history import HistoryWriter
@@ -110,8 +110,8 @@ def produce(
     """Send the lines of FILE (or of the standard input) to TOPIC, each as one message.
 
     At the end, or at Ctrl-C, the command waits until all messages are settled. Then it prints the outcomes, the
-    latencies, and the longest time without an acknowledgement. Exit status 1 if a message failed or its outcome is
-    unknown.
+    latencies, and the longest time without an acknowledgement. A second Ctrl-C ends it at once. Exit status 1 if a
+    message failed or its outcome is unknown.
     """
     if size_bytes is not None and (file is not None or key_separator is not None):
         raise click.UsageError("--size generates messages: it cannot be used with FILE or --key-separator")
@@ -147,9 +147,12 @@ async def _produce(settings: Settings, options: ProduceOptions, source: int, his
     ):
         production = Production(settings, options, producer, history)
         try:
-            async with live_line(settings, production.line):
+            async with live_line(settings, lambda: production.line(ending=stop.is_set())):
                 await first_of(stop, production.send_all(messages(options, source), stop))
                 await production.flush()
+        except asyncio.CancelledError:  # the second Ctrl-C
+            production.finish()
+            raise
         finally:
             await production.close()
     return production.finish()
@@ -218,8 +221,14 @@ class Production:
         self._waiting: dict[int, deque[_Sent]] = {}
         self._settling: dict[int, asyncio.Task[None]] = {}
 
-    def line(self) -> str:
-        """The line on a terminal that shows the figures while the command runs."""
+    def line(self, *, ending: bool = False) -> str:
+        """The line on a terminal that shows the figures while the command runs.
+
+        Args:
+            ending: Whether the user has pressed Ctrl-C, and messages still wait for their outcomes.
+        """
+        if ending:
+            return f"{self._meter.waiting:,} messages wait for their outcomes; Ctrl-C again ends without them"
         return self._meter.line(time.monotonic(), self._producer.master_of)
 
     async def send_all(self, groups: AsyncIterator[Iterable[Message]], stop: asyncio.Event) -> bool:
@@ -321,7 +330,7 @@ class Production:
             )
         else:
             where = f"{partition}  {place or '-':<12}"
-            click.echo(f"{outcome:<7} {where} {latency_ms:8.2f} ms  {error}".rstrip())
+            say(f"{outcome:<7} {where} {latency_ms:8.2f} ms  {error}".rstrip())
 
     def finish(self) -> bool:
         """Print the summary. Returns whether every message is ok."""
