@@ -23,6 +23,8 @@ RATE_WINDOW_S: Final = 60.0
 """The length of the past that the sparkline shows."""
 
 FAULTS_SHOWN_MAX: Final = 8
+_LINES_BUT_FAULTS: Final = 14
+"""The lines of the picture without those of partitions and faults."""
 _GROUP_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6BB1")
 _SPARKS: Final = " ▁▂▃▄▅▆▇█"
 _LABEL_WIDTH: Final = 5
@@ -71,10 +73,11 @@ class Scene:
         return recent_rate(self.rates, self.rate_step_s)
 
 
-def draw(scene: Scene, width: int) -> RenderableType:
-    """Draw the scene for a terminal of `width` columns."""
+def draw(scene: Scene, width: int, height: int) -> RenderableType:
+    """Draw the scene for a terminal of `width` columns and `height` lines. On a low one fewer faults are shown."""
     assert width >= 40
     inner = width - 4
+    room = height - _LINES_BUT_FAULTS - len({span.partition for span in scene.segments})
     return Group(
         _headline(scene, width),
         Panel(
@@ -83,8 +86,18 @@ def draw(scene: Scene, width: int) -> RenderableType:
             title_align="left",
             border_style="dim",
         ),
-        Panel(_chains(scene, inner), title="chains", title_align="left", border_style="dim"),
-        Panel(fault_rows(scene.faults), title=_fault_title(scene), title_align="left", border_style="dim"),
+        Panel(
+            _chains(scene, inner),
+            title="chains (right: the consumer's backlog)",
+            title_align="left",
+            border_style="dim",
+        ),
+        Panel(
+            fault_rows(scene.faults, min(max(1, room), FAULTS_SHOWN_MAX)),
+            title=_fault_title(scene),
+            title_align="left",
+            border_style="dim",
+        ),
         Text(f" {scene.doing}", style="italic", no_wrap=True, overflow="ellipsis"),
     )
 
@@ -106,19 +119,26 @@ def fault_line(fault: DemoFault) -> str:
 
 
 def _headline(scene: Scene, width: int) -> Text:
-    share = scene.acknowledged / scene.total if scene.total else 0.0
-    bar_width = max(10, width // 4)
+    figures = Text(f"{scene.acknowledged:,} acknowledged", style="bold")
+    figures.append(f"  {scene.delivered:,} consumed", style="not bold")
+    if scene.unknown:
+        figures.append(f"  {scene.unknown:,} unknown", style="not bold yellow")
+    return headline(scene.title, scene.at_s, scene.acknowledged / scene.total if scene.total else 0.0, figures, width)
+
+
+def headline(title: str, at_s: float, share: float, figures: Text, width: int) -> Text:
+    """Draw the first line: the title, the time, a bar that is full at a share of 1, and figures. All fit in `width`."""
+    before, after = f"  {at_s:.0f} s  ", f"  {share:.0%}  "
+    room = width - len(title) - 2 - len(before) - len(after) - len(figures)
+    bar_width = max(0, min(width // 4, room))
     full = round(share * bar_width)
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f" {scene.title} ", style="bold reverse")
-    text.append(f"  {scene.at_s:.0f} s  ")
+    text.append(f" {title} ", style="bold reverse")
+    text.append(before)
     text.append("━" * full, style="green")
     text.append("━" * (bar_width - full), style="bright_black")
-    text.append(f"  {share:.0%}  ")
-    text.append(f"{scene.acknowledged:,} acknowledged", style="bold")
-    text.append(f"  {scene.delivered:,} consumed")
-    if scene.unknown:
-        text.append(f"  {scene.unknown:,} unknown", style="yellow")
+    text.append(after)
+    text.append_text(figures)
     return text
 
 
@@ -167,7 +187,7 @@ def _chains(scene: Scene, width: int) -> RenderableType:
     for group, colour in colours.items():
         text.append("█", style=colour)
         text.append(f" {group}   ")
-    text.append("▒ not settled   ┊ next segment   ✕ fault   consumer's backlog on the right", style="dim")
+    text.append("▒ not settled   ┊ next segment   ✕ fault", style="dim")
     return text
 
 

@@ -59,20 +59,21 @@ class View(Generic[SceneT]):
 
     Args:
         console: Where it is shown.
-        draw: Makes a picture of a scene, for a terminal of so many columns.
+        draw: Makes a picture of a scene, for a terminal of so many columns and lines.
         line: Makes one line of a scene.
     """
 
     def __init__(
         self,
         console: Console,
-        draw: Callable[[SceneT, int], RenderableType],
+        draw: Callable[[SceneT, int, int], RenderableType],
         line: Callable[[SceneT], str],
     ) -> None:
         self._console = console
         self._draw = draw
         self._line = line
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        # A screen of its own: a picture that is higher than the terminal would leave lines above the report.
+        self._live = Live(console=console, auto_refresh=False, screen=True) if console.is_terminal else None
         self._shown_at = 0.0
         self._doing = ""
 
@@ -90,7 +91,8 @@ class View(Generic[SceneT]):
         now = time.monotonic()
         if self._live is not None:
             if now - self._shown_at >= FRAME_S:
-                self._live.update(self._draw(scene, max(WIDTH_MIN, self._console.width)), refresh=True)
+                width, height = self._console.size
+                self._live.update(self._draw(scene, max(WIDTH_MIN, width), height), refresh=True)
                 self._shown_at = now
         elif now - self._shown_at >= LINE_S or (not scene.total and scene.doing != self._doing):
             self.say(self._line(scene))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from e2e.demo.live import fault_rows, rate_rows, recent_rate
+from e2e.demo.live import fault_rows, headline, rate_rows, recent_rate
 from e2e.demo.report import DemoFault
 
 FAULTS_SHOWN_MAX = 6
+_LINES_BUT_FAULTS = 16
+"""The lines of the picture without those of consumers and faults."""
 _COLUMN_WIDTH = 17
 
 
@@ -61,17 +64,18 @@ class Scene:
         self.rates[step] += max(0, self.finished_count - before)
 
 
-def draw(scene: Scene, width: int) -> RenderableType:
-    """Draw the scene for a terminal of `width` columns."""
+def draw(scene: Scene, width: int, height: int) -> RenderableType:
+    """Draw the scene for a terminal of `width` columns and `height` lines. On a low one fewer faults are shown."""
     assert width >= 40
     inner = width - 4
+    room = height - _LINES_BUT_FAULTS - max(1, math.ceil(len(scene.finished) / _columns(inner)))
     return Group(
         _headline(scene, width),
         _panel(rate_rows(scene.rates, scene.rate_step_s, inner), "finished a second"),
         _panel(_consumers(scene, inner), "finished by consumer"),
         _panel(_aircraft(scene), "aircraft that fail"),
         _panel(
-            fault_rows(sorted(scene.faults, key=lambda fault: fault.at_s), FAULTS_SHOWN_MAX),
+            fault_rows(sorted(scene.faults, key=lambda fault: fault.at_s), min(max(1, room), FAULTS_SHOWN_MAX)),
             f"faults: {scene.hit_count} of {scene.faults_min} hit",
         ),
         Text(f" {scene.doing}", style="italic", no_wrap=True, overflow="ellipsis"),
@@ -94,22 +98,19 @@ def _panel(inside: RenderableType, title: str) -> Panel:
 
 def _headline(scene: Scene, width: int) -> Text:
     share = min(scene.finished_count / scene.total, 1.0) if scene.total else 0.0
-    bar_width = max(10, width // 4)
-    full = round(share * bar_width)
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f" {scene.title} ", style="bold reverse")
-    text.append(f"  {scene.at_s:.0f} s  ")
-    text.append("━" * full, style="green")
-    text.append("━" * (bar_width - full), style="bright_black")
-    text.append(f"  {share:.0%}  ")
-    text.append(f"{scene.finished_count:,} finished", style="bold")
-    text.append(f" of {scene.acknowledged:,} sent")
-    return text
+    figures = Text(f"{scene.finished_count:,} finished", style="bold")
+    figures.append(f" of {scene.acknowledged:,} sent", style="not bold")
+    return headline(scene.title, scene.at_s, share, figures, width)
+
+
+def _columns(width: int) -> int:
+    """How many consumers stand side by side."""
+    return max(1, width // (_COLUMN_WIDTH + 1))
 
 
 def _consumers(scene: Scene, width: int) -> Text:
     """Draw a bar for each consumer, several in a line."""
-    columns = max(1, width // (_COLUMN_WIDTH + 1))
+    columns = _columns(width)
     most = max(scene.finished.values(), default=0)
     text = Text(no_wrap=True, overflow="crop")
     for number, (name, count) in enumerate(sorted(scene.finished.items())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -35,9 +36,9 @@ SCENE = Scene(
 )
 
 
-def shown(scene: Scene, width: int = 100) -> str:
+def shown(scene: Scene, width: int = 100, height: int = 40) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False, color_system=None, legacy_windows=False)
-    console.print(draw(scene, width))
+    console.print(draw(scene, width, height))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -56,7 +57,21 @@ def test_an_empty_scene_and_a_narrow_terminal_are_drawn_as_well() -> None:
     empty = shown(Scene("Seriatim", total=0, hits_min=6, doing="starting"))
     assert "starting" in empty
     assert all(len(line) <= 40 for line in shown(SCENE, 40).splitlines())
-    assert len(shown(SCENE).splitlines()) <= 36, "it fits on a screen"
+
+
+def test_it_fits_on_a_screen_of_24_lines_with_the_newest_fault_and_all_figures() -> None:
+    spans = [SegmentSpan(partition, 1, "g1", "OPEN", -0.5, None, 300) for partition in range(6)]
+    faults = [DemoFault("kill", f"g0-{number}", "head", number, None, True, 120.0) for number in range(20)]
+    busy = replace(
+        SCENE, segments=spans, faults=faults, total=1_264_226, acknowledged=1_264_226, delivered=1_264_225, unknown=17
+    )
+    lines = shown(busy, 80, 24).splitlines()
+    assert len(lines) == 24
+    assert "1,264,226 acknowledged  1,264,225 consumed  17 unknown" in lines[0]
+    assert "…" not in lines[0]
+    assert "g0-19" in lines[-3]
+    assert lines[-1].strip() == SCENE.doing
+    assert "✕ fault " in shown(busy, 80, 24)
 
 
 def test_the_sparkline_fills_its_highest_column() -> None:

@@ -113,11 +113,26 @@ def test_the_last_line_is_one_json_object() -> None:
 def test_the_report_is_printed(good: bool) -> None:
     text = io.StringIO()
     said = replace(outcome(), check=checked(lose=not good), differences=() if good else ("N1: [x] differs",))
-    print_report(Console(file=text, width=100, color_system=None), said)
-    assert "kill both" in text.getvalue()
+    print_report(Console(file=text, width=80, color_system=None), said)
+    assert "gap: kill both" in text.getvalue()
     assert ("OK nothing lost" in text.getvalue()) is good
     assert ("SEED=42" in text.getvalue()) is not good
     assert ("N1: [x] differs" in text.getvalue()) is not good
+
+
+def test_the_report_fits_on_a_screen() -> None:
+    kinds = ("cut", "freeze", "kill", "stop", "hang")
+    faults = [
+        DemoFault(kind, "alpha", "head", 2.0, 4.0, True, 1_046.0, both_members=both)
+        for kind in kinds for both in (False, True)
+    ]  # fmt: skip
+    text = io.StringIO()
+    said = replace(outcome(), event_count=1_264_226, faults=faults)
+    print_report(Console(file=text, width=80, color_system=None), said)
+    lines = text.getvalue().splitlines()
+    assert len(lines) <= 22, "the line of the picture and the JSON line come below it"
+    assert all(len(line) <= 80 for line in lines)
+    assert "…" not in text.getvalue()
 
 
 def test_the_picture_is_well_formed_and_complete(tmp_path: Path) -> None:

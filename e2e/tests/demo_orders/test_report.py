@@ -123,11 +123,11 @@ SCENE = Scene(
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_everything_is_on_the_screen(width: int) -> None:
     text = io.StringIO()
-    Console(file=text, width=width, color_system=None).print(draw(SCENE, width))
+    Console(file=text, width=width, color_system=None).print(draw(SCENE, width, 24))
     lines = text.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
     if width == 80:
-        assert len(lines) <= 30
+        assert len(lines) <= 24
         for words in ("c16", "N14228 is parked", "faults: 5 of 7 hit", "kill g0-0 (head)"):
             assert words in text.getvalue(), words
 
