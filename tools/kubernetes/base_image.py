@@ -12,12 +12,19 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from tools.kubernetes.errors import MachineError
 from tools.kubernetes.layout import BASE_IMAGE, stamp_of
 from tools.kubernetes.running import run
 
 SUITE: Final = "bookworm"
 PACKAGES: Final = ("python3", "python3-venv", "ca-certificates", "tini")
-MIRROR_DEFAULT: Final = "http://deb.debian.org/debian"
+MIRROR_SETTING: Final = "SERIATIM_DEBIAN_MIRROR"
+"""The environment variable that names the mirror. Without it, the machine's own package sources do."""
+
+_USABLE: Final = ("http:", "https:", "file:", "copy:")
+"""What debootstrap can read; apt knows more, for example lists of mirrors."""
+
+_SOURCES_FORMAT: Final = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)"
 RECIPE: Final = "1"
 """Raise it when the way the image is made changes."""
 
@@ -31,13 +38,43 @@ BUILDAH_ENVIRONMENT: Final = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "
 
 
 def mirror() -> str:
-    """Where Debian's packages come from."""
-    return os.environ.get("SERIATIM_DEBIAN_MIRROR", MIRROR_DEFAULT)
+    """Where Debian's packages come from: the setting, or else the mirror that this machine's apt uses.
+
+    Raises:
+        MachineError: There is no setting, and apt has no source of Debian.
+    """
+    setting = os.environ.get(MIRROR_SETTING)
+    return setting or mirror_of_sources(_sources())
+
+
+def mirror_of_sources(lines: str) -> str:
+    """The mirror in apt's sources, each in a line of `_SOURCES_FORMAT`: one with our suite, or else one of Debian.
+
+    Raises:
+        MachineError: There is none.
+    """
+    found = [words for words in map(str.split, lines.splitlines()) if len(words) >= 3 and words[2] == "main"]
+    usable = [words for words in found if words[0].startswith(_USABLE)]
+    ours = [words[0] for words in usable if words[1] == SUITE]
+    # A Debian of another release: its mirrors have ours, too. Mirrors of security updates have updates only.
+    debian = [words[0] for words in usable if words[3:] == ["Debian"] and "-" not in words[1]]
+    for uri in (*ours, *debian):
+        return uri.rstrip("/")
+    raise MachineError(
+        f"apt has no source of Debian on this machine: name a mirror of {SUITE} in the environment variable"
+        f" {MIRROR_SETTING}"
+    )
+
+
+def _sources() -> str:
+    if shutil.which("apt-get") is None:
+        return ""
+    return run(["apt-get", "indextargets", "--format", _SOURCES_FORMAT, "Created-By: Packages"])
 
 
 def archive_path(cache: Path) -> Path:
     """The OCI archive of the base image that this recipe makes."""
-    return cache / "images" / f"base-{stamp_of(RECIPE, SUITE, mirror(), BASE_IMAGE, *PACKAGES)}.tar"
+    return cache / "images" / f"base-{stamp_of(RECIPE, SUITE, BASE_IMAGE, *PACKAGES)}.tar"
 
 
 def ensure_base_image(cache: Path) -> None:
