@@ -45,6 +45,7 @@ _REASONS: Final[Mapping[type[Resource], Mapping[str, Mapping[str, str]]]] = {
     ConsumerGroup: reasons.CONSUMER_GROUP,
 }
 _EVENTS: Final[Mapping[type[Resource], Mapping[str, str]]] = {
+    BrokerCluster: {**reasons.CLUSTER_EVENTS, **reasons.CLUSTER_TOPIC_EVENTS},
     Topic: reasons.TOPIC_EVENTS,
     ConsumerGroup: reasons.CONSUMER_GROUP_EVENTS,
 }

@@ -242,6 +242,16 @@ def test_a_summary_counts_over_pages() -> None:
     assert summary.master == chain.open_segment.master.broker
 
 
+def test_a_summary_tells_which_brokers_have_the_segments() -> None:
+    chain = longer(3)
+    told = {tuple(copies.brokers): copies.segment_count for copies in summary_of(chain_to_record(chain)).copies}
+    assert sum(told.values()) == 3
+    assert set(told) == {tuple(sorted(member.broker for member in segment.members)) for segment in chain.segments}
+    cut = trim(chain, chain.segments[2].no, Start(0, 0, 0), chain.segments[0].no)
+    kept = {tuple(copies.brokers): copies.segment_count for copies in summary_of(chain_to_record(cut)).copies}
+    assert sum(kept.values()) < 3, "dropped segments have no copies"
+
+
 def test_a_summary_tells_what_is_kept() -> None:
     chain = longer(3)
     whole = summary_of(chain_to_record(chain))

@@ -24,6 +24,7 @@ from .probes import Probes
 from .reconcile.cache import Cache
 from .reconcile.cluster import ClusterReconciler
 from .reconcile.dispatch import ClusterKey, ConsumerGroupsKey, TopicsKey, keys_of
+from .reconcile.known import Known
 from .reconcile.queue import WorkQueue
 from .reconcile.topics import TopicsReconciler
 from .resources.cluster_children import ClusterChildren
@@ -72,11 +73,12 @@ class Operator:
         self._kube = Kube(before_write=self._lease.check)
         self.cache = Cache()
         self.queue = WorkQueue(self._work)
+        known = Known(self.queue.add)
         self._clusters = ClusterReconciler(
-            self._kube, self.cache, self._children, lambda: self._lease.epoch, settings.cluster_domain
+            self._kube, self.cache, known, self._children, lambda: self._lease.epoch, settings.cluster_domain
         )
         self._topics = TopicsReconciler(
-            self._kube, self.cache, self._clusters.brokers_of, self.queue.add, settings.namespace
+            self._kube, self.cache, self._clusters.brokers_of, self.queue.add, known, settings.namespace
         )
         self._probes = Probes(settings.metrics_listen, self.queue, self._lease, self.cache)
 

@@ -6,9 +6,19 @@ from dataclasses import replace
 
 import pytest
 from seriatim_operator.plan.actions import Plan
+from seriatim_operator.plan.chains import ChainsView
 from seriatim_operator.plan.cluster import OPERATION_S
 from seriatim_operator.plan.observed import Ended, Observed
-from seriatim_operator.status.cluster import DISK_REASONS, broker_group_status, broker_status, cluster_status
+from seriatim_operator.status.cluster import (
+    DISK_REASONS,
+    REPORTED_S,
+    broker_group_status,
+    broker_status,
+    cluster_events,
+    cluster_status,
+    member_events,
+)
+from seriatim_operator.status.disk_remedies import disk_remedy
 from seriatim_operator.status.reasons import BROKER, CLUSTER, GROUP
 
 from .world import World, new_world
@@ -34,10 +44,19 @@ def test_a_refused_disk_is_named_with_what_to_do_about_it_on_kubernetes(error: s
     assert (found.status, found.reason) == ("False", DISK_REASONS[error])
     assert found.reason in BROKER["DiskHealthy"]
     assert "the directory is not this one's." in found.message
-    incarnation = world.brokers[name].status.incarnation
-    assert incarnation
-    assert f"annotate broker {name} seriatim.dev/disk-lost={incarnation}" in found.message
+    assert found.message.endswith(disk_remedy(world.brokers[name], found.reason))
     assert "--replace-disk" not in found.message
+
+
+def test_a_wiped_disk_has_one_remedy_and_the_right_one_comes_first() -> None:
+    world = started()
+    broker = world.brokers[min(world.brokers)]
+    remedy = disk_remedy(broker, "WipedDisk")
+    incarnation = broker.status.incarnation
+    assert incarnation
+    assert remedy.startswith(
+        f"kubectl -n {broker.namespace} annotate broker {broker.name} seriatim.dev/disk-lost={incarnation}: "
+    )
 
 
 def test_brokers_that_wait_for_etcd_make_the_cluster_say_so() -> None:
@@ -100,7 +119,11 @@ def test_a_drain_that_is_held_up_says_what_it_waits_for() -> None:
     assert drained(replace(held, members={"g1": uncounted})) == told, "no broker counted: it is as it was"
     assert drained(replace(held, members=None)) == told, "no broker answers"
     called_off = replace(uncounted, intent="ACTIVE")
-    assert drained(replace(held, members={"g1": called_off})) == ("False", "HoldsData", "")
+    assert drained(replace(held, members={"g1": called_off})) == (
+        "False",
+        "HoldsData",
+        GROUP["Drained"]["HoldsData"],
+    )
 
 
 def test_a_machine_that_holds_a_member_of_every_group_is_named_and_is_no_fault() -> None:
@@ -111,6 +134,114 @@ def test_a_machine_that_holds_a_member_of_every_group_is_named_and_is_no_fault()
     assert (found.status, found.reason) == ("False", "OneMachineHoldsAll")
     assert world.cluster.status.is_true("Stable")
     assert started().cluster.status.condition("Degraded").reason == "Healthy"  # type: ignore[union-attr]
+
+
+def test_an_operator_that_acts_reports_at_least_every_minute() -> None:
+    world = started()
+    first = world.cluster.status
+    assert first.reported_at is not None
+    for passed_s, is_new in ((REPORTED_S - 1, False), (REPORTED_S, True)):
+        observed = replace(world.observed(), now_s=first.reported_at.timestamp() + passed_s)
+        later = cluster_status(observed, Plan(), "", "")
+        assert (later.reported_at != first.reported_at) == is_new
+        assert later.conditions == first.conditions
+
+
+def test_a_member_that_dies_is_an_event_on_the_cluster_and_so_is_its_return() -> None:
+    world = started()
+    item = world.groups["orders-g0"]
+    whole = item.model_copy(update={"status": broker_group_status(world.observed(), item)})
+    assert member_events(world.observed(), whole, whole.status) == []
+    world.members["g0-1"] = replace(world.members["g0-1"], is_live=False)
+    broken = broker_group_status(world.observed(), whole)
+    (event,) = member_events(world.observed(), whole, broken)
+    assert (event.type, event.reason) == ("Warning", "MemberAway")
+    assert "of broker group g0 does not answer" in event.note
+    assert whole.status.members[1].broker in event.note
+    assert whole.status.members[0].broker not in event.note
+    world.members["g0-1"] = replace(world.members["g0-1"], is_live=True)
+    back = whole.model_copy(update={"status": broken})
+    (event,) = member_events(world.observed(), back, whole.status)
+    assert (event.type, event.reason) == ("Normal", "MembersBack")
+
+
+def test_a_danger_is_an_event_once_and_so_is_its_end() -> None:
+    world = started()
+    well = cluster_status(world.observed(), Plan(), "", "")
+    weak = cluster_status(replace(world.observed(), chains=WEAK), Plan(), "", "")
+    assert [(event.type, event.reason) for event in cluster_events(well, weak)] == [("Warning", "CopiesAway")]
+    assert cluster_events(weak, weak) == []
+    assert [(event.type, event.reason) for event in cluster_events(weak, well)] == [("Normal", "Recovered")]
+
+
+WEAK = ChainsView(troubles={"CopyAway": 5}, named={"CopyAway": ("a", "b", "c")})
+STUCK = ChainsView(troubles={"Unreachable": 1, "OneCopy": 1}, named={"Unreachable": ("a",), "OneCopy": ("b",)})
+
+
+def test_a_cluster_whose_topics_are_in_danger_is_degraded() -> None:
+    world = started()
+    for chains, reason, texts in (
+        (WEAK, "CopiesAway", ["topics a, b, c and 2 more"]),
+        (STUCK, "SegmentsUnreachable", ["topic a answers: consumers wait there", "topic b have one copy left"]),
+    ):
+        status = cluster_status(replace(world.observed(), chains=chains), Plan(), "", "")
+        found = status.condition("Degraded")
+        assert found is not None
+        assert (found.status, found.reason) == ("True", reason)
+        assert found.reason in CLUSTER["Degraded"]
+        assert all(text in found.message for text in texts)
+        assert not status.is_true("Stable")
+
+
+def test_a_member_that_is_away_comes_before_a_weak_copy_and_after_consumers_that_wait() -> None:
+    world = started()
+    name, pod = min(world.pods.items())
+    world.pods[name] = replace(pod, is_ready=False)
+
+    def reason(chains: ChainsView) -> str:
+        found = cluster_status(replace(world.observed(), chains=chains), Plan(), "", "").condition("Degraded")
+        assert found is not None
+        assert name in found.message
+        return found.reason
+
+    assert (reason(WEAK), reason(STUCK)) == ("MembersAway", "SegmentsUnreachable")
+
+
+def test_an_etcd_that_is_silent_while_brokers_serve_is_a_condition() -> None:
+    observed = replace(started().observed(), members=None, is_etcd_silent=True)
+    found = cluster_status(observed, Plan(), "", "").condition("Degraded")
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "EtcdSilent")
+    assert found.reason in CLUSTER["Degraded"]
+    assert "messages go on, and nothing can fail over" in found.message
+
+
+def test_heads_segments_and_roles_come_from_the_chains() -> None:
+    world = started()
+    chains = ChainsView(heads={"g0": 2}, masters={"g0-1": 2}, segments={"g0-0": 7, "g0-1": 8, "g1-0": 1})
+    observed = replace(world.observed(), chains=chains)
+    status = broker_group_status(observed, world.groups["orders-g0"])
+    assert (status.heads, status.segments) == (2, 8)
+    assert [member.role for member in status.members] == ["Slave", "Master"]
+    drained = status.condition("Drained")
+    assert drained is not None
+    assert (drained.status, drained.reason) == ("False", "HoldsData")
+    empty = broker_group_status(observed, world.groups["orders-g2"])
+    assert (empty.heads, empty.segments) == (0, 0)
+    assert [member.role for member in empty.members] == ["Slave", "Slave"]
+
+
+def test_only_the_count_of_the_brokers_proves_that_a_broker_group_is_empty() -> None:
+    world = started()
+    item = world.groups["orders-g0"]
+    observed = replace(world.observed(), chains=ChainsView())
+    found = broker_group_status(observed, item).condition("Drained")
+    assert found is not None
+    assert (found.status, found.reason) == ("Unknown", "NotCounted")
+    leaving = item.model_copy(update={"spec": item.spec.model_copy(update={"state": "Draining"})})
+    found = broker_group_status(observed, leaving).condition("Drained")
+    assert found is not None
+    assert found.status != "True"
 
 
 def test_a_group_names_all_its_members_in_one_text() -> None:

@@ -94,6 +94,13 @@ def test_what_may_not_be_read_is_named() -> None:
     assert "not shown, because you may not read it: Node" in drawn(draw_status(healthy(unreadable=frozenset({"Node"}))))
 
 
+@pytest.mark.parametrize(("age", "is_stale"), [(timedelta(seconds=100), False), (timedelta(minutes=12), True)])
+def test_a_status_without_an_operator_says_how_old_it_is(age: timedelta, is_stale: bool) -> None:
+    lines = drawn(draw_status(healthy(cluster=cluster({"reportedAt": (NOW - age).isoformat()}))))
+    told = "no operator acts: all this is as it was 12m ago; kubectl seriatim doctor says why"
+    assert (told in lines) == is_stale
+
+
 def test_plan_names_each_change_and_how_to_approve() -> None:
     change = {"action": "Restart", "object": "orders-g0-0-aaaa", "reason": "its template changed", "hash": "abc123"}
     waiting = cluster({"plannedChanges": [change], "blockedBy": "approval"}, changeApproval="Manual")

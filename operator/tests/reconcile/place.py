@@ -9,6 +9,7 @@ from seriatim_operator.cluster.kinds import kind_of
 from seriatim_operator.cluster.pki import DEFAULT_DOMAIN
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import WATCHED, ClusterReconciler
+from seriatim_operator.reconcile.known import Known
 from seriatim_operator.resources.cluster_children import ClusterChildren
 
 from ..memory_kube import MemoryKube
@@ -32,6 +33,7 @@ class Place:
         self.machines = FakeMachines(self.kube, self.brokers, nodes)
         self.kube.put(storage_class())
         self.kube.put(broker_cluster(**spec))
+        self.known = Known(lambda _key, _after_s: None)
         self.lives = 0
 
     def operator(self, domain: str = DEFAULT_DOMAIN) -> tuple[ClusterReconciler, Cache]:
@@ -39,7 +41,10 @@ class Place:
         self.lives += 1
         cache = Cache()
         make = lambda cluster: ClusterChildren(cluster, "seriatim.dev/broker:dev", "seriatim-system")  # noqa: E731
-        return ClusterReconciler(self.kube, cache, make, lambda: self.lives, domain, lambda *_: self.brokers), cache
+        made = ClusterReconciler(
+            self.kube, cache, self.known, make, lambda: self.lives, domain, lambda *_: self.brokers
+        )
+        return made, cache
 
     def refresh(self, cache: Cache) -> None:
         """What the watches tell."""

@@ -15,6 +15,7 @@ from seriatim_operator.cluster.kube import Kube, KubeError
 from seriatim_operator.cluster.pki import DEFAULT_DOMAIN
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.cluster import UNREADABLE_S, ClusterReconciler
+from seriatim_operator.reconcile.known import Known
 from seriatim_operator.reconcile.queue import WorkQueue
 from seriatim_operator.resources.cluster_children import ClusterChildren
 from seriatim_operator.status.reasons import CLUSTER, GROUP
@@ -119,7 +120,7 @@ def _define(api_server: ApiServer, definition: dict[str, Any]) -> None:
 
 def _reconciler(kube: Kube, cache: Cache) -> ClusterReconciler:
     make = lambda cluster: ClusterChildren(cluster, "seriatim.dev/broker:dev", "seriatim-system")  # noqa: E731
-    return ClusterReconciler(kube, cache, make, lambda: 1, DEFAULT_DOMAIN)
+    return ClusterReconciler(kube, cache, Known(lambda _key, _after_s: None), make, lambda: 1, DEFAULT_DOMAIN)
 
 
 @pytest.mark.usefixtures("let_in")

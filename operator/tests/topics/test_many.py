@@ -18,6 +18,7 @@ from seriatim_operator.cluster.kube import Kube
 from seriatim_operator.plan.topics import Surroundings
 from seriatim_operator.reconcile.cache import Cache
 from seriatim_operator.reconcile.dispatch import TopicsKey
+from seriatim_operator.reconcile.known import Known
 from seriatim_operator.reconcile.queue import WorkQueue
 from seriatim_operator.reconcile.topics import TopicsReconciler
 from seriatim_operator.spec import Topic
@@ -25,6 +26,7 @@ from seriatim_operator.spec import Topic
 from ..api_server import ApiServer
 from ..spec.objects import good
 from .doubles import MemoryBrokers
+from .world import ALL_LIVE
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +58,9 @@ async def operator(
         for manifest in await kube.list(kind, NAMESPACE):
             cache.put(kind.kind, manifest)
     queue = WorkQueue(lambda key: reconciler.reconcile(key))  # type: ignore[arg-type]
-    reconciler = TopicsReconciler(kube, cache, lambda _n, _c: brokers, queue.add, "operators")
+    known = Known(queue.add)
+    known.note_live(NAMESPACE, "orders", ALL_LIVE)
+    reconciler = TopicsReconciler(kube, cache, lambda _n, _c: brokers, queue.add, known, "operators")
     queue.add(TopicsKey(NAMESPACE, "orders"))
     running = asyncio.create_task(queue.run())
     try:

@@ -34,6 +34,7 @@ NAMES = ("a", "b")
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """What an example takes says how busy the machine is, and nothing about the plan."""
 NOW_S = 1_800_000_000.0
+LIVE = frozenset({"g0-0", "g0-1"})
 
 
 def settings_of(spec: Mapping[str, Any]) -> TopicSettings:
@@ -137,7 +138,7 @@ def run(
                     item = item.model_copy(update={"metadata": metadata})
         assert item is not None
         if not plan.finding.is_passing and not plan.finding.keeps_status:
-            item = item.model_copy(update={"status": topic_status(item, plan.finding, NOW_S)})
+            item = item.model_copy(update={"status": topic_status(item, plan.finding, NOW_S, LIVE)})
         if not item.metadata.is_deleted or item.metadata.finalizers:
             left.append(item)
     for name, view in list(found.items()):
@@ -156,7 +157,7 @@ def test_the_plan_comes_to_rest(items: list[Topic], found: dict[str, TopicView],
     assert steps == 0, "nothing is left to do"
     assert holds or not any(TOPIC_FINALIZER in item.metadata.finalizers for item in items)
     for plan in plan_topics(items, found, Surroundings.HERE, holds=holds):
-        status = topic_status(plan.topic, plan.finding, NOW_S + 100)
+        status = topic_status(plan.topic, plan.finding, NOW_S + 100, LIVE)
         assert plan.topic.metadata.is_deleted or not is_news(plan.topic.status, status), "and nothing to say"
         assert plan.finding.reason in TOPIC["Ready"]
     # Objects that are deleted and only ours to let go have gone.

@@ -8,10 +8,11 @@ from seriatim_api.ids import make_offset
 from seriatim_api.v1 import records_pb2
 from seriatim_operator.cluster.kube import KubeError
 from seriatim_operator.plan.topics import TOPIC_FINALIZER
+from seriatim_operator.reconcile.topic_pass import EVENTS_PER_MINUTE_MAX
 
 from ..spec.objects import good
 from .doubles import default_settings
-from .world import World
+from .world import ALL_LIVE, World
 
 
 async def test_an_object_becomes_a_topic_with_one_write(world: World) -> None:
@@ -466,6 +467,100 @@ async def test_what_is_wrong_with_a_chain_is_told_until_it_is_repaired(
     world.brokers.tell("events")
     await world.settle()
     assert world.the_topic().status.state == "Healthy"
+
+
+def copies(world: World, *brokers: tuple[str, ...]) -> None:
+    """The first partition's segments are on these brokers."""
+    chain = world.brokers.topics["events"].chains[0]
+    del chain.copies[:]
+    for names in brokers:
+        chain.copies.add(brokers=names, segment_count=1)
+    world.brokers.tell("events")
+
+
+async def away(world: World, *brokers: str) -> None:
+    """These brokers do not answer, and the others do."""
+    world.known.note_live("default", "orders", ALL_LIVE - set(brokers))
+    await world.settle()
+
+
+def events(world: World) -> list[tuple[str, str]]:
+    return [(reason, note) for _, _, reason, note in world.api.events if reason != "TopicCreated"]
+
+
+async def test_two_listed_copies_are_two_only_while_their_brokers_answer(world: World) -> None:
+    world.topic(partitions=2)
+    await world.settle()
+    copies(world, ("g0-0", "g0-1"), ("g1-0", "g1-1"))
+    await world.settle()
+    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
+    await away(world, "g1-1")
+    assert world.reasons()["ChainHealthy"] == ("False", "CopyAway")
+    assert world.the_topic().status.state == "CopyAway"
+    await away(world, "g1-0", "g1-1")
+    assert world.reasons()["ChainHealthy"] == ("False", "Unreachable")
+    assert world.reasons()["Ready"] == ("True", "Accepting"), "the open segment is elsewhere"
+    await away(world)
+    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
+    assert [reason for reason, _ in events(world)] == ["CopyAway", "Unreachable", "CopiesBack"]
+
+
+async def test_nothing_is_called_healthy_before_it_is_known_who_answers(world: World) -> None:
+    world.known.forget("default", "orders")
+    world.topic()
+    await world.settle()
+    assert world.reasons()["ChainHealthy"] == ("Unknown", "NotTold")
+    await away(world)
+    assert world.reasons()["ChainHealthy"] == ("True", "TwoCopies")
+
+
+async def test_a_master_that_dies_is_an_event_on_the_topic(world: World) -> None:
+    world.topic(partitions=8)
+    await world.settle()
+    world.known.note_live("default", "orders", ALL_LIVE - {"g0-0"})
+    for partition in range(0, 8, 2):
+        world.brokers.switch("events", partition, "g1")
+    await world.settle()
+    assert ("MasterAway", "g0-0 does not answer: other brokers took over partition 0, 2, 4, 6") in events(world)
+
+
+async def test_a_master_that_hands_over_is_no_event(world: World) -> None:
+    world.topic()
+    await world.settle()
+    world.brokers.switch("events", 0, "g1")
+    await world.settle()
+    assert events(world) == []
+
+
+async def test_events_about_chains_have_a_limit(world: World) -> None:
+    for number in range(EVENTS_PER_MINUTE_MAX + 30):
+        world.topic(f"events-{number}")
+    await world.settle()
+    for number in range(EVENTS_PER_MINUTE_MAX + 30):
+        world.brokers.topics[f"events-{number}"].chains[0].one_copy_count = 1
+        world.brokers.tell(f"events-{number}")
+    await world.settle()
+    assert len(events(world)) == EVENTS_PER_MINUTE_MAX
+    assert world.the_topic(f"events-{EVENTS_PER_MINUTE_MAX + 29}").status.state == "OneCopy", "the status is true"
+
+
+async def test_the_cluster_is_told_what_chains_say(world: World) -> None:
+    world.topic(partitions=4)
+    await world.settle()
+    copies(world, ("g0-0", "g0-1"))
+    await away(world, "g0-1")
+    told = world.known.chains("default", "orders")
+    assert told is not None
+    assert told.troubles == {"CopyAway": 1}
+    assert told.told("CopyAway") == "topic events"
+    assert (told.heads, told.masters) == ({"g0": 2, "g1": 2}, {"g0-0": 2, "g1-0": 2})
+    assert told.segments == {"g0-0": 1, "g0-1": 1}
+    world.api.remove("Topic", "events")
+    world.brokers.drop("events")
+    await world.settle()
+    told = world.known.chains("default", "orders")
+    assert told is not None
+    assert (told.troubles, told.heads, told.segments) == ({}, {}, {})
 
 
 async def test_a_new_operator_over_many_topics_writes_nothing(world: World) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Hashable
 
 from seriatim_operator.cluster.kinds import kind_of
 from seriatim_operator.reconcile.cache import Cache
-from seriatim_operator.reconcile.dispatch import ConsumerGroupsKey, TopicsKey
+from seriatim_operator.reconcile.dispatch import ClusterKey, ConsumerGroupsKey, TopicsKey
+from seriatim_operator.reconcile.known import Known
 from seriatim_operator.reconcile.topics import TopicsReconciler
 from seriatim_operator.spec import ConsumerGroup, Topic
 
 from ..memory_kube import Manifest, MemoryKube
 from ..spec.objects import good
 from .doubles import MemoryBrokers
+
+ALL_LIVE = frozenset({"g0-0", "g0-1", "g1-0", "g1-1"})
 
 SETTLE_TURNS = 20
 """Turns of the loop in which everything that can happen at one time happens."""
@@ -35,8 +38,10 @@ class World:
 
     def _new_reconciler(self) -> TopicsReconciler:
         self._due: dict[Hashable, float] = {}
+        self.known = Known(self._wake)
+        self.known.note_live("default", "orders", ALL_LIVE)
         made = TopicsReconciler(
-            self.api, self.cache, lambda _n, _c: self.brokers, self._wake, self.home, lambda: self.now_s
+            self.api, self.cache, lambda _n, _c: self.brokers, self._wake, self.known, self.home, lambda: self.now_s
         )
         self.hears_deletions = True
         return made
@@ -51,6 +56,8 @@ class World:
             self.cache.put(manifest["kind"], manifest)
 
     def _wake(self, key: Hashable, after_s: float) -> None:
+        if isinstance(key, ClusterKey):
+            return  # this world has no passes over the cluster itself
         at_s = self.now_s + after_s
         self._due[key] = min(self._due.get(key, at_s), at_s)
 

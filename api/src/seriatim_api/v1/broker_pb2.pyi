@@ -1553,6 +1553,31 @@ Global___TopicSummary: _TypeAlias = TopicSummary  # noqa: Y015
 class ChainSummary(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class Copies(_message.Message):
+        """Segments that the same brokers have. Segments that are not settled or are lost are not among them."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        BROKERS_FIELD_NUMBER: _builtins.int
+        SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
+        segment_count: _builtins.int
+        @_builtins.property
+        def brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """by name"""
+
+        def __init__(
+            self,
+            *,
+            brokers: _abc.Iterable[_builtins.str] | None = ...,
+            segment_count: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "segment_count", b"segment_count"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PARTITION_FIELD_NUMBER: _builtins.int
     PARTITION_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
@@ -1566,6 +1591,7 @@ class ChainSummary(_message.Message):
     SEALED_MESSAGES_FIELD_NUMBER: _builtins.int
     FIRST_OFFSET_FIELD_NUMBER: _builtins.int
     DROPPED_MESSAGES_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     partition_id: _builtins.int
     epoch: _builtins.int
@@ -1585,6 +1611,10 @@ class ChainSummary(_message.Message):
     """of the first message that is kept; 0: a version that does not tell"""
     dropped_messages: _builtins.int
     """before it, since the partition was made; not set: not known"""
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainSummary.Copies]:
+        """Which brokers have the kept segments, open ones too. Empty: a version that does not tell."""
+
     def __init__(
         self,
         *,
@@ -1601,10 +1631,11 @@ class ChainSummary(_message.Message):
         sealed_messages: _builtins.int = ...,
         first_offset: _builtins.int = ...,
         dropped_messages: _builtins.int | None = ...,
+        copies: _abc.Iterable[Global___ChainSummary.Copies] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_dropped_messages", b"_dropped_messages", "dropped_messages", b"dropped_messages"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dropped_messages", b"_dropped_messages", "dropped_messages", b"dropped_messages", "epoch", b"epoch", "first_offset", b"first_offset", "group", b"group", "lost_count", b"lost_count", "master", b"master", "one_copy_count", b"one_copy_count", "partition", b"partition", "partition_id", b"partition_id", "sealed_messages", b"sealed_messages", "segment", b"segment", "segment_count", b"segment_count", "unsettled_count", b"unsettled_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dropped_messages", b"_dropped_messages", "copies", b"copies", "dropped_messages", b"dropped_messages", "epoch", b"epoch", "first_offset", b"first_offset", "group", b"group", "lost_count", b"lost_count", "master", b"master", "one_copy_count", b"one_copy_count", "partition", b"partition", "partition_id", b"partition_id", "sealed_messages", b"sealed_messages", "segment", b"segment", "segment_count", b"segment_count", "unsettled_count", b"unsettled_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dropped_messages: _TypeAlias = _typing.Literal["dropped_messages"]  # noqa: Y015
     _WhichOneofArgType__dropped_messages: _TypeAlias = _typing.Literal["_dropped_messages", b"_dropped_messages"]  # noqa: Y015

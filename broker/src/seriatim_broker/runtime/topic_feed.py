@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 import structlog
@@ -33,6 +34,7 @@ RETRY_S = 0.2
 """Pause after a listing that failed, because the coordinator is away."""
 
 _SETTLED = (records_pb2.SEGMENT_STATE_SEALED, records_pb2.SEGMENT_STATE_LOST)
+_WITH_COPIES = (records_pb2.SEGMENT_STATE_OPEN, records_pb2.SEGMENT_STATE_SEALED)
 
 _log = structlog.get_logger(__name__)
 
@@ -318,7 +320,18 @@ def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
     )
     if first.HasField("base"):
         summary.dropped_messages = first.base + first.start
+    _count_copies(record, summary)
     return summary
+
+
+def _count_copies(record: records_pb2.ChainRecord, summary: broker_pb2.ChainSummary) -> None:
+    """Note which brokers have the segments that consumers can still read."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for segment in record.segments:
+        if segment.state in _WITH_COPIES and not _is_stub(segment):
+            counts[tuple(sorted(member.broker for member in segment.members))] += 1
+    for brokers, count in sorted(counts.items()):
+        summary.copies.add(brokers=brokers, segment_count=count)
 
 
 def _is_stub(segment: records_pb2.SegmentRecord) -> bool:

@@ -216,6 +216,13 @@ class Brokers:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
+    async def is_any_there(self) -> bool:
+        """Whether any broker answers a call for which it needs no etcd. At most 4 are asked."""
+        for address in self._in_turn()[:4]:
+            if await self._is_there(address):
+                return True
+        return False
+
     async def _is_there(self, address: str) -> bool:
         """Whether a broker answers at all. An older broker sends nothing on a watch while no topic changes.
 

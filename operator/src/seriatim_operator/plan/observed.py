@@ -16,6 +16,7 @@ from ..resources.names import ANNOTATION_TEMPLATE_HASH, CONTAINER, LABEL_BROKER_
 from ..spec.broker import Broker
 from ..spec.cluster import BrokerCluster
 from ..spec.group import BrokerGroup
+from .chains import ChainsView
 
 Manifest = Mapping[str, Any]
 
@@ -209,6 +210,8 @@ class Observed:
         gates: Answers to `CheckRestart` in this pass, by the broker's name in the protocol. The plan asks for them.
         last_settings: The settings that the brokers were given last. Observed only if `spec.settings` are not good;
             None if they are, or if the brokers were never given any.
+        chains: What the chains of all topics say; None until the brokers have told them.
+        is_etcd_silent: Brokers answer, but not the question about members, for which they need etcd.
     """
 
     cluster: BrokerCluster
@@ -223,6 +226,8 @@ class Observed:
     members: Mapping[str, BrokerGroupView] | None = None
     gates: Mapping[str, GateView] = field(default_factory=dict)
     last_settings: Mapping[str, str] | None = None
+    chains: ChainsView | None = None
+    is_etcd_silent: bool = False
 
     @property
     def cluster_in_force(self) -> BrokerCluster:
@@ -273,6 +278,12 @@ class Observed:
         pod = self.pods.get(broker.name)
         name = pod.node if pod is not None and pod.node else broker.status.node
         return [self.nodes[name]] if name in self.nodes else []
+
+    @property
+    def live_brokers(self) -> frozenset[str]:
+        """Names of the members that are live; empty if no broker answered."""
+        groups = (self.members or {}).values()
+        return frozenset(member.broker for group in groups for member in group.members if member.is_live)
 
     def member(self, broker: str) -> MemberView | None:
         """A member by its name in the protocol; None if the brokers do not know it or did not answer."""

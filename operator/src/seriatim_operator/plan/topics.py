@@ -86,6 +86,8 @@ class ChainView:
     sealed_messages: int = 0
     first_offset: int = 0
     dropped_messages: int | None = None
+    copies: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    """How many kept segments are on which brokers; empty if the brokers do not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,11 @@ from seriatim_api.v1 import broker_pb2, operations_pb2
 
 from ..plan.observed import PodView
 from ..spec.broker import Broker
+from ..status.disk_remedies import disk_remedy
 from .findings import Finding, bad, unknown, warning, well
 from .look import Look
 
 RESTARTS_MANY = 5
-
-_ANNOTATE = "annotate the Broker with seriatim.dev/disk-lost, with its status.incarnation as the value"
-
-_REMEDIES = {
-    "ForeignDisk": "the volume belongs to another member or cluster: give it back; nothing on it was changed",
-    "WipedDisk": f"if the disk is lost for good, {_ANNOTATE}",
-    "OldDisk": f"an older copy of the disk was restored: to have it replaced, {_ANNOTATE}",
-    "ClonedDisk": "end the other process that uses the same volume",
-    "LostDisk": "the disk was given up before: remove its volume",
-    "NewerFormat": "run the newer image again: an older image cannot read this disk",
-    "Corrupt": f"to have it replaced, {_ANNOTATE}",
-    "NodeGone": "bring the node back within nodeLossTimeoutSeconds, or do nothing: the operator replaces the disk",
-}
 
 
 def check_pods(look: Look) -> list[Finding]:
@@ -57,8 +45,9 @@ def check_disks(look: Look) -> list[Finding]:
                 warning(f"disk of {broker.name}", f"it is given up: {proof}", "wait: the operator is replacing it")
             )
         elif healthy is not None and healthy.status == "False":
-            remedy = _REMEDIES.get(healthy.reason, f"kubectl describe broker {broker.name}")
-            findings.append(bad(f"disk of {broker.name}", f"{healthy.reason}: {healthy.message}", remedy))
+            problem = healthy.message.partition(" Remedy:")[0]
+            remedy = disk_remedy(broker, healthy.reason) or f"kubectl describe broker {broker.name}"
+            findings.append(bad(f"disk of {broker.name}", f"{healthy.reason}: {problem}", remedy))
         else:
             findings += _check_host(look, broker)
         if "PersistentVolumeClaim" not in look.unreadable and broker.name not in look.claims:
@@ -87,7 +76,11 @@ def _check_host(look: Look, broker: Broker) -> list[Finding]:
         return []
     hosts = ", ".join(sorted(volume.hostnames))
     return [
-        bad(f"disk of {broker.name}", f"it is part of {hosts}, and no Node has that host name", _REMEDIES["NodeGone"])
+        bad(
+            f"disk of {broker.name}",
+            f"it is part of {hosts}, and no Node has that host name",
+            disk_remedy(broker, "NodeGone"),
+        )
     ]
 
 
@@ -138,7 +131,7 @@ def check_members(look: Look, groups: Sequence[operations_pb2.BrokerGroupDescrip
                 bad(
                     f"member {name}",
                     f"its slot belongs to the disk {known}, but the pod has the disk {here}",
-                    _REMEDIES["ForeignDisk"],
+                    disk_remedy(broker, "ForeignDisk"),
                 )
             )
     expected = {f"{broker.spec.group}-{broker.spec.slot}" for broker in look.brokers}

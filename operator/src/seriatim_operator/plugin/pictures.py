@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -20,6 +20,9 @@ NODES_DRAWN_MAX = 8
 """The most machines that are drawn as columns. With more, each row names the machines of its members."""
 
 TOPICS_NAMED_MAX = 10
+
+REPORTED_AGE_MAX = timedelta(seconds=150)
+"""An operator reports at least every 60 s, or every 90 s if nothing happens between two of its passes."""
 
 GOOD, BAD, UNKNOWN = "green", "red", "yellow"
 
@@ -67,6 +70,10 @@ def _headline(look: Look) -> Text:
     text = Text.assemble((cluster.name, "bold"), f" in {cluster.namespace}  ")
     for kind in ("Ready", "Degraded", "Progressing"):
         text.append_text(_condition(kind, cluster.status.condition(kind)))
+    reported = cluster.status.reported_at
+    if reported is not None and look.now - reported > REPORTED_AGE_MAX:
+        stale = f"no operator acts: all this is as it was {ago(reported, look.now)} ago"
+        text.append(f"\n{stale}; kubectl seriatim doctor says why", style=BAD)
     return text.append(f"\nclients begin at {cluster.status.bootstrap or '(not yet known)'}", style="dim")
 
 
@@ -168,7 +175,7 @@ def _topics(look: Look) -> Text:
     states = Counter(topic.status.state for topic in look.topics)
     text = Text(f"{len(look.topics):,} topics")
     for state, number in sorted(states.items()):
-        style = GOOD if state == "Healthy" else UNKNOWN if state in ("OneCopy", "Unknown") else BAD
+        style = GOOD if state == "Healthy" else UNKNOWN if state in ("OneCopy", "CopyAway", "Unknown") else BAD
         text.append(f"  {number:,} {state}", style=style)
     unwell = [topic for topic in look.topics if topic.status.state != "Healthy"]
     for topic in unwell[:TOPICS_NAMED_MAX]:

@@ -52,9 +52,17 @@ from ..resources.pod import pod_in_place
 from ..spec.base import Resource, Status
 from ..spec.cluster import BrokerCluster
 from ..spec.errors import InvalidManifestError
-from ..status.cluster import broker_group_status, broker_status, cluster_status
+from ..status.cluster import (
+    ClusterEvent,
+    broker_group_status,
+    broker_status,
+    cluster_events,
+    cluster_status,
+    member_events,
+)
 from .cache import Cache
 from .definitions import Definitions
+from .known import Known
 from .objects import StatusWriter
 from .observe import FromApi, FromCache, Source, ask_gate, ask_members, ask_the_unready, observe
 from .secrets import Certificates, ensure_certificates
@@ -85,6 +93,7 @@ class ClusterReconciler:
     Args:
         api: The API, for all reads and writes.
         cache: The objects that the watches reported.
+        known: What the passes over topics know.
         make_children: Makes the builders for a cluster.
         epoch: Returns the epoch of the operator's Lease.
         domain: The DNS domain of the Kubernetes cluster, for the names in certificates.
@@ -95,6 +104,7 @@ class ClusterReconciler:
         self,
         api: Api,
         cache: Cache,
+        known: Known,
         make_children: Callable[[BrokerCluster], ClusterChildren],
         epoch: Callable[[], int],
         domain: str,
@@ -102,6 +112,7 @@ class ClusterReconciler:
     ) -> None:
         self._api = api
         self._cache = cache
+        self._known = known
         self._make_children = make_children
         self._epoch = epoch
         self._domain = domain
@@ -163,6 +174,9 @@ class ClusterReconciler:
             observed, plan, make = await self._plan(FromApi(self._api), brokers, namespace, name)
         if observed is None or make is None:
             return None
+        if observed.members is not None:
+            self._known.note_live(namespace, name, observed.live_brokers)
+        observed = replace(observed, chains=self._known.chains(namespace, name))
         plan.problems += [*problems, *await self._definitions.problems()]
         done = await self._do(observed, plan, make, brokers)
         await self._learn_id(brokers, observed)
@@ -178,6 +192,8 @@ class ClusterReconciler:
             return None, Plan(), None
         make = self._make_children(observed.cluster_in_force)
         observed = await ask_the_unready(observed, self._credentials_of(namespace, name))
+        if observed.members is None and brokers.is_reachable:
+            observed = replace(observed, is_etcd_silent=await brokers.is_any_there())
         result = Plan()
         for _ in range(QUESTIONS_MAX):
             result = make_plan(observed, make)
@@ -313,11 +329,16 @@ class ClusterReconciler:
         reports: list[tuple[Resource, Status]] = []
         for broker in observed.brokers.values():
             reports.append((broker, broker_status(observed, broker, plan)))
+        events: list[ClusterEvent] = []
         for group in observed.groups.values():
-            reports.append((group, broker_group_status(observed, group)))
+            told = broker_group_status(observed, group)
+            reports.append((group, told))
+            events += member_events(observed, group, told)
         cluster_id = self._cluster_ids.get((observed.cluster.namespace, observed.cluster.name), "")
         hash_ = plan_hash(observed, make) if plan.planned else ""
-        reports.append((observed.cluster, cluster_status(observed, plan, hash_, cluster_id)))
+        whole = cluster_status(observed, plan, hash_, cluster_id)
+        reports.append((observed.cluster, whole))
+        events += cluster_events(observed.cluster.status, whole)
         refused: list[KubeError] = []
         for item, status in reports:
             before: Status = item.status  # type: ignore[attr-defined]
@@ -329,6 +350,8 @@ class ClusterReconciler:
                 await self._statuses[item.KIND].write_status(item.to_manifest(), status)
             except KubeError as exc:
                 refused.append(exc)
+        for event in events:
+            await self._api.event(observed.cluster.to_manifest(), event.type, event.reason, event.note)
         if refused:
             raise refused[0]
 
@@ -393,6 +416,7 @@ class ClusterReconciler:
             await brokers.close()
         self._certificates.pop((namespace, name), None)
         self._cluster_ids.pop((namespace, name), None)
+        self._known.forget(namespace, name)
 
 
 def _message_of(status: Status) -> str:

@@ -66,7 +66,7 @@ async def ensure_certificates(api: Api, cluster: BrokerCluster, domain: str) -> 
     for name, secret in plan.writes.items():
         await api.apply(tls_secret(cluster, name, secret.data, secret.changed_at))
         if name in plan.reasons:
-            told.append((str(plan.reasons[name]), f"issued the certificate in Secret {name}"))
+            told.append(("CertificateIssued", f"issued the certificate in Secret {name}, because {plan.reasons[name]}"))
     mine = (plan.writes.get(operator) or held[operator]).data
     next_look_s = (plan.next_look_at - now).total_seconds() if plan.next_look_at is not None else None
     return Certificates(_credentials(cluster, mine), tuple(told), next_look_s)

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from seriatim_api.v1 import broker_pb2, records_pb2
 
+from ..plan.chains import ChainCounts
 from ..plan.topics import ChainView, TopicSettings, TopicView
 
 _PHASES: Final[dict[int, Literal["CREATING", "READY", "DELETING"]]] = {
@@ -23,11 +24,13 @@ class TopicMirror:
     Attributes:
         topics: The newest view of each topic, by name.
         is_current: A stream is open and has told all topics. Only then a topic that is missing here does not exist.
+        counts: Counts over the chains of all topics.
     """
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicView] = {}
         self.is_current = False
+        self.counts = ChainCounts()
         self._told: set[str] = set()
 
     def begin(self) -> None:
@@ -44,11 +47,11 @@ class TopicMirror:
         changed = {summary.topic.name for summary in response.changed if self._put(summary)}
         for name in response.deleted:
             self._told.discard(name)
-            if self.topics.pop(name, None) is not None:
+            if self._drop(name):
                 changed.add(name)
         if response.is_whole:
             for name in self.topics.keys() - self._told:  # deleted while no stream was open
-                del self.topics[name]
+                self._drop(name)
                 changed.add(name)
             self.is_current = True
         return changed
@@ -74,7 +77,14 @@ class TopicMirror:
             retention_acts=record.settings.retention_acts,
         )
         self.topics[record.name] = view
-        return view != known
+        if view == known:
+            return False
+        self.counts.put(record.name, view)
+        return True
+
+    def _drop(self, name: str) -> bool:
+        self.counts.put(name, None)
+        return self.topics.pop(name, None) is not None
 
 
 def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary]) -> dict[int, ChainView]:
@@ -96,6 +106,7 @@ def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary
             sealed_messages=chain.sealed_messages,
             first_offset=chain.first_offset,
             dropped_messages=chain.dropped_messages if chain.HasField("dropped_messages") else None,
+            copies={tuple(copies.brokers): copies.segment_count for copies in chain.copies},
         )
     return chains
 

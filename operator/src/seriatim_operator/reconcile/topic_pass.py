@@ -25,7 +25,7 @@ from ..plan.topics import (
     plan_topics,
 )
 from ..spec.topic import Topic
-from ..status.topics import is_news, topic_status
+from ..status.topics import is_news, topic_events, topic_status
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror, settings_message
 
@@ -37,6 +37,10 @@ REFUSED_S: Final = 60.0
 
 TOLD_S: Final = 0.5
 """Seconds for which changes of chains are collected, because a failover changes many at once."""
+
+EVENTS_PER_MINUTE_MAX: Final = 120
+"""Events about chains in one minute, of all topics of a cluster. The fault of one broker may concern every topic; the
+cluster has an Event of its own, and the status of each topic is true without Events."""
 
 Manifest = dict[str, Any]
 
@@ -59,6 +63,7 @@ class TopicPass(ObjectPass[str, Topic]):
         super().__init__(at)
         self._mirror = mirror
         self._letters: Mapping[str, tuple[str, ...]] = {}  # topics for dead letters, with their sources
+        self._events = (0, 0)  # the minute, and how many Events about chains were posted in it
         self._passing: dict[str, tuple[str, float]] = {}  # for each topic what it waits for, and since when
 
     @staticmethod
@@ -157,9 +162,22 @@ class TopicPass(ObjectPass[str, Topic]):
     async def _report(self, manifest: Manifest, topic: Topic, finding: Finding, *, is_long_silent: bool) -> None:
         if not self._is_due(topic, finding, is_long_silent=is_long_silent):
             return
-        status = topic_status(topic, finding, time.time(), self._letters.get(topic.topic_name, ()))
+        live, letters = self._mirror.counts.live, self._letters.get(topic.topic_name, ())
+        status = topic_status(topic, finding, time.time(), live, letters)
         if is_news(topic.status, status):
             await self._write_status(manifest, status)
+            for event in topic_events(topic.status, status, live):
+                if self._may_tell():
+                    await self._api.event(manifest, event.type, event.reason, event.note)
+
+    def _may_tell(self) -> bool:
+        """Whether one more Event about chains may be posted in this minute. Beyond the limit, the log says so once."""
+        minute, count = self._events
+        now = int(self._clock() // 60)
+        self._events = (now, count + 1 if minute == now else 1)
+        if self._events[1] == EVENTS_PER_MINUTE_MAX + 1:
+            _log.warning("topic_events_held_back", events_per_minute_max=EVENTS_PER_MINUTE_MAX)
+        return self._events[1] <= EVENTS_PER_MINUTE_MAX
 
     def _is_due(self, topic: Topic, finding: Finding, *, is_long_silent: bool) -> bool:
         """Whether to report now. Steps are reported only after 2 s, and brokers that do not answer only after 60 s."""

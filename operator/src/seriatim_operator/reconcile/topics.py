@@ -21,6 +21,7 @@ from .cache import Cache
 from .consumer_group_pass import ConsumerGroupPass
 from .departed import Departed
 from .dispatch import ConsumerGroupsKey, TopicsKey
+from .known import Known
 from .object_pass import ClusterAccess, ObjectPass
 from .topic_mirror import TopicMirror
 from .topic_pass import TopicPass
@@ -39,16 +40,16 @@ _log = structlog.get_logger(__name__)
 
 
 class TopicsReconciler:
-    """Makes passes over Topics and ConsumerGroups, and keeps a stream open to the brokers of each cluster that has any.
+    """Makes passes over Topics and ConsumerGroups, and keeps a stream open to the brokers of each cluster.
 
-    If a cluster has none, the stream stays open only until the brokers have told all their topics once. A topic without
-    an object may be among them, and is reported.
+    The stream tells all topics, with and without an object, because the cluster's status speaks of all of them.
 
     Args:
         api: The API, for writes to objects.
         cache: The objects that the watches reported.
         brokers_of: Returns the client of a cluster's brokers, by namespace and name.
         add: Adds a key to the work queue, due after a number of seconds.
+        known: What the passes over clusters know.
         home: The operator's own namespace. The operator sets no finalizers there, because it may be deleted before the
             objects if the namespace is deleted.
         clock: Returns monotonic seconds.
@@ -60,6 +61,7 @@ class TopicsReconciler:
         cache: Cache,
         brokers_of: Callable[[str, str], TopicBrokers],
         add: Callable[[Hashable, float], None],
+        known: Known,
         home: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,6 +69,7 @@ class TopicsReconciler:
         self._cache = cache
         self._brokers_of = brokers_of
         self._add = add
+        self._known = known
         self._home = home
         self._clock = clock
         self._departed = Departed()
@@ -102,15 +105,16 @@ class TopicsReconciler:
         if place not in self._clusters:
             brokers, holds = self._brokers_of(*place), key.namespace != self._home
             access = ClusterAccess(self._api, self._cache, *place, brokers, self._clock, self._departed, holds)
-            self._clusters[place] = _ClusterTopics(access, self._add)
+            self._clusters[place] = _ClusterTopics(access, self._add, self._known)
         cluster = self._clusters[place]
+        cluster.see_live()
         cluster.scan()
         manifest = self._cache.get(BROKER_CLUSTER.kind, *place)
         unclaimed = self._unclaimed[place]
         surroundings = cluster.surroundings_of(manifest)
         if manifest is not None and surroundings is Surroundings.HERE:
             await cluster.tell_unclaimed(unclaimed, manifest)
-        if not cluster.has_objects and (unclaimed.is_surveyed or surroundings is Surroundings.GONE):
+        if not cluster.has_objects and surroundings is Surroundings.GONE:
             await self._leave(place, cluster, is_gone=manifest is None)
             return None
         await cluster.tend_stream(is_wanted=manifest is not None)
@@ -122,6 +126,7 @@ class TopicsReconciler:
             del self._clusters[place]
         if is_gone:
             self._unclaimed.pop(place, None)
+            self._known.forget(*place)
         await cluster.close()
 
     async def close(self) -> None:
@@ -161,7 +166,9 @@ class _Part:
 class _ClusterTopics:
     """One cluster's topics and consumer groups, and the stream in which brokers tell about topics."""
 
-    def __init__(self, at: ClusterAccess, add: Callable[[Hashable, float], None]) -> None:
+    def __init__(self, at: ClusterAccess, add: Callable[[Hashable, float], None], known: Known) -> None:
+        self._place = (at.namespace, at.cluster)
+        self._known = known
         self._keys = (TopicsKey(at.namespace, at.cluster), ConsumerGroupsKey(at.namespace, at.cluster))
         self._api = at.api
         self._brokers = at.brokers
@@ -184,6 +191,17 @@ class _ClusterTopics:
     def part(self, key: TopicsKey | ConsumerGroupsKey) -> _Part:
         """The passes over the objects of the key's kind."""
         return self._parts[key]
+
+    def see_live(self) -> None:
+        """Take which brokers answer. Topics whose state has changed by that are due."""
+        changed = self._mirror.counts.see_live(self._known.live(*self._place), self._mirror.topics)
+        if changed:
+            self._add(self._keys[0], self._topics.told(changed))
+            self._tell_chains()
+
+    def _tell_chains(self) -> None:
+        if self._mirror.is_current:
+            self._known.note_chains(*self._place, self._mirror.counts.view())
 
     def scan(self) -> None:
         """Find the objects that changed, and make their claims due."""
@@ -237,6 +255,8 @@ class _ClusterTopics:
             self._add(groups_key, 0.0)
         if response.is_whole:
             self._wake_all()
+        if changed or response.is_whole:
+            self._tell_chains()
 
     def _wake_all(self) -> None:
         for key in self._keys:

@@ -23,14 +23,9 @@ _OBJECT_MADE: Final = 5
 
 
 class Unclaimed:
-    """The topics of one cluster that this operator process has reported.
-
-    Attributes:
-        is_surveyed: All topics were looked at at least once.
-    """
+    """The topics of one cluster that this operator process has reported."""
 
     def __init__(self) -> None:
-        self.is_surveyed = False
         self._told: set[str] = set()  # incarnations
 
     def let_go(self, incarnation: str) -> None:
@@ -51,7 +46,6 @@ class Unclaimed:
         self._told &= {view.incarnation for view in topics.values()}
         names = [name for name, view in sorted(topics.items()) if name not in claimed and self._is_news(view)]
         self._told |= {topics[name].incarnation for name in names}
-        self.is_surveyed = True
         if names:
             await api.event(cluster, "Warning", TOPIC_UNCLAIMED, _note(names))
 

@@ -341,6 +341,9 @@ class BrokerClusterStatus(Status):
     """The one disruptive operation that is under way."""
     blocked_by: Annotated[str, Field(max_length=1024)] = ""
     """What the next step waits for."""
+    reported_at: datetime | None = None
+    """When the operator reported last. It does so at least every two minutes: if this is older, no operator acts, and
+    the status of all objects of the cluster may be as old as this."""
 
 
 class BrokerCluster(Resource):
@@ -357,6 +360,7 @@ class BrokerCluster(Resource):
         Column("Stable", '.status.conditions[?(@.type=="Stable")].status'),
         Column("Bootstrap", ".status.bootstrap", is_wide=True),
         Column("Blocked by", ".status.blockedBy", is_wide=True),
+        Column("Reported", ".status.reportedAt", "date"),
         AGE,
     )
     SCALE: ClassVar = Scale(".spec.groups", ".status.groups", ".status.selector")

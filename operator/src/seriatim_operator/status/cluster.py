@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, Literal
 
 from ..plan.actions import BeginOperation, EndOperation, MarkLost, Plan
 from ..plan.cluster import OPERATION_S
 from ..plan.cordon import leaving_members
-from ..plan.loss import ANNOTATION_LOST, is_gone, lost_value
+from ..plan.loss import is_gone
 from ..plan.observed import BrokerGroupView, Ended, MemberView, Observed, PodView
 from ..resources.names import bootstrap_address, selector_labels, selector_text
 from ..spec.broker import Broker, BrokerStatus, DiskLost, Released
 from ..spec.cluster import BrokerClusterStatus, Operation, PlannedChange
 from ..spec.group import BrokerGroup, BrokerGroupStatus, MemberStatus
+from ..spec.topic import TopicState
+from . import reasons
 from .conditions import Fact, settle
+from .disk_remedies import disk_remedy
 
 DISK_REASONS = {
     "ForeignDiskError": "ForeignDisk",
@@ -33,6 +37,9 @@ def time_of(now_s: float) -> datetime:
     """Unix time in seconds as a time of the API, which has no fractions of a second."""
     return datetime.fromtimestamp(int(now_s), UTC)
 
+
+REPORTED_S: Final = 60.0
+"""Seconds after which the status is written although nothing has changed, so that people see that an operator acts."""
 
 WAITS_FOR_COORDINATOR = "waits for the coordinator"
 """The words with which a broker says that it cannot reach etcd (`Broker.not_ready`)."""
@@ -69,7 +76,9 @@ def broker_status(observed: Observed, broker: Broker, plan: Plan) -> BrokerStatu
         facts = [replace(fact, message=held) if fact.type == "DiskHealthy" else fact for fact in facts]
     return BrokerStatus(
         observed_generation=broker.metadata.generation,
-        conditions=settle(before.conditions, facts, generation=broker.metadata.generation, now_s=observed.now_s),
+        conditions=settle(
+            before.conditions, facts, reasons.BROKER, generation=broker.metadata.generation, now_s=observed.now_s
+        ),
         phase="Released" if released else "DiskLost" if lost else _phase(pod),
         node=(pod.node if pod is not None else "") or before.node,
         incarnation=incarnation,
@@ -166,9 +175,7 @@ def _disk_fact(
 def _with_remedy(broker: Broker, refusal: Ended) -> str:
     """The broker's message, with the remedy for Kubernetes in place of the broker's own remedy."""
     problem = refusal.text.partition(" Remedy:")[0]
-    value = f"{ANNOTATION_LOST}={lost_value(broker)}"
-    lost = f"if that is lost for good, kubectl -n {broker.namespace} annotate broker {broker.name} {value}"
-    return f"{problem} Remedy: bring back the disk that belongs here; {lost}, and another disk takes the slot"
+    return f"{problem} Remedy: {disk_remedy(broker, DISK_REASONS[refusal.error])}"
 
 
 def _refusal(pod: PodView | None) -> Ended | None:
@@ -187,8 +194,7 @@ def broker_group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupSta
     holders = observed.holders(group)
     members = tuple(_member_status(observed, broker) for broker in holders)
     view = (observed.members or {}).get(group)
-    open_segments = view.open_segments if view is not None and view.open_segments is not None else before.heads
-    segments = view.segments if view is not None and view.segments is not None else before.segments
+    open_segments, segments = _counts(observed, item, view)
     ready = len(members) >= observed.cluster.spec.members_per_group and all(member.ready for member in members)
     away = ", ".join(member.broker for member in members if not member.ready) or "members are missing"
     if observed.members is None:
@@ -205,11 +211,13 @@ def broker_group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupSta
             whole = Fact("Whole", "False", "NotLinked", note)
         else:
             whole = Fact.of("Whole", is_whole, "AllThere" if is_whole else "Incomplete")
-    drained = _drained(open_segments, segments, _waits_for(item, view))
+    drained = _drained(item, view, open_segments, segments)
     facts = [Fact.of("Ready", ready, "Serving" if ready else "MembersAway", "" if ready else away), whole, drained]
     return BrokerGroupStatus(
         observed_generation=item.metadata.generation,
-        conditions=settle(before.conditions, facts, generation=item.metadata.generation, now_s=observed.now_s),
+        conditions=settle(
+            before.conditions, facts, reasons.GROUP, generation=item.metadata.generation, now_s=observed.now_s
+        ),
         members=members,
         brokers=",".join(member.broker for member in members),
         nodes=",".join(member.node or "-" for member in members),
@@ -218,11 +226,32 @@ def broker_group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupSta
     )
 
 
-def _drained(open_segments: int | None, segments: int | None, waits_for: str) -> Fact:
-    if open_segments is None or segments is None:
-        return Fact("Drained", "Unknown", "NotCounted")
+def _counts(observed: Observed, item: BrokerGroup, view: BrokerGroupView | None) -> tuple[int | None, int | None]:
+    """Open segments, and segments that the broker group has copies of.
+
+    A broker group that should lose them has the brokers' own count, which knows of every copy. The others have what
+    the chains say, which costs no question.
+    """
+    if view is not None and view.open_segments is not None and view.segments is not None:
+        return view.open_segments, view.segments
+    if item.spec.state != "Active" or observed.chains is None:
+        return item.status.heads, item.status.segments
+    brokers = [f"{item.spec.group}-{broker.spec.slot}" for broker in observed.holders(item.spec.group)]
+    return observed.chains.heads.get(item.spec.group, 0), observed.chains.segments_of(brokers)
+
+
+def _drained(item: BrokerGroup, view: BrokerGroupView | None, open_segments: int | None, segments: int | None) -> Fact:
+    """Whether the broker group is empty. Only a count of the brokers proves that."""
+    is_counted = view is not None and view.open_segments is not None and view.segments is not None
+    if not is_counted:
+        known = item.status.condition("Drained")
+        if item.spec.state != "Active" and known is not None:
+            return Fact("Drained", known.status, known.reason, known.message)
+        if not open_segments and not segments:
+            return Fact("Drained", "Unknown", "NotCounted")
     if not open_segments and not segments:
         return Fact("Drained", "True", "Empty")
+    waits_for = _waits_for(item, view)
     return Fact("Drained", "False", "HeldUp" if waits_for else "HoldsData", waits_for)
 
 
@@ -241,10 +270,17 @@ def _member_status(observed: Observed, broker: Broker) -> MemberStatus:
         slot=broker.spec.slot,
         broker=broker.name,
         node=pod.node if pod is not None else "",
-        role="",
+        role=_role(observed, broker),
         ready=pod is not None and pod.is_ready,
         incarnation=member.incarnation if member is not None else "",
     )
+
+
+def _role(observed: Observed, broker: Broker) -> str:
+    """`Master` if it is master of any open segment, `Slave` if it is not, empty while that is not known."""
+    if observed.chains is None:
+        return ""
+    return "Master" if observed.chains.masters.get(f"{broker.spec.group}-{broker.spec.slot}") else "Slave"
 
 
 # ---- the cluster ----------------------------------------------------------------------------------------
@@ -255,9 +291,11 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
     cluster, before = observed.cluster, observed.cluster.status
     ready_groups = sum(_is_ready(observed, group) for group in observed.wanted_broker_groups)
     facts = _cluster_facts(observed, plan, ready_groups)
-    return BrokerClusterStatus(
+    status = BrokerClusterStatus(
         observed_generation=cluster.metadata.generation,
-        conditions=settle(before.conditions, facts, generation=cluster.metadata.generation, now_s=observed.now_s),
+        conditions=settle(
+            before.conditions, facts, reasons.CLUSTER, generation=cluster.metadata.generation, now_s=observed.now_s
+        ),
         groups=len({broker.spec.group for broker in observed.brokers.values()}),
         ready_groups=ready_groups,
         selector=selector_text(selector_labels(cluster.name)),
@@ -269,7 +307,12 @@ def cluster_status(observed: Observed, plan: Plan, hash_: str, cluster_id: str) 
         ),
         operation=operation_after(observed, plan),
         blocked_by="; ".join(plan.blocked_by)[:1024],
+        reported_at=before.reported_at,
     )
+    reported_s = before.reported_at.timestamp() if before.reported_at is not None else 0.0
+    if status != before or observed.now_s - reported_s >= REPORTED_S:
+        return status.model_copy(update={"reported_at": time_of(observed.now_s)})
+    return status
 
 
 def operation_after(observed: Observed, plan: Plan) -> Operation | None:
@@ -333,27 +376,109 @@ def _lacking_images(observed: Observed) -> list[PodView]:
 
 
 def _degraded(observed: Observed, plan: Plan, all_ready: bool) -> Fact:
-    if plan.problems:
-        reason, message = plan.problems[0]
-        return Fact("Degraded", "True", reason, "; ".join(text for _, text in plan.problems) or message)
-    gone = [broker.name for broker in observed.all_holders() if is_gone(observed, broker)]
-    if gone:
-        return Fact("Degraded", "True", "NodeGone", f"the machine of {', '.join(gone)} is gone")
-    started = observed.cluster.status.is_true("Ready") or observed.cluster.status.cluster_id
-    waiting = [pod.says for pod in observed.pods.values() if WAITS_FOR_COORDINATOR in pod.says]
-    if waiting and not all_ready:
-        remedy = "check that etcd runs, that spec.etcd.endpoints are right, and that the network lets brokers reach it"
-        return Fact("Degraded", "True", "EtcdUnreachable", f"{waiting[0]}: {remedy}")
-    if not all_ready and started:
-        away = [b.name for b in observed.all_holders() if not ((p := observed.pods.get(b.name)) and p.is_ready)]
-        leaving = [name for name, brokers in leaving_members(observed).items() if brokers]
-        note = f"{', '.join(away) or 'members are missing'}" + (f" (cordoned: {', '.join(leaving)})" if leaving else "")
-        return Fact("Degraded", "True", "MembersAway", note)
+    """What is wrong. The reason is of the first trouble, and the message tells all of them."""
+    troubles = [
+        *plan.problems,
+        *_etcd_troubles(observed, all_ready),
+        *_chain_troubles(observed, DANGERS),
+        *_member_troubles(observed, all_ready),
+        *_chain_troubles(observed, WEAKNESSES),
+    ]
+    if troubles:
+        return Fact("Degraded", "True", troubles[0][0], "; ".join(message for _, message in troubles))
     alone = _machine_that_holds_all(observed)
     if alone:
         note = f"the loss of {alone} would leave no whole broker group: add broker groups, or nodes for them"
         return Fact("Degraded", "False", "OneMachineHoldsAll", note)
     return Fact("Degraded", "False", "Healthy")
+
+
+def _etcd_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str]]:
+    waiting = [pod.says for pod in observed.pods.values() if WAITS_FOR_COORDINATOR in pod.says]
+    remedy = "check that etcd runs, that spec.etcd.endpoints are right, and that the network lets brokers reach it"
+    if waiting and not all_ready:
+        return [("EtcdUnreachable", f"{waiting[0]}: {remedy}")]
+    if observed.is_etcd_silent:
+        return [
+            ("EtcdSilent", f"etcd does not answer the brokers: messages go on, and nothing can fail over; {remedy}")
+        ]
+    return []
+
+
+DANGERS: Final[Mapping[TopicState, tuple[str, str]]] = {
+    "Unsettled": ("SegmentsUnsettled", "it is not known where a segment of {} ends: consumers wait there"),
+    "Unreachable": ("SegmentsUnreachable", "no broker that has a segment of {} answers: consumers wait there"),
+    "Lost": ("SegmentsLost", "a person declared segments of {} lost"),
+}
+"""Reason and message for each state of topics that stops consumers, or in which messages are lost."""
+
+WEAKNESSES: Final[Mapping[TopicState, tuple[str, str]]] = {
+    "OneCopy": ("OneCopy", "segments of {} have one copy left: brokers make the second (heal_after_s)"),
+    "CopyAway": ("CopiesAway", "one broker that has copies of {} does not answer"),
+}
+"""Reason and message for each state of topics in which the next fault would stop consumers or lose messages."""
+
+
+def _chain_troubles(observed: Observed, reasons: Mapping[TopicState, tuple[str, str]]) -> list[tuple[str, str]]:
+    chains = observed.chains
+    if chains is None:
+        return []
+    return [
+        (reason, message.format(chains.told(state)))
+        for state, (reason, message) in reasons.items()
+        if chains.troubles.get(state)
+    ]
+
+
+def _member_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str]]:
+    gone = [broker.name for broker in observed.all_holders() if is_gone(observed, broker)]
+    if gone:
+        return [("NodeGone", f"the machine of {', '.join(gone)} is gone")]
+    started = observed.cluster.status.is_true("Ready") or observed.cluster.status.cluster_id
+    if all_ready or not started:
+        return []
+    away = [b.name for b in observed.all_holders() if not ((p := observed.pods.get(b.name)) and p.is_ready)]
+    leaving = [name for name, brokers in leaving_members(observed).items() if brokers]
+    note = f"{', '.join(away) or 'members are missing'}" + (f" (cordoned: {', '.join(leaving)})" if leaving else "")
+    return [("MembersAway", note)]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """An Event on a BrokerCluster about its members and copies."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    note: str
+
+
+def cluster_events(before: BrokerClusterStatus, after: BrokerClusterStatus) -> list[ClusterEvent]:
+    """Events for what went wrong with the cluster between two statuses, or is right again."""
+    old, new = before.condition("Degraded"), after.condition("Degraded")
+    if old is None or new is None or (old.status, old.reason) == (new.status, new.reason):
+        return []
+    if new.status == "True":
+        return [ClusterEvent("Warning", new.reason, new.message)]
+    return [ClusterEvent("Normal", "Recovered", f"no longer: {old.reason}")] if old.status == "True" else []
+
+
+def member_events(observed: Observed, item: BrokerGroup, after: BrokerGroupStatus) -> list[ClusterEvent]:
+    """Events for members of a broker group that died, or are back."""
+    old, new = item.status.condition("Whole"), after.condition("Whole")
+    if old is None or new is None or old.status == new.status:
+        return []
+    if new.status == "True":
+        return [ClusterEvent("Normal", "MembersBack", f"all members of broker group {item.spec.group} answer")]
+    live = observed.live_brokers
+    away = [
+        f"{member.broker}{' (master)' if member.role == 'Master' else ''}"
+        for member in item.status.members
+        if f"{item.spec.group}-{member.slot}" not in live
+    ]
+    if new.status != "False" or not away:
+        return []
+    note = f"{', '.join(away)} of broker group {item.spec.group} does not answer"
+    return [ClusterEvent("Warning", "MemberAway", f"{note}: its open segments go to other broker groups")]
 
 
 def _machine_that_holds_all(observed: Observed) -> str:

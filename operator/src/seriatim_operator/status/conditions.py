@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -28,7 +28,12 @@ class Fact:
 
 
 def settle(
-    before: Iterable[Condition], facts: Iterable[Fact], *, generation: int, now_s: float
+    before: Iterable[Condition],
+    facts: Iterable[Fact],
+    reasons: Mapping[str, Mapping[str, str]],
+    *,
+    generation: int,
+    now_s: float,
 ) -> tuple[Condition, ...]:
     """Make the conditions to report: each fact, with the time of its last change.
 
@@ -38,6 +43,7 @@ def settle(
     Args:
         before: The conditions that were reported last.
         facts: What is true now.
+        reasons: What each reason means, for each condition of the kind. A fact without a message gets this text.
         generation: The generation of the object's spec for which the facts were decided.
         now_s: Unix time in seconds.
     """
@@ -52,7 +58,7 @@ def settle(
                 type=fact.type,
                 status=fact.status,
                 reason=fact.reason,
-                message=fact.message[:MESSAGE_LENGTH_MAX],
+                message=(fact.message or reasons[fact.type].get(fact.reason, ""))[:MESSAGE_LENGTH_MAX],
                 last_transition_time=old.last_transition_time if old is not None and same else now,
                 observed_generation=generation,
             )

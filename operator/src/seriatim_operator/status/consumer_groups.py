@@ -14,6 +14,7 @@ from ..plan.consumer_groups import ConsumerGroupFinding, ConsumerGroupView, park
 from ..spec.base import Condition
 from ..spec.consumer_group import ConsumerGroup, ConsumerGroupState, ConsumerGroupStatus
 from .conditions import Fact, settle
+from .reasons import CONSUMER_GROUP
 
 LAG_STEPS: Final = (100, 10_000, 1_000_000)
 """Upper limits of the lag's steps, in messages. The steps are wide, so that a moving lag is seldom written."""
@@ -127,7 +128,7 @@ def _settled(item: ConsumerGroup, finding: ConsumerGroupFinding, now_s: float) -
         facts = [ready, *(Fact(c.type, c.status, c.reason, c.message) for c in before if c.type != "Ready")]
     else:
         facts = [ready, Fact("KeysParked", "Unknown", "NotTold"), Fact("DeadLettering", "Unknown", "NotTold")]
-    return settle(before, facts, generation=item.metadata.generation, now_s=now_s)
+    return settle(before, facts, CONSUMER_GROUP, generation=item.metadata.generation, now_s=now_s)
 
 
 def _parked_fact(item: ConsumerGroup, view: ConsumerGroupView) -> Fact:

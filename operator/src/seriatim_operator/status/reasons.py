@@ -25,6 +25,11 @@ CLUSTER: Final = {
     "Degraded": {
         "Healthy": "nothing is wrong",
         "MembersAway": "some members do not serve",
+        "SegmentsUnsettled": "it is not known where segments of a topic end: consumers wait there",
+        "SegmentsUnreachable": "no broker that has segments of a topic answers: consumers wait there",
+        "SegmentsLost": "a person declared segments of a topic lost, and consumers skip them",
+        "OneCopy": "segments of a topic have one copy left",
+        "CopiesAway": "segments of a topic have two copies, and only one of their brokers answers",
         "NodeGone": "no Node has the host name of a machine that has a disk of the cluster",
         "StorageClassUnknown": "the storage class does not exist",
         "StorageClassImmediate": "the storage class binds a volume before its pod has a node",
@@ -34,6 +39,7 @@ CLUSTER: Final = {
         "CertificateInvalid": "the certificate authority or a certificate cannot be used",
         "OneMachineHoldsAll": "each broker group has a member on one machine: without it no broker group is whole",
         "EtcdUnreachable": "brokers cannot start, because etcd does not answer them",
+        "EtcdSilent": "etcd does not answer the brokers: messages go on, and nothing can fail over",
         "DefinitionOutdated": "the definitions of our kinds are of another version than the operator",
     },
     "Quiesced": {
@@ -117,9 +123,11 @@ TOPIC: Final = {
         "InvalidSpec": "the object has a field that this version cannot read",
     },
     "ChainHealthy": {
-        "TwoCopies": "every sealed segment is listed on two disks or more",
+        "TwoCopies": "every segment is on two disks or more, and their brokers answer",
+        "CopyAway": "two disks or more have every segment, and only one of these brokers answers",
         "OneCopy": "a sealed segment has one copy left",
-        "Unsettled": "no member of a segment answers: consumers wait there",
+        "Unreachable": "no broker that has a segment answers: consumers wait there until one returns",
+        "Unsettled": "it is not known where a segment ends, because no member of it answers: consumers wait there",
         "Lost": "a person declared a segment lost",
         "NotTold": "the brokers have not answered with all chains yet",
     },
@@ -166,8 +174,25 @@ TOPIC_EVENTS: Final = {
     "TopicDeleted": "the operator deleted the topic with its messages, because of deletionPolicy Delete",
     "TopicKept": "the object is deleted and the topic stays: another object has it, or this object never had it",
     "ResourceConflict": "an older object has the same topic",
+    "MasterAway": "the master of a partition does not answer, and another broker took over",
+    "CopyAway": "a broker that has a copy does not answer",
+    "OneCopy": "a sealed segment has one copy left",
+    "Unreachable": "no broker that has a segment answers",
+    "Unsettled": "it is not known where a segment ends",
+    "Lost": "a person declared a segment lost",
+    "CopiesBack": "every segment is on two disks again whose brokers answer",
 }
 """Reasons of the Events on a Topic."""
+
+CLUSTER_EVENTS: Final = {
+    "MemberAway": "a member of a broker group does not answer: its open segments go to other broker groups",
+    "MembersBack": "all members of a broker group answer again",
+    "Recovered": "Degraded is False again",
+    "CertificateIssued": "the operator issued a certificate; the note says why",
+    "AuthorityMade": "the operator made a certificate authority",
+}
+"""Reasons of the Events on a BrokerCluster about its members, copies and certificates. Every reason of
+`Degraded` with status True is one as well."""
 
 CLUSTER_TOPIC_EVENTS: Final = {
     "TopicUnclaimed": "an operator made topics for objects that are gone: no object has these topics now",

@@ -7,29 +7,42 @@ the brokers' metrics have them. They are written together with other changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from seriatim_api.ids import format_offset
 
-from ..plan.topics import ChainView, Finding, TopicView
+from ..plan.chains import state_of_topic
+from ..plan.topics import ChainView, Finding
 from ..spec.base import Condition
 from ..spec.topic import CHAINS_SHOWN_MAX, SOURCES_SHOWN_MAX, ChainStatus, Topic, TopicState, TopicStatus
 from .conditions import Fact, settle
+from .reasons import TOPIC
 
 GROUPS_SHOWN_MAX: Final = 1000
+
+PARTITIONS_NAMED_MAX: Final = 5
+"""So many partitions an Event names. The others are counted."""
 
 _UNKNOWN_REASONS: Final = frozenset({"BrokersSilent", "Paused"})
 """With these reasons the operator cannot know whether the topic accepts messages now."""
 
 
-def topic_status(topic: Topic, finding: Finding, now_s: float, dead_letters_of: tuple[str, ...] = ()) -> TopicStatus:
+def topic_status(
+    topic: Topic,
+    finding: Finding,
+    now_s: float,
+    live: Collection[str] | None,
+    dead_letters_of: tuple[str, ...] = (),
+) -> TopicStatus:
     """The status of the topic, from what the operator knows now.
 
     Args:
         topic: The object.
         finding: What the pass found.
         now_s: Unix time in seconds.
+        live: Names of the brokers that answer; None: not known yet.
         dead_letters_of: The consumer groups whose dead letters the topic takes, as `<topic>/<group>`.
     """
     before, view = topic.status, finding.view
@@ -39,7 +52,7 @@ def topic_status(topic: Topic, finding: Finding, now_s: float, dead_letters_of: 
         # The observed generation stays as well, because the operator has not acted on a newer one.
         return before.model_copy(update={"conditions": _settled(topic, facts, now_s)})
     generation = topic.metadata.generation
-    state = state_of(view) if view is not None else "Unknown"
+    state = state_of_topic(view, live) if view is not None else "Unknown"
     conditions = _settled(topic, [_ready(finding), _chain_fact(state)], now_s)
     if view is None:
         return TopicStatus(observed_generation=generation, conditions=conditions)
@@ -60,6 +73,40 @@ def topic_status(topic: Topic, finding: Finding, now_s: float, dead_letters_of: 
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TopicEvent:
+    """An Event on a Topic about its chains."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    note: str
+
+
+def topic_events(before: TopicStatus, after: TopicStatus, live: Collection[str] | None) -> list[TopicEvent]:
+    """Events for what happened to the chains between two statuses: masters that died, copies in danger or back."""
+    events = []
+    masters = {chain.partition: chain.master for chain in before.chains}
+    left = {
+        chain.partition: masters[chain.partition]
+        for chain in after.chains
+        if chain.master != masters.get(chain.partition, chain.master)
+        and live is not None
+        and masters[chain.partition] not in live
+    }
+    if left and before.incarnation == after.incarnation:
+        numbers = [str(number) for number in left]
+        more = f" and {len(numbers) - PARTITIONS_NAMED_MAX} more" if len(numbers) > PARTITIONS_NAMED_MAX else ""
+        away = ", ".join(sorted(set(left.values())))
+        note = f"{away} does not answer: other brokers took over partition {', '.join(numbers[:PARTITIONS_NAMED_MAX])}"
+        events.append(TopicEvent("Warning", "MasterAway", note + more))
+    old, new = before.condition("ChainHealthy"), after.condition("ChainHealthy")
+    if new is not None and new.status == "False" and (old is None or old.reason != new.reason):
+        events.append(TopicEvent("Warning", new.reason, new.message))
+    elif new is not None and new.status == "True" and old is not None and old.status == "False":
+        events.append(TopicEvent("Normal", "CopiesBack", "two brokers or more that answer have every segment again"))
+    return events
+
+
 def is_news(before: TopicStatus, after: TopicStatus) -> bool:
     """Whether the status has to be written: it differs in more than counts of messages and what retention moves."""
     return _without_figures(after) != _without_figures(before)
@@ -71,22 +118,8 @@ def _without_figures(status: TopicStatus) -> TopicStatus:
     return status.model_copy(update={"sealed_messages": None, "chains": chains})
 
 
-def state_of(view: TopicView) -> TopicState:
-    """The state of the worst chain. Worst is what stops consumers, then a loss, then a segment with one copy."""
-    if not view.is_whole:
-        return "Unknown"
-    chains = view.chains.values()
-    if any(chain.unsettled_count for chain in chains):
-        return "Unsettled"
-    if any(chain.lost_count for chain in chains):
-        return "Lost"
-    if any(chain.one_copy_count for chain in chains):
-        return "OneCopy"
-    return "Healthy"
-
-
 def _settled(topic: Topic, facts: Iterable[Fact], now_s: float) -> tuple[Condition, ...]:
-    return settle(topic.status.conditions, facts, generation=topic.metadata.generation, now_s=now_s)
+    return settle(topic.status.conditions, facts, TOPIC, generation=topic.metadata.generation, now_s=now_s)
 
 
 def _ready(finding: Finding) -> Fact:
@@ -102,6 +135,12 @@ def _chain_fact(state: TopicState) -> Fact:
     match state:
         case "Healthy":
             return Fact("ChainHealthy", "True", "TwoCopies")
+        case "CopyAway":
+            text = "a broker that has a copy does not answer: one more fault would stop consumers; see kubectl seriatim"
+            return Fact("ChainHealthy", "False", "CopyAway", f"{text} doctor")
+        case "Unreachable":
+            text = "no broker that has a segment answers: consumers wait there until one returns"
+            return Fact("ChainHealthy", "False", "Unreachable", f"{text}; see kubectl seriatim doctor")
         case "OneCopy":
             text = "a sealed segment has one copy left; brokers make the second if its member stays away (heal_after_s)"
             return Fact("ChainHealthy", "False", "OneCopy", text)

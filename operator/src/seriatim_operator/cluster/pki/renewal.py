@@ -45,13 +45,13 @@ away."""
 
 
 class RenewalReason(enum.StrEnum):
-    """Why a certificate is issued anew: a closed list, for events."""
+    """Why a certificate is issued: a closed list, for the notes of events."""
 
-    MISSING = "CertificateMissing"
-    DAMAGED = "CertificateDamaged"
-    DUE = "CertificateDue"
-    NAMES_CHANGED = "CertificateNamesChanged"
-    AUTHORITY_CHANGED = "CertificateAuthorityChanged"
+    MISSING = "there was none"
+    DAMAGED = "the one before is damaged"
+    DUE = "the one before was due for renewal"
+    NAMES_CHANGED = "it needs other names"
+    AUTHORITY_CHANGED = "there is another authority"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,158 @@
+"""What the chains of topics say about a cluster: which copies answer, and what each broker group and broker has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..spec.topic import TopicState
+from .topics import ChainView, TopicView
+
+WORST_FIRST: Final[tuple[TopicState, ...]] = (
+    "Unsettled",
+    "Unreachable",
+    "Lost",
+    "OneCopy",
+    "CopyAway",
+    "Unknown",
+    "Healthy",
+)
+"""States of a topic. Worst is what stops consumers, then a loss, then what the next fault would stop or lose."""
+
+TROUBLES: Final[tuple[TopicState, ...]] = WORST_FIRST[:5]
+
+NAMED_MAX: Final = 3
+"""So many topics are named for each trouble. The others are counted."""
+
+
+def state_of_chain(chain: ChainView, live: Collection[str] | None) -> TopicState:
+    """The state of one chain.
+
+    Args:
+        chain: The chain.
+        live: Names of the brokers that answer; None: not known yet.
+    """
+    if chain.unsettled_count:
+        return "Unsettled"
+    answering = [len(brokers) if live is None else sum(one in live for one in brokers) for brokers in chain.copies]
+    if 0 in answering:
+        return "Unreachable"
+    if chain.lost_count:
+        return "Lost"
+    if chain.one_copy_count:
+        return "OneCopy"
+    if 1 in answering:
+        return "CopyAway"
+    return "Healthy" if live is not None else "Unknown"
+
+
+def state_of_topic(view: TopicView, live: Collection[str] | None) -> TopicState:
+    """The state of the worst chain of a topic; `Unknown` until the brokers have told all its chains."""
+    if not view.is_whole:
+        return "Unknown"
+    states = {state_of_chain(chain, live) for chain in view.chains.values()}
+    return next((state for state in WORST_FIRST if state in states), "Unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class ChainsView:
+    """The chains of all topics of a cluster, in short.
+
+    Attributes:
+        troubles: How many topics are in each state of `TROUBLES`; a state without topics is missing.
+        named: The first of these topics by name, at most `NAMED_MAX` for each state.
+        heads: Open segments by broker group.
+        masters: Open segments by their master.
+        segments: Segments by broker that has a copy. Segments that are not settled or lost do not count.
+    """
+
+    troubles: Mapping[TopicState, int] = field(default_factory=dict)
+    named: Mapping[TopicState, tuple[str, ...]] = field(default_factory=dict)
+    heads: Mapping[str, int] = field(default_factory=dict)
+    masters: Mapping[str, int] = field(default_factory=dict)
+    segments: Mapping[str, int] = field(default_factory=dict)
+
+    def told(self, state: TopicState) -> str:
+        """The topics in a state, as `topics a, b and 3 more`."""
+        names, count = self.named.get(state, ()), self.troubles.get(state, 0)
+        more = f" and {count - len(names)} more" if count > len(names) else ""
+        return f"{'topic' if count == 1 else 'topics'} {', '.join(names)}{more}"
+
+    def segments_of(self, brokers: Iterable[str]) -> int:
+        """Segments of a broker group: as many as the member has that has most of them."""
+        return max((self.segments.get(broker, 0) for broker in brokers), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """The share of one topic in the counts."""
+
+    state: TopicState
+    heads: Counter[str]
+    masters: Counter[str]
+    segments: Counter[str]
+
+
+class ChainCounts:
+    """Counts over the chains of all topics. A topic that changed costs as much as it has partitions.
+
+    Attributes:
+        live: Names of the brokers that answer; None: not known yet.
+    """
+
+    def __init__(self) -> None:
+        self.live: frozenset[str] | None = None
+        self._shorts: dict[str, _Short] = {}
+        self._by_state: dict[TopicState, set[str]] = {}
+        self._heads: Counter[str] = Counter()
+        self._masters: Counter[str] = Counter()
+        self._segments: Counter[str] = Counter()
+
+    def put(self, name: str, view: TopicView | None) -> bool:
+        """Count a topic as it is now; None: it is gone. Returns whether its state has changed."""
+        before = self._shorts.pop(name, None)
+        if before is not None:
+            self._by_state[before.state].discard(name)
+            self._heads.subtract(before.heads)
+            self._masters.subtract(before.masters)
+            self._segments.subtract(before.segments)
+        if view is None:
+            return before is not None
+        short = self._shorts[name] = self._short(view)
+        self._by_state.setdefault(short.state, set()).add(name)
+        self._heads.update(short.heads)
+        self._masters.update(short.masters)
+        self._segments.update(short.segments)
+        return before is None or before.state != short.state
+
+    def see_live(self, live: frozenset[str] | None, topics: Mapping[str, TopicView]) -> list[str]:
+        """Take which brokers answer. Returns the names of topics whose state has changed by that."""
+        if live == self.live:
+            return []
+        self.live = live
+        return [name for name, view in topics.items() if self.put(name, view)]
+
+    def view(self) -> ChainsView:
+        """The counts as they are now."""
+        troubles = {state: names for state in TROUBLES if (names := self._by_state.get(state))}
+        return ChainsView(
+            troubles={state: len(names) for state, names in troubles.items()},
+            named={state: tuple(sorted(names)[:NAMED_MAX]) for state, names in troubles.items()},
+            heads=+self._heads,
+            masters=+self._masters,
+            segments=+self._segments,
+        )
+
+    def _short(self, view: TopicView) -> _Short:
+        heads: Counter[str] = Counter()
+        masters: Counter[str] = Counter()
+        segments: Counter[str] = Counter()
+        for chain in view.chains.values():
+            heads[chain.group] += 1
+            masters[chain.master] += 1
+            for brokers, count in chain.copies.items():
+                for broker in brokers:
+                    segments[broker] += count
+        return _Short(state_of_topic(view, self.live), heads, masters, segments)
