@@ -173,6 +173,19 @@ class Brokers:
         request = broker_pb2.DeleteTopicRequest(name=name, incarnation=incarnation)
         await self._admin("DeleteTopic", request, attempt_s=SWITCH_S)
 
+    async def list_topics(self, limit: int) -> list[records_pb2.TopicRecord]:
+        """The first topics by name, at most `limit`."""
+        return list((await self._admin("ListTopics", broker_pb2.ListTopicsRequest(limit=limit))).topics)
+
+    async def list_consumer_groups(self, topic: str) -> list[str]:
+        """The names of the consumer groups of a topic.
+
+        Raises:
+            UnknownTopicError: There is no such topic.
+        """
+        request = broker_pb2.ListConsumerGroupsRequest(topic=topic)
+        return list((await self._admin("ListConsumerGroups", request)).groups)
+
     async def describe_topic(self, name: str) -> broker_pb2.DescribeTopicResponse:
         """The topic with its chains."""
         request = broker_pb2.DescribeTopicRequest(name=name)

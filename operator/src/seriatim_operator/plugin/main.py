@@ -29,6 +29,7 @@ from .health import draw_troubles, examine_pages
 from .live import reach_brokers
 from .look import explain, find_cluster, look_at
 from .pictures import draw_plan, draw_status
+from .without_objects import tell_without_objects
 
 FIELD_MANAGER = "kubectl-seriatim"
 ANNOTATION_APPROVE = "seriatim.dev/approve"
@@ -124,7 +125,10 @@ async def status(way: Way, cluster: str | None, offline: bool) -> int:
     async with way.open() as (connection, kube, namespace):
         look = await look_at(kube, await find_cluster(kube, namespace, cluster))
         findings = [] if offline else await examine_pages(connection, kube, look)
+        others = "" if offline else await tell_without_objects(connection, kube, look)
     way.console.print(draw_status(look))
+    if others:
+        way.console.print(others, style="dim", soft_wrap=True)
     for line in draw_troubles(findings):
         way.console.print(line, soft_wrap=True)
     if any(finding.level is Level.BAD for finding in findings):
