@@ -26,6 +26,8 @@ from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage
 from .adapters.system_clock import SystemClock
 from .bugs import ServedCalls
+from .certificate_ends import CertificateEnds
+from .cluster_metrics import ClusterMeter
 from .consumer_group_metrics import ConsumerGroupMeter
 from .core.broker import BrokerCore
 from .core.peers import behind
@@ -60,10 +62,12 @@ from .runtime.caretaker import CaretakerSettings
 from .runtime.keys import Keys
 from .runtime.membership import KnownDisk, Place, Seen, join, mark_clean
 from .runtime.retention import RetentionSettings
+from .runtime.topic_feed import TopicFeed
 from .runtime.traffic import Measured
 from .settings import BrokerSettings
 from .status_file import StatusFile
 from .tls import admin_context, open_source, server_credentials
+from .topic_metrics import TopicMeter
 
 EXIT_STATUS_CRASHED = 70
 """A step of the core failed: EX_SOFTWARE of sysexits.h."""
@@ -386,12 +390,23 @@ class Broker:
         runtime.stage_floors.on_read(self._staging.manifest)
         runtime.taking_up.on_finish(self._publisher.finish_again)
         self._is_assembled = True
-        self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges()))
+        self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges(), self._certificate_ends()))
         self._meter = ConsumerGroupMeter(
             settings.broker, self._core, self._storage, self._clock.wall_ms, self.counters.groups,
-            lambda: runtime.retention.unread, settings.group_series_max,
+            runtime.retention.unread, settings.group_series_max,
         )  # fmt: skip
-        self._exposition.add(self._meter)
+        self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max)
+        self._feed = TopicFeed(self._coordinator, self._keys)
+        self._cluster_meter = ClusterMeter(
+            settings.broker,
+            self._feed,
+            self._directory_of_members,
+            runtime.is_there,
+            lambda: self._controller.election.is_controller,
+            self._clock,
+        )
+        for collector in (self._meter, self._topic_meter, self._cluster_meter):
+            self._exposition.add(collector)
 
     async def _measure_traffic(self, broker: str, deadline_s: float) -> Measured:
         return await measure_traffic(self._calls, broker, deadline_s)
@@ -424,7 +439,7 @@ class Broker:
             )
         )
         routing = RoutingServicer(self._services)
-        admin = AdminServicer(self._services, self._controller, self._calls)
+        admin = AdminServicer(self._services, self._controller, self._calls, self._feed)
         operations = OperationsServicer(
             self._services,
             self._runtime.groups,
@@ -551,6 +566,8 @@ class Broker:
             *self._runtime.duties(),
             ("loop lag", self._measure_lag()),
             ("figures of consumer groups", self._meter.run()),
+            ("figures of topics", self._topic_meter.run()),
+            ("figures of the cluster", self._cluster_meter.run()),
             ("watch over the data directory", self._watch_directory()),
         ]
         async with asyncio.TaskGroup() as group:
@@ -690,6 +707,7 @@ class Broker:
                 "1 while the disk has reached its reserve, otherwise 0",
                 lambda: float(self._core.is_disk_full),
             ),
+            "disk_size_bytes": ("Bytes of the file system that has the data directory", lambda: self._room.size_bytes),
             "disk_free_bytes": ("Free bytes on the disk", lambda: self._room.free_bytes),
             "disk_reserve_bytes": (
                 "Bytes on the disk that are kept free of new messages",
@@ -729,6 +747,9 @@ class Broker:
             ),
             "ready": ("1 if this broker is admitted and serving, otherwise 0", lambda: float(not self.not_ready())),
         }
+
+    def _certificate_ends(self) -> Callable[[], dict[str, float]]:
+        return CertificateEnds(self.tls).all if self.tls is not None else dict
 
     def _producer_counts(self) -> Iterator[int]:
         """For each open segment of this broker, the number of producers in its producer table."""

@@ -29,6 +29,7 @@ from .core.consumers.figures import ConsumerGroupFigures, figures_of
 from .core.state.consumers import ConsumerGroup
 from .core.state.partition import Partition, Partitions
 from .core.values.positions import BatchPlace, Measure
+from .runtime.unread import Unread
 
 MEASURE_S_MIN: Final = 5.0
 """The least time between two measurements, however often the page is read."""
@@ -84,6 +85,7 @@ class _Sums:
     full_lists: int = 0
     consumers: int = 0
     oldest_ms: int = 0
+    unread_oldest_ms: int = 0
 
     @property
     def rank(self) -> int:
@@ -107,18 +109,26 @@ class _Sums:
         if oldest_ms:
             self.oldest_ms = min(self.oldest_ms or oldest_ms, oldest_ms)
 
+    def add_unread(self, unread: Unread) -> None:
+        """Add what was not read of partitions that this broker leads."""
+        self.unread_messages += unread.messages
+        if unread.oldest_ms:
+            self.unread_oldest_ms = min(self.unread_oldest_ms or unread.oldest_ms, unread.oldest_ms)
+
     def add_sums(self, other: _Sums) -> None:
         """Add those of another consumer group."""
+        unread = Unread(other.unread_messages, other.unread_oldest_ms)
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.take_oldest(other.oldest_ms)
+        self.add_unread(unread._replace(messages=0))
 
 
 _GAUGES: Final = (
     ("lag_messages", "Messages that are not acknowledged, of partitions that this broker serves to consumers"),
     (
         "unread_messages",
-        "Messages behind the place of the consumer group, of partitions with retention that this broker leads",
+        "Messages behind the place of the consumer group, of partitions that this broker leads, with consumers or not",
     ),
     ("in_flight_messages", "Messages that consumers have and have not acknowledged"),
     ("aside_messages", "Messages in lists of keys that are parked, delayed, or were so before"),
@@ -127,6 +137,18 @@ _GAUGES: Final = (
     ("forwarding_keys", "Keys whose first message is on its way to the dead-letter topic"),
     ("full_lists", "Partitions on which the lists of keys are full, so that no more messages are read"),
     ("consumers", "Consumers, counted once for each partition that they read or stand by for"),
+)
+_AGES: Final = (
+    (
+        "oldest_seconds",
+        "Age of the oldest message that is not acknowledged, of partitions that this broker serves to consumers",
+        attrgetter("oldest_ms"),
+    ),
+    (
+        "unread_seconds",
+        "Age of the oldest of the unread messages; in a sealed segment, the time since that was sealed",
+        attrgetter("unread_oldest_ms"),
+    ),
 )
 _SUMMED: Final = tuple(name for name, _ in _GAUGES)
 _COUNTERS: Final = {
@@ -150,7 +172,7 @@ class ConsumerGroupMeter:
         storage: Is asked when a message was appended.
         wall_ms: Returns the present time.
         tally: The counts.
-        unread: Returns the unread messages of consumer groups in the partitions that this broker leads.
+        unread: Returns what consumer groups have not read of the partitions that this broker leads.
         series_max: How many consumer groups have series of their own.
     """
 
@@ -161,7 +183,7 @@ class ConsumerGroupMeter:
         storage: Finds,
         wall_ms: Callable[[], int],
         tally: ConsumerGroupTally,
-        unread: Callable[[], Mapping[tuple[str, str], int]],
+        unread: Callable[[], Mapping[tuple[str, str], Unread]],
         series_max: int,
     ) -> None:
         self._broker = broker
@@ -174,6 +196,7 @@ class ConsumerGroupMeter:
         self._is_read = asyncio.Event()
         self._shown: dict[ConsumerGroupName, _Sums] = {}
         self._totals: dict[ConsumerGroupName, list[int]] = {}
+        self._measured_ms = 0
         self._turn = 0
         self._oldest: dict[tuple[PartitionId, str], tuple[int, int]] = {}  # an offset and its append time
 
@@ -208,8 +231,9 @@ class ConsumerGroupMeter:
                 sums.setdefault(name, _Sums()).add(found, place[1] if place is not None else 0)
                 await asyncio.sleep(0)
         self._oldest = oldest
-        for (topic, group), messages in self._unread().items():
-            sums.setdefault(_name(topic, group), _Sums()).unread_messages += messages
+        for (topic, group), unread in self._unread().items():
+            sums.setdefault(_name(topic, group), _Sums()).add_unread(unread)
+        self._measured_ms = self._wall_ms()
         self._show(sums)
         self._count(topics)
 
@@ -276,22 +300,20 @@ class ConsumerGroupMeter:
     def collect(self) -> Iterable[Metric]:
         """All samples of the last measurement. The registry calls it."""
         self._is_read.set()
-        labels, now_ms = ["broker", "topic", "consumer_group"], self._wall_ms()
+        labels = ["broker", "topic", "consumer_group"]
         for name, text in _GAUGES:
             gauge = GaugeMetricFamily(f"seriatim_consumer_group_{name}", text, labels=labels)
             value = attrgetter(name)
             for group, sums in self._shown.items():
                 gauge.add_metric([self._broker, *group], value(sums))
             yield gauge
-        oldest = GaugeMetricFamily(
-            "seriatim_consumer_group_oldest_seconds",
-            "Age of the oldest message that is not acknowledged, of partitions that this broker serves to consumers",
-            labels=labels,
-        )
-        for group, sums in self._shown.items():
-            age_s = max(now_ms - sums.oldest_ms, 0) / 1000 if sums.oldest_ms else 0.0
-            oldest.add_metric([self._broker, *group], age_s)
-        yield oldest
+        for name, text, oldest_ms in _AGES:
+            oldest = GaugeMetricFamily(f"seriatim_consumer_group_{name}", text, labels=labels)
+            for group, sums in self._shown.items():
+                appended_ms = oldest_ms(sums)
+                age_s = max(self._measured_ms - appended_ms, 0) / 1000 if appended_ms else 0.0
+                oldest.add_metric([self._broker, *group], age_s)
+            yield oldest
         for place, name in enumerate(COUNT_NAMES):
             counter = CounterMetricFamily(f"seriatim_consumer_group_{name}", _COUNTERS[name], labels=labels)
             for group, counts in self._totals.items():

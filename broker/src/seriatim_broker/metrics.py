@@ -1,23 +1,28 @@
 """The metrics of a broker, for Prometheus.
 
 The code that handles batches adds to plain attributes of `Counters`. They become samples only when Prometheus reads
-the page. Names begin with `seriatim_`. No label has a partition or a topic in it, so the number of series does not grow
-with the cluster. The exception are the series of consumer groups, whose number has a limit (`consumer_group_metrics`).
+the page. Names begin with `seriatim_`; those of the process have the names that all programs with Prometheus' library
+have. No label has a partition in it. Series with a topic in a label are those of topics and consumer groups, and their
+number has a limit (`topic_metrics`, `consumer_group_metrics`). So it does not grow with the cluster.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from .consumer_group_counts import ConsumerGroupTally
 
 LATENCY_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 """Upper bounds of the buckets: from a step in memory (0.2 ms) to a disk that stalled (5 s)."""
+
+
+VERSION: Final = version("seriatim-broker")
 
 
 class Histogram:
@@ -151,12 +156,20 @@ class BrokerCollector:
         broker: The value of the label `broker`.
         counters: The broker's counts.
         gauges: By name, without the prefix: the description, and a function that returns the value.
+        certificate_ends: Returns when each certificate ends, as Unix times in seconds; nothing without TLS.
     """
 
-    def __init__(self, broker: str, counters: Counters, gauges: dict[str, tuple[str, Callable[[], float]]]) -> None:
+    def __init__(
+        self,
+        broker: str,
+        counters: Counters,
+        gauges: dict[str, tuple[str, Callable[[], float]]],
+        certificate_ends: Callable[[], dict[str, float]],
+    ) -> None:
         self._broker = broker
         self._counters = counters
         self._gauges = gauges
+        self._certificate_ends = certificate_ends
 
     def collect(self) -> Iterable[Metric]:
         """All samples of this broker. The registry calls it."""
@@ -183,6 +196,19 @@ class BrokerCollector:
             gauge = GaugeMetricFamily(f"seriatim_{name}", text, labels=["broker"])
             gauge.add_metric([self._broker], read())
             yield gauge
+        ends = GaugeMetricFamily(
+            "seriatim_certificate_end_timestamp_seconds",
+            "When the broker's own certificate, and that of the authority, end; of several in a file the first one",
+            labels=["broker", "certificate"],
+        )
+        for certificate, end_s in self._certificate_ends().items():
+            ends.add_metric([self._broker, certificate], end_s)
+        yield ends
+        build = GaugeMetricFamily(
+            "seriatim_build_info", "Always 1; the label has the version", labels=["broker", "version"]
+        )
+        build.add_metric([self._broker, VERSION], 1)
+        yield build
 
 
 class Collector(Protocol):
@@ -198,6 +224,7 @@ class Exposition:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
 
     def add(self, collector: Collector) -> None:
         """Show this broker's samples too."""

@@ -89,6 +89,8 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
         balance_move_again_s: The controller does not move an open segment again for so many seconds.
         group_series_max: So many consumer groups have metrics of their own on each broker, those with the most
             unacknowledged messages. The others are added up.
+        topic_series_max: So many topics have metrics of their own on each broker, those that took the most bytes
+            lately. The others are added up.
         log_level: The least severe level that is written.
         disk_reserve_percent: The part of the disk that is kept free of new messages.
         disk_reserve_size_bytes_min: At least so much is kept free, but at most a fifth of the disk.
@@ -138,6 +140,7 @@ class BrokerSettings(Struct, frozen=True, kw_only=True):
     balance_steady_s: _NotNegative = 30.0
     balance_move_again_s: _NotNegative = 300.0
     group_series_max: Annotated[int, Meta(ge=0, le=1000)] = 20
+    topic_series_max: Annotated[int, Meta(ge=0, le=1000)] = 20
     log_level: str = "info"
     disk_reserve_percent: Annotated[int, Meta(ge=1, le=50)] = 5
     disk_reserve_size_bytes_min: Annotated[int, Meta(ge=0)] = 2048 * _MIB

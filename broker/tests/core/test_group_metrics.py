@@ -17,6 +17,7 @@ from seriatim_broker.core.consumers.figures import ConsumerGroupFigures, figures
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.positions import BatchPlace, Measure
+from seriatim_broker.runtime.unread import Unread
 
 from .keyed_support import QUICK, KeyedServing, offsets
 from .support import GROUP, M01, MS, SECOND, STREAM, TOPIC, P, Serving
@@ -124,10 +125,12 @@ class Page:
         self.tally = ConsumerGroupTally()
         self.disk = Disk()
         self.unread: dict[tuple[str, str], int] = {}
+        self.unread_at_ms = 0
         core: Any = SimpleNamespace(partitions={P: bench.part} if bench is not None else {})
-        self.meter = ConsumerGroupMeter(
-            "g0-0", core, self.disk, lambda: NOW_MS, self.tally, lambda: self.unread, series_max
-        )
+        self.meter = ConsumerGroupMeter("g0-0", core, self.disk, lambda: NOW_MS, self.tally, self._unread, series_max)
+
+    def _unread(self) -> dict[tuple[str, str], Unread]:
+        return {name: Unread(messages, self.unread_at_ms) for name, messages in self.unread.items()}
 
     async def read(self, name: str) -> dict[ConsumerGroupName, float]:
         """The values of one metric, by consumer group, after a measurement."""
@@ -193,6 +196,14 @@ async def test_groups_beyond_the_limit_are_added_up() -> None:
         ConsumerGroupName("t", "g5"): 5,
         OTHER: 6,
     }
+
+
+async def test_a_group_without_a_consumer_has_its_unread_messages_and_their_age() -> None:
+    page = Page(series_max=1)
+    page.unread, page.unread_at_ms = {("t", "a"): 3, ("t", "b"): 2}, NOW_MS - 90_000
+    assert await page.read("unread_seconds") == {ConsumerGroupName("t", "a"): 90, OTHER: 90}
+    assert page.shown("unread_messages") == {ConsumerGroupName("t", "a"): 3, OTHER: 2}
+    assert page.shown("lag_messages") == {ConsumerGroupName("t", "a"): 0, OTHER: 0}
 
 
 async def test_a_group_keeps_its_series_until_another_one_has_twice_as_much() -> None:

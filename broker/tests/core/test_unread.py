@@ -11,7 +11,16 @@ from seriatim_broker.core.values.chain import Chain, declare_lost, trim
 from seriatim_broker.core.values.effects import Led
 from seriatim_broker.core.values.positions import BatchPlace
 from seriatim_broker.core.values.segment import AT_ZERO, SegmentState, Start
-from seriatim_broker.runtime.unread import NO_END_S, Figures, Nearness, figures_of, nearness, retained, unread_messages
+from seriatim_broker.runtime.unread import (
+    NO_END_S,
+    Figures,
+    Nearness,
+    Unread,
+    figures_of,
+    nearness,
+    retained,
+    unread_messages,
+)
 
 from .support import first_chain
 
@@ -138,7 +147,7 @@ def test_what_was_dropped_before_is_not_counted_again() -> None:
     assert dropped(before, trim(before, 3, Start(6, 9, 60), 3)) == (2, 20)
 
 
-def test_unread_messages_are_counted_for_each_group_that_a_broker_serves() -> None:
+async def test_unread_messages_are_counted_for_each_group_that_a_broker_serves() -> None:
     led = led_of(chain_of((NOW_MS - 900, NOW_MS - 500)))
     readers = [
         reader(1, 5, "slow"),
@@ -147,7 +156,23 @@ def test_unread_messages_are_counted_for_each_group_that_a_broker_serves() -> No
         replace_served(reader(1, 0, "external")),
         reader(4, 0, "ahead of this record"),
     ]
-    assert unread_messages(led, readers) == {"slow": 35}
+    assert await unread_messages(led, readers, find) == {"slow": Unread(35, NOW_MS - 900)}, "segment 1 was sealed then"
+
+
+async def test_the_age_of_an_unread_message_of_the_open_segment_is_its_own() -> None:
+    led = led_of(chain_of((NOW_MS - 900,)))
+    at_end, inside = reader(1, 10, "at the end of a sealed segment"), reader(2, 7, "inside")
+    assert await unread_messages(led, [at_end, inside], find) == {
+        "at the end of a sealed segment": Unread(20, NOW_MS - 400),
+        "inside": Unread(13, NOW_MS - 330),
+    }
+
+
+async def test_of_many_groups_only_some_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seriatim_broker.runtime.unread.TIMED_MAX", 1)
+    found = await unread_messages(led_of(chain_of(())), [reader(1, 0, "a"), reader(1, 0, "b")], find)
+    assert found == {"a": Unread(20, NOW_MS - 400), "b": Unread(20, 0)}
+    assert found["a"].with_more(found["b"]) == Unread(40, NOW_MS - 400)
 
 
 def replace_served(one: Reader) -> Reader:

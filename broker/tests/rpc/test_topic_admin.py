@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.rpc import topic_admin
 from seriatim_broker.rpc.topic_admin import TopicAdmin
-from seriatim_broker.runtime.topic_feed import WatchedTopics
+from seriatim_broker.runtime.topic_feed import TopicFeed, WatchedTopics
 
 
 async def test_a_quiet_stream_says_that_it_is_there_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_admin, "WATCH_HEARTBEAT_S", 0.01)
-    services = cast(Any, SimpleNamespace(coordinator=None, keys=None))
-    admin = TopicAdmin(services, cast(Any, None), cast(Any, None))
+    admin = TopicAdmin(cast(Any, None), cast(Any, None), cast(Any, None), TopicFeed(cast(Any, None), cast(Any, None)))
     mirror = WatchedTopics(cast(Any, None), cast(Any, None))
-    monkeypatch.setattr(topic_admin.TopicFeed, "watch", _watching(mirror))
+    monkeypatch.setattr(TopicFeed, "watch", _watching(mirror))
     stream = admin.WatchTopics(broker_pb2.WatchTopicsRequest(), None)
     assert await anext(stream) == broker_pb2.WatchTopicsResponse()
     topics = {"t": records_pb2.TopicRecord(name="t", partition_ids=[1])}

@@ -17,8 +17,9 @@ from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.keys import Keys
 from seriatim_broker.runtime.records import cursor_to_value
-from seriatim_broker.runtime.retention import Retention, RetentionSettings
+from seriatim_broker.runtime.retention import ASKED_S, Retention, RetentionSettings
 from seriatim_broker.runtime.stage_floors import StageFloors
+from seriatim_broker.runtime.unread import Unread
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -195,3 +196,14 @@ async def test_what_was_set_aside_before_the_cursor_crossed_is_unread() -> None:
     assert isinstance(event, Trim)
     assert event.start is not None
     assert event.start.first == 100
+
+
+async def test_without_retention_unread_messages_are_counted_while_it_is_asked_for_them() -> None:
+    bench = Bench({1: 0})
+    standing = CursorRecord(1, 1, 400, "topic")
+    await bench.coordinator.txn((), [Put(KEYS.cursor(PartitionId(1), "slow"), cursor_to_value(standing, None))])
+    assert await bench.look_at(0) == ([], set())
+    assert bench.duty.unread() == {}, "it was asked for the first time now"
+    assert await bench.look_at(60) == ([], {1})
+    assert bench.duty.unread() == {("topic", "slow"): Unread(600, BEGIN_MS + 40_000)}
+    assert await bench.look_at(60 + ASKED_S) == ([], set())

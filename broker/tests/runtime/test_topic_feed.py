@@ -12,7 +12,7 @@ import pytest
 from seriatim_api.errors import OverloadedError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.v1 import broker_pb2, records_pb2
-from seriatim_broker.core.values.chain import trim
+from seriatim_broker.core.values.chain import declare_lost, trim
 from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Delete, Put
 from seriatim_broker.runtime.archive import ChainArchive
@@ -21,8 +21,10 @@ from seriatim_broker.runtime.records import chain_to_record
 from seriatim_broker.runtime.topic_feed import (
     CHAINS_PER_TAKE_MAX,
     WATCHERS_MAX,
+    Standing,
     TopicFeed,
     TopicWatcher,
+    standing_of,
     summary_of,
 )
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
@@ -259,3 +261,36 @@ def test_a_summary_tells_what_is_kept() -> None:
     cut = trim(chain, chain.segments[1].no, Start(4, 7, 99), chain.segments[0].no)
     told = summary_of(chain_to_record(cut))
     assert (told.first_offset, told.dropped_messages) == (make_offset(chain.segments[1].no, 4), 14)
+
+
+def test_a_standing_says_who_has_messages() -> None:
+    chain = longer(2)
+    sealed, last = chain.segments
+    assert sealed.sealed_len, "it has messages"
+    standing = standing_of(chain_to_record(chain))
+    assert standing == Standing(
+        last.members, frozenset({frozenset(sealed.eligible), frozenset(last.members)}), False, False
+    )
+    emptied = replace(chain, segments=(replace(sealed, begin=Start(sealed.sealed_len, 1, 1)), last))
+    assert standing_of(chain_to_record(emptied)).copies == {frozenset(last.members)}, "retention dropped its messages"
+    lost = standing_of(chain_to_record(declare_lost(chain, sealed.no)))
+    assert (lost.is_lost, lost.copies) == (True, {frozenset(last.members)})
+
+
+async def test_partitions_are_counted_by_who_has_them_as_long_as_they_exist() -> None:
+    world = World()
+    world.make("a", 1, 2)
+    standing = standing_of(chain_to_record(CHAIN))
+    async with world.feed.follow() as mirror, watching(world) as seen:
+        await seen.take_all()
+        assert (mirror.is_listed, mirror.topic_count, mirror.standings) == (True, 1, {standing: 2})
+        other = chain_to_record(replace(longer(3), partition=PartitionId(2), number=1))
+        value = other.SerializeToString()
+        world.store.txn((), [Put(KEYS.chain(PartitionId(2)), value)], ())
+        await seen.take()
+        assert mirror.standings == {standing: 1, standing_of(other): 1}
+        world.delete("a", 1, 2)
+        while "a" in seen.topics:
+            await seen.take()
+        assert mirror.standings == {}
+        assert mirror._shared == {}

@@ -77,6 +77,7 @@ EXAMPLES = dict.fromkeys(USER_SETTINGS, "0.5") | {
     "disk_reserve_size_bytes_min": "1073741824",
     "forwarding_size_bytes_max": "8388608",
     "group_series_max": "0",
+    "topic_series_max": "0",
     "head_cache_size_bytes_max": "0",
     "heartbeat_ms": "50",
     "in_flight_size_bytes_max": "8388608",

@@ -47,11 +47,11 @@ _INCARNATION = re.compile("[0-9a-f]{32}")
 class TopicAdmin(broker_pb2_grpc.AdminServicer):
     """The part of `seriatim.v1.Admin` for topics."""
 
-    def __init__(self, services: Services, controller: Controller, calls: BrokerCalls) -> None:
+    def __init__(self, services: Services, controller: Controller, calls: BrokerCalls, feed: TopicFeed) -> None:
         self._services = services
         self._controller = controller
         self._calls = calls
-        self._feed = TopicFeed(services.coordinator, services.keys)
+        self._feed = feed
 
     @typed_errors
     async def CreateTopic(  # noqa: N802 - the contract's names

@@ -166,6 +166,7 @@ class Runtime:
         self._forgetting = Forgetting(coordinator, keys, self.driver, settings.forget_s)
         self.stage_floors = StageFloors(coordinator, keys)
         self.retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention, self.stage_floors)
+        self.is_there = caretaker.is_there
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     async def _measure(self, broker: str, deadline_s: float) -> Measured:

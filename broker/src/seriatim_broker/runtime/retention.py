@@ -28,7 +28,7 @@ from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import records_pb2
 
 from ..core.control import retention as rules
-from ..core.control.retention import Limits, Policy, Reader
+from ..core.control.retention import NO_LIMITS, Limits, Policy, Reader
 from ..core.values.effects import Led, LedListed
 from ..core.values.events import Event, ListLed, PassConsumerGroup, PlanSwitch, Trim
 from ..core.values.keyed import ConsumerMode
@@ -42,7 +42,7 @@ from .keys import Keys, group_of
 from .mirror import mirror
 from .records import cursor_from_value
 from .stage_floors import StageFloors
-from .unread import WARN_RATIO, Figures, Nearness, figures_of, nearness, retained, unread_messages
+from .unread import WARN_RATIO, Figures, Nearness, Unread, figures_of, nearness, retained, unread_messages
 
 LED_PER_LIST: Final = 200
 """Partitions that the core names in one step."""
@@ -66,10 +66,16 @@ LOOK_S_MIN: Final = 5.0
 LOOKS_PER_MEASURE: Final = 5
 """One of so many scans reads the cursors of each partition's consumer groups, to tell how near retention is to them."""
 
+ASKED_S: Final = 900.0
+"""If nothing asked for `Retention.unread` for so long, partitions without retention are not scanned."""
+
 PASSED_PER_LOOK: Final = 100
 """Consumer groups of one partition that are moved on in one scan. Each costs a transaction."""
 
 _EARLY_US: Final = 500_000
+
+_KEEPS_ALL: Final = Policy(NO_LIMITS)
+"""The policy of a topic without retention, or whose retention must not act yet."""
 
 _log = structlog.get_logger(__name__)
 
@@ -124,7 +130,8 @@ class Retention:
         self._firsts: dict[PartitionId, tuple[int, BatchPlace]] = {}
         self._retained: dict[PartitionId, tuple[int, float]] = {}
         self._near: dict[PartitionId, Nearness] = {}
-        self._behind: dict[PartitionId, tuple[str, dict[str, int]]] = {}
+        self._behind: dict[PartitionId, tuple[str, dict[str, Unread]]] = {}
+        self._asked_us: int | None = None  # when `unread` was asked for last
         self._policies: dict[PartitionId, Policy] = {}
         self._by_topic: dict[str, tuple[PartitionId, ...]] = {}
 
@@ -166,11 +173,16 @@ class Retention:
         return min(self._settings.look_s, max(age_s / LOOKS_PER_AGE, LOOK_S_MIN))
 
     async def look(self) -> None:
-        """Scan every partition that this broker leads and that is due."""
+        """Scan every partition that this broker leads and that is due.
+
+        A partition without retention is scanned only for what its consumer groups have not read, and only if the
+        metrics are read.
+        """
         after, seen = PartitionId(0), set[PartitionId]()
-        while self._policies and (led := await self._list(after)):
+        keeps_all = _KEEPS_ALL if self._is_asked() else None
+        while (self._policies or keeps_all) and (led := await self._list(after)):
             for partition in led:
-                policy = self._policies.get(partition.partition)
+                policy = self._policies.get(partition.partition, keeps_all)
                 if policy is None:
                     continue
                 seen.add(partition.partition)
@@ -182,7 +194,8 @@ class Retention:
                 due_us = now_us + round(self._pace_s(policy) * 1e6) - _EARLY_US
                 self._looked[partition.partition] = _Looked(due_us, looked.looks + 1)
                 try:
-                    await self._look_at(partition, policy)
+                    if policy is not _KEEPS_ALL:
+                        await self._look_at(partition, policy)
                     await self._measure(partition, policy, measures_unread=looked.looks % LOOKS_PER_MEASURE == 0)
                 except SeriatimError as exc:
                     _log.warning("not_trimmed", partition=partition.partition, error=str(exc))
@@ -194,18 +207,22 @@ class Retention:
 
     # ---- what people are told ----
 
-    @property
-    def unread(self) -> dict[tuple[str, str], int]:
-        """Messages behind the place of each consumer group that has any, by topic and consumer group.
+    def unread(self) -> dict[tuple[str, str], Unread]:
+        """What each consumer group has not read of the partitions that this broker leads, by topic and consumer group.
 
-        It is as of the last scan that read the cursors, and counts the partitions with retention that this broker
-        leads.
+        It is as of the last scan that read the cursors. Partitions without retention are scanned only while something
+        asks for it (`ASKED_S`).
         """
-        sums: dict[tuple[str, str], int] = {}
+        self._asked_us = self._clock.monotonic_us()
+        sums: dict[tuple[str, str], Unread] = {}
         for topic, behind in self._behind.values():
-            for group, messages in behind.items():
-                sums[topic, group] = sums.get((topic, group), 0) + messages
+            for group, unread in behind.items():
+                known = sums.get((topic, group))
+                sums[topic, group] = unread if known is None else known.with_more(unread)
         return sums
+
+    def _is_asked(self) -> bool:
+        return self._asked_us is not None and self._clock.monotonic_us() - self._asked_us < ASKED_S * 1e6
 
     async def _measure(self, led: Led, policy: Policy, *, measures_unread: bool) -> None:
         """Find how much is kept, and how near retention is to messages that a consumer group has not read."""
@@ -214,11 +231,12 @@ class Retention:
             return await self._find(led, Measure.INDEX, index)
 
         now_ms = self._clock.wall_ms()
-        self._retained[led.partition] = await retained(led, now_ms, find)
+        if policy is not _KEEPS_ALL:
+            self._retained[led.partition] = await retained(led, now_ms, find)
         if not measures_unread:
             return
         readers, _ = await self._readers(led)
-        self._behind[led.partition] = led.chain.topic, unread_messages(led, readers)
+        self._behind[led.partition] = led.chain.topic, await unread_messages(led, readers, find)
         near = await nearness(led, policy, readers, now_ms, find)
         before = self._near.pop(led.partition, None)
         if near is None:

@@ -1,8 +1,8 @@
 """Topics and chains for programs that watch all of them: first everything, then what changes.
 
-There is one watch on topics and one on chains, and only while there is a watcher. All watchers share them. For each
-watcher the feed keeps the names of what changed, not a queue of events. So a slow watcher gets the newest version of
-each change once, and its backlog is never longer than the list of topics.
+There is one watch on topics and one on chains, and only while there is a watcher, or the metrics of the cluster are
+read. All share them. For each watcher the feed keeps the names of what changed, not a queue of events. So a slow
+watcher gets the newest version of each change once, and its backlog is never longer than the list of topics.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import structlog
 from seriatim_api.errors import CompactedError, CorruptionError, OverloadedError, SeriatimError
-from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..interfaces.coordinator import Coordinator, Event, EventKind, KeyValue
 from .keys import CHAINS_PER_PAGE, Keys, partition_of
 from .pages import read_whole
-from .records import join_pages
+from .records import join_pages, members_from_record
 
 WATCHERS_MAX = 64
 """Watchers are operators and consoles. There are few of them."""
@@ -39,6 +40,23 @@ _WITH_COPIES = (records_pb2.SEGMENT_STATE_OPEN, records_pb2.SEGMENT_STATE_SEALED
 _log = structlog.get_logger(__name__)
 
 
+class Standing(NamedTuple):
+    """Who has a partition, by its record. Partitions of one cluster share a few of these.
+
+    Attributes:
+        head: The members of the open segment. Without one of them the partition accepts no messages.
+        copies: The members that have the whole of a segment with messages, for each such set of members. In the open
+            segment, and in one that is not settled, these are its members.
+        is_unsettled: Whether a segment is not settled.
+        is_lost: Whether a segment was declared lost.
+    """
+
+    head: tuple[MemberId, ...]
+    copies: frozenset[frozenset[MemberId]]
+    is_unsettled: bool
+    is_lost: bool
+
+
 class TopicFeed:
     """Makes watchers, and follows the coordinator while there is one."""
 
@@ -49,26 +67,36 @@ class TopicFeed:
         self._following: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
+    async def follow(self) -> AsyncIterator[WatchedTopics]:
+        """Keep all topics and chains current until the block ends."""
+        if self._mirror is None:
+            self._mirror = WatchedTopics(self._coordinator, self._keys)
+            self._following = asyncio.create_task(self._mirror.run(), name="topic feed")
+        mirror = self._mirror
+        mirror.followers += 1
+        try:
+            yield mirror
+        finally:
+            mirror.followers -= 1
+            if not mirror.followers and mirror is self._mirror:
+                following, self._following, self._mirror = self._following, None, None
+                assert following is not None
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
     async def watch(self) -> AsyncIterator[TopicWatcher]:
         """Watch until the block ends.
 
         Raises:
             OverloadedError: There are 64 watchers already.
         """
-        if self._mirror is None:
-            self._mirror = WatchedTopics(self._coordinator, self._keys)
-            self._following = asyncio.create_task(self._mirror.run(), name="topic feed")
-        mirror = self._mirror
-        watcher = mirror.add_watcher()
-        try:
-            yield watcher
-        finally:
-            mirror.watchers.discard(watcher)
-            if not mirror.watchers and mirror is self._mirror:
-                following, self._following, self._mirror = self._following, None, None
-                assert following is not None
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+        async with self.follow() as mirror:
+            watcher = mirror.add_watcher()
+            try:
+                yield watcher
+            finally:
+                mirror.watchers.discard(watcher)
 
 
 class TopicWatcher:
@@ -146,11 +174,25 @@ class WatchedTopics:
         self._coordinator = coordinator
         self._keys = keys
         self.watchers: set[TopicWatcher] = set()
+        self.followers = 0  # blocks of `TopicFeed.follow` that have not ended
+        self.standings: Counter[Standing] = Counter()  # how many partitions have it; none has 0
         self._topics: dict[str, records_pb2.TopicRecord] = {}
         self._chains: dict[int, broker_pb2.ChainSummary] = {}
         self._owners: dict[int, str] = {}  # partition -> its topic
         self._revisions: dict[int, int] = {}  # of the chains' records
+        self._standing: dict[int, Standing] = {}  # by partition
+        self._shared: dict[Standing, Standing] = {}  # one object for all equal ones, to save memory
         self._is_listed = False
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether everything was listed once."""
+        return self._is_listed
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics there are, without the hidden one of publications."""
+        return len(self._topics)
 
     def add_watcher(self) -> TopicWatcher:
         """Add a watcher.
@@ -272,12 +314,14 @@ class WatchedTopics:
             whole = await read_whole(self._coordinator, self._keys, item)
             if whole is None:
                 return  # it was deleted meanwhile, and the watch says so
-            summary = summary_of(join_pages(whole.item.value, whole.pages))
+            record = join_pages(whole.item.value, whole.pages)
+            summary = summary_of(record)
         except CorruptionError as exc:
             _log.error("chain_unreadable", key=item.key, error=str(exc))
             return
         self._revisions[partition] = whole.item.mod_revision
         self._chains[partition] = summary
+        self._stand(partition, standing_of(record))
         owner = self._owners.get(partition)
         if owner is not None:
             for watcher in self.watchers:
@@ -287,6 +331,18 @@ class WatchedTopics:
         """Do not tell watchers: the topic is being deleted, and its own event says so."""
         self._chains.pop(partition, None)
         self._revisions.pop(partition, None)
+        self._stand(partition, None)
+
+    def _stand(self, partition: int, standing: Standing | None) -> None:
+        before = self._standing.pop(partition, None)
+        if before is not None:
+            self.standings[before] -= 1
+            if not self.standings[before]:
+                del self.standings[before], self._shared[before]
+        if standing is not None:
+            standing = self._shared.setdefault(standing, standing)
+            self._standing[partition] = standing
+            self.standings[standing] += 1
 
 
 def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
@@ -332,6 +388,26 @@ def _count_copies(record: records_pb2.ChainRecord, summary: broker_pb2.ChainSumm
             counts[tuple(sorted(member.broker for member in segment.members))] += 1
     for brokers, count in sorted(counts.items()):
         summary.copies.add(brokers=brokers, segment_count=count)
+
+
+def standing_of(record: records_pb2.ChainRecord) -> Standing:
+    """Who has the messages of a chain, by its record.
+
+    Only an eligible member surely has the whole of a sealed segment (`Segment.has_two_copies`).
+    """
+    copies: set[frozenset[MemberId]] = set()
+    for segment in record.segments:
+        if segment.state == records_pb2.SEGMENT_STATE_LOST or _is_stub(segment):
+            continue
+        is_sealed = segment.state == records_pb2.SEGMENT_STATE_SEALED
+        copies.add(frozenset(members_from_record(segment.eligible if is_sealed else segment.members)))
+    states = {segment.state for segment in record.segments}
+    return Standing(
+        members_from_record(record.segments[-1].members),
+        frozenset(copies),
+        records_pb2.SEGMENT_STATE_UNSETTLED in states,
+        records_pb2.SEGMENT_STATE_LOST in states,
+    )
 
 
 def _is_stub(segment: records_pb2.SegmentRecord) -> bool:

@@ -20,6 +20,10 @@ from ..core.values.segment import Segment, SegmentState
 WARN_RATIO: Final = 0.8
 """From this `Nearness.ratio` on, the log names the consumer group."""
 
+TIMED_MAX: Final = 16
+"""Consumer groups of one partition for which a scan finds how old their unread messages are. Each takes a binary search
+on the disk."""
+
 NO_END_S: Final = float("inf")
 """There is no limit on the age of unread messages."""
 
@@ -117,15 +121,33 @@ async def nearness(
     return Nearness(reader.consumer_group, ratio, left_s)
 
 
-def unread_messages(led: Led, readers: Sequence[Reader]) -> dict[str, int]:
-    """Messages behind the place of each consumer group that has any and that a broker serves.
+class Unread(NamedTuple):
+    """What a consumer group has not read of one partition, or of several.
+
+    Attributes:
+        messages: Messages behind its place.
+        oldest_ms: The append time of the oldest one, in Unix milliseconds. If that message is in a sealed segment, it
+            is the time when that segment was sealed: the message is at least so old. 0: not known.
+    """
+
+    messages: int
+    oldest_ms: int
+
+    def with_more(self, other: Unread) -> Unread:
+        """Both together."""
+        oldest = [time for time in (self.oldest_ms, other.oldest_ms) if time]
+        return Unread(self.messages + other.messages, min(oldest, default=0))
+
+
+async def unread_messages(led: Led, readers: Sequence[Reader], find: FindIndex) -> dict[str, Unread]:
+    """What is behind the place of each consumer group that has any such message and that a broker serves.
 
     Consumers of broadcast groups (`group/consumer`) do not count: those that are gone are not waited for.
 
     If a consumer group stands in a sealed segment that this broker does not have, its place is only known as the one
     where it entered the segment.
     """
-    chain, behind = led.chain, dict[str, int]()
+    chain, behind = led.chain, dict[str, Unread]()
     last = chain.open_segment
     for reader in readers:
         place = Place(*split_offset(reader.acked))
@@ -141,8 +163,21 @@ def unread_messages(led: Led, readers: Sequence[Reader]) -> dict[str, int]:
         index = place.index if segment.no == place.segment_no else segment.start
         count = last.base + led.flushed - segment.base - max(index, segment.start)
         if count > 0:
-            behind[reader.consumer_group] = count
+            is_timed = len(behind) < TIMED_MAX
+            oldest_ms = await _appended_ms(led, max(place, first_kept(chain)), find) if is_timed else 0
+            behind[reader.consumer_group] = Unread(count, oldest_ms)
     return behind
+
+
+async def _appended_ms(led: Led, place: Place, find: FindIndex) -> int:
+    """When the first message at or behind that place was appended, or at the latest; 0: not known."""
+    unread = _first_unread(led.chain, place)
+    segment = led.chain.segment(unread.segment_no)
+    assert segment is not None
+    if segment.state is not SegmentState.OPEN:
+        return segment.sealed_at_ms
+    found = await find(unread.index) if unread.index < led.flushed else None
+    return 0 if found is None else found.append_time_ms
 
 
 def _first_unread(chain: Chain, place: Place) -> Place:

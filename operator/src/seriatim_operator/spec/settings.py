@@ -152,6 +152,7 @@ USER_SETTINGS: Final[Mapping[str, _Number | _Choice]] = {
     "serve_lease_ms": _Number(50),
     "silence_ms": _Number(50),
     "stop_deadline_s": _Number(0, is_whole=False),
+    "topic_series_max": _Number(0, 1000),
     "tls_client_auth": _Choice(("required", "optional")),
 }
 

@@ -41,6 +41,7 @@ class DiskRoom:
         self._settings = settings
         self._look_again_s = 0.0
         self._is_full = False
+        self.size_bytes = 0
         self.reserve_bytes = 0
         self.free_bytes = 0
 
@@ -55,8 +56,8 @@ class DiskRoom:
     def _look(self) -> None:
         settings = self._settings
         disk = os.statvfs(self._directory)
-        size_bytes = disk.f_blocks * disk.f_frsize
-        self.reserve_bytes = reserve_bytes(size_bytes, settings)
+        self.size_bytes = disk.f_blocks * disk.f_frsize
+        self.reserve_bytes = reserve_bytes(self.size_bytes, settings)
         self.free_bytes = disk.f_bavail * disk.f_frsize
         needed = self.reserve_bytes if not self._is_full else self.reserve_bytes * ROOM_AGAIN_PERCENT // 100
         is_full = self.free_bytes < needed
