@@ -21,6 +21,8 @@ LAST_PAUSE_S = 60.0
 WORKERS = 4
 """Passes at once. Most of the time they wait for the API or for brokers."""
 
+OnPass = Callable[[Hashable, float, Exception | None], None]
+
 _log = structlog.get_logger(__name__)
 
 
@@ -51,6 +53,11 @@ class WorkQueue:
         self._again: set[Hashable] = set()
         self._failures: dict[Hashable, int] = {}
         self._changed = asyncio.Event()
+        self._on_pass: OnPass = lambda key, took_s, error: None
+
+    def on_pass(self, told: OnPass) -> None:
+        """Report each pass that ended from now on: its key, the seconds that it took, and its error if it failed."""
+        self._on_pass = told
 
     def add(self, key: Hashable, after_s: float = 0.0) -> None:
         """Add a key, due after a number of seconds. If the key waits already, the earlier time counts."""
@@ -100,11 +107,13 @@ class WorkQueue:
             try:
                 again_s = await self._work(key)
                 self._failures.pop(key, None)
+                self._on_pass(key, self._clock() - self._running[key], None)
             except (asyncio.CancelledError, AssertionError):
                 raise  # it was cancelled, or our code has a mistake: then the process ends, and a new one starts
             except Exception as exc:
                 failures = self._failures[key] = self._failures.get(key, 0) + 1
                 again_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LAST_PAUSE_S)
+                self._on_pass(key, self._clock() - self._running[key], exc)
                 _log.warning("reconcile_failed", key=str(key), again_s=again_s, error=repr(exc))
             finally:
                 self._running.pop(key, None)
