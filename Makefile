@@ -101,6 +101,7 @@ crds-check: $(SYNCED) ## fail if they are stale
 docs-check: $(SYNCED) ## fail if a generated page is stale, a link leads nowhere, or a place has another version
 	$(BIN)/python -m tools.version --check
 	$(BIN)/python docs/generate_errors.py --check
+	$(BIN)/python docs/generate_metrics.py --check
 	$(BIN)/python -m tools.check_links
 
 changelog: $(SYNCED) ## print what newsfragments/ adds to the changelog (RELEASE=0.3.0: write it into CHANGELOG.md, and remove them)
@@ -108,6 +109,10 @@ changelog: $(SYNCED) ## print what newsfragments/ adds to the changelog (RELEASE
 
 tools: ## build etcd 3.6 into .tools/bin (needs Go)
 	tools/etcd/build.sh
+
+.PHONY: promtool
+promtool: ## build promtool into .tools/bin, with which the chart's alerts are tested (needs Go)
+	tools/prometheus/build.sh
 
 .PHONY: words
 words: ## hold pages, docstrings, comments, messages and descriptions against the word list (needs Go and a C compiler)

@@ -390,7 +390,7 @@ class Broker:
         runtime.stage_floors.on_read(self._staging.manifest)
         runtime.taking_up.on_finish(self._publisher.finish_again)
         self._is_assembled = True
-        self._exposition.add(BrokerCollector(settings.broker, self.counters, self._gauges(), self._certificate_ends()))
+        self._exposition.add(BrokerCollector(settings.broker, self.counters, self.gauges(), self._certificate_ends()))
         self._meter = ConsumerGroupMeter(
             settings.broker, self._core, self._storage, self._clock.wall_ms, self.counters.groups,
             runtime.retention.unread, settings.group_series_max,
@@ -643,7 +643,8 @@ class Broker:
     def _count_adopted(self, size_bytes: int) -> None:
         self.counters.adopted_bytes += size_bytes
 
-    def _gauges(self) -> dict[str, tuple[str, Callable[[], float]]]:
+    def gauges(self) -> dict[str, tuple[str, Callable[[], float]]]:
+        """The gauges of this broker: for each name the description, and a function that reads it."""
         assert self._storage is not None
         storage = self._storage
         return {

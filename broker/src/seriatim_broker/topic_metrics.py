@@ -37,7 +37,7 @@ OTHER: Final = "(other)"
 
 _COUNTERS: Final = (
     ("messages", "Messages that this broker stored as the master of their partitions, by topic"),
-    ("bytes", "Bytes of these messages, headers included"),
+    ("bytes", "Bytes that this broker stored as the master of their partitions, by topic, headers included"),
 )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+import subprocess
+import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -412,21 +414,70 @@ def expressions() -> Iterator[tuple[str, str]]:
                 yield f"{path.stem}: {panel['title']}", target["expr"]
 
 
+TARGET_LABELS = {"namespace", "pod", "job", "seriatim_cluster", "seriatim_group", "le"}
+"""Labels that Prometheus and the chart's PodMonitors add, and that of histograms."""
+
+
+def exported() -> dict[str, set[str]]:
+    """The labels of each metric that brokers and the operator export, by the name of its samples."""
+    generator = str(ROOT / "docs" / "generate_metrics.py")
+    done = subprocess.run([sys.executable, generator, "--json"], check=True, capture_output=True, text=True)
+    found: dict[str, set[str]] = {}
+    for metric in json.loads(done.stdout):
+        endings = ("_bucket", "_sum", "_count") if metric["kind"] == "histogram" else ("",)
+        found.update({metric["name"] + ending: set(metric["labels"]) for ending in endings})
+    return found
+
+
+def test_the_page_of_metrics_is_current() -> None:
+    generator = str(ROOT / "docs" / "generate_metrics.py")
+    done = subprocess.run([sys.executable, generator, "--check"], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def unknown(expression: str, known: Mapping[str, set[str]]) -> list[str]:
+    """What an expression asks for that nothing exports: metrics, and labels in their braces."""
+    found = []
+    for name, matchers in re.findall(r"\b((?:seriatim|process)_[a-z_]+)(?:\{([^}]*)\})?", expression):
+        if name in TARGET_LABELS:
+            continue
+        if name not in known:
+            found.append(name)
+            continue
+        labels = set(re.findall(r"([a-z_]+)(?:=~|!~|!=|=)", matchers))
+        found += [f"{name}{{{label}}}" for label in sorted(labels - known[name] - TARGET_LABELS)]
+    return found
+
+
 def test_alerts_and_dashboards_ask_for_metrics_that_there_are() -> None:
-    sources = [
-        "broker/src/seriatim_broker/metrics.py",
-        "broker/src/seriatim_broker/composition.py",
-        "broker/src/seriatim_broker/consumer_group_metrics.py",
-        "operator/src/seriatim_operator/probes.py",
-        "spark-on-k8s/src/seriatim_spark/pipelines/metrics.py",
-    ]
-    names = set(re.findall(r'"([a-z_]+)"', "".join((ROOT / source).read_text() for source in sources)))
-    labels = {"seriatim_cluster", "seriatim_group"}
-    for where, expression in expressions():
-        for metric in set(re.findall(r"\bseriatim_[a-z_]+", expression)) - labels:
-            stem = re.sub(r"_(bucket|total)$", "", metric)
-            known = {stem, stem.removeprefix("seriatim_"), stem.removeprefix("seriatim_consumer_group_")}
-            assert known & names, f"{where}: there is no {metric}"
+    spark = ROOT / "spark-on-k8s" / "src" / "seriatim_spark" / "pipelines" / "metrics.py"
+    known = exported()
+    for name in re.findall(r'"(seriatim_[a-z_]+)"', spark.read_text()):
+        known |= {name: {"pipeline"}, f"{name}_total": {"pipeline"}}
+    wrong = {where: found for where, expression in expressions() if (found := unknown(expression, known))}
+    assert wrong == {}
+
+
+def test_a_metric_or_a_label_that_nothing_exports_is_found() -> None:
+    known = {"seriatim_ready": {"broker"}}
+    assert unknown('sum by (seriatim_cluster) (seriatim_ready{broker="a",namespace=~"$namespace"})', known) == []
+    assert unknown("seriatim_steady > 0", known) == ["seriatim_steady"]
+    assert unknown('seriatim_ready{topic!="a"}', known) == ["seriatim_ready{topic}"]
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+    for path in DASHBOARDS:
+        panels = json.loads(path.read_text())["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels), path.name
+        places = [
+            (x, y)
+            for panel in panels
+            for at in [panel["gridPos"]]
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        ]
+        assert len(set(places)) == len(places), path.name
+        assert all(x < 24 for x, _ in places), path.name
 
 
 def test_each_alert_has_a_page_that_tells_what_to_do_and_each_page_an_alert() -> None:

@@ -83,6 +83,10 @@ class OperatorMetrics:
         if error is not None:
             self._failed.labels(part, type(error).__name__).inc()
 
+    def collect(self) -> Iterator[Metric]:
+        """All samples now."""
+        return iter(self._registry.collect())
+
     def page(self) -> bytes:
         """All samples in the text format."""
         return generate_latest(self._registry)
