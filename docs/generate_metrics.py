@@ -76,6 +76,10 @@ unread messages are counted once in five minutes. All have the labels `broker`, 
 }
 
 
+_NOTHING: Final = cast(Any, None)
+"""What a collector reads only to have values."""
+
+
 class Exported(NamedTuple):
     """One metric as samples have it, without the endings of a histogram."""
 
@@ -89,18 +93,19 @@ def exported() -> dict[str, list[Exported]]:
     """All metrics by section of the page."""
     return {
         "broker": _broker(),
-        "cluster": _listed(cast(Any, ClusterMeter("b", *_stubs(4), SimpleNamespace(monotonic_us=int))).collect()),
-        "topics": _listed(TopicMeter("b", cast(Any, None), 1).collect()),
+        "cluster": _listed(_cluster().collect()),
+        "topics": _listed(TopicMeter("b", _NOTHING, 1).collect()),
         "consumer groups": _listed(
-            ConsumerGroupMeter("b", *cast(Any, (None, None, int)), ConsumerGroupTally(), dict, 1).collect()
+            ConsumerGroupMeter("b", _NOTHING, _NOTHING, int, ConsumerGroupTally(), dict, 1).collect()
         ),
         "process": _listed(ProcessCollector(registry=CollectorRegistry()).collect()),
         "operator": _operator(),
     }
 
 
-def _stubs(count: int) -> Any:
-    return (None,) * count
+def _cluster() -> ClusterMeter:
+    clock: Any = SimpleNamespace(monotonic_us=int)
+    return ClusterMeter("b", _NOTHING, _NOTHING, bool, bool, clock)
 
 
 def _broker() -> list[Exported]:
