@@ -55,6 +55,13 @@ def _older_server_counts() -> list[Patch]:
     return [(cursors, "replaces", replaces)]
 
 
+def _refusals_end_at_restart() -> list[Patch]:
+    def nothing(*_: Any) -> None:
+        """A member that starts again answers each server until it has read the record."""
+
+    return [(right, "refuse_at_start", nothing)]
+
+
 def _seal_keeps_eligible() -> list[Patch]:
     real = lengths.seal
 
@@ -198,6 +205,12 @@ MUTATIONS: dict[str, Mutation] = {
         "a control record of an older server is refused, also after a restart",
         _older_server_counts,
         ("I9", "I11"),
+        "late-words",
+    ),
+    "refusals-stay": Mutation(
+        "a member that restarts refuses the servers before",
+        _refusals_end_at_restart,
+        ("SERVER", "I9"),
         "late-words",
     ),
     "eligible-stay": Mutation(

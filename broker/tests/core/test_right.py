@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from seriatim_api.ids import MemberId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -277,6 +278,45 @@ def test_a_refused_server_is_answered_again_once_it_was_told_the_newer_record() 
     bench.hear(M00, msg.Heartbeat(3))
     (answer,) = bench.sent(msg.HeartbeatAnswer, M00)
     assert answer.refused == ()
+
+
+def restarted(server: MemberId) -> Bench:
+    """M01 starts again, and cannot read the coordinator. Its disk says that this member serves segment 1."""
+    before = Serving(learn=False)
+    chain = change_server(before.chain, 1, server, ())
+    found = recovered(1, before.batches, commit=before.length, sealed=True)
+    bench = Bench(M01, 2, (RecoveredPartition(P, (found,), chain=chain),))
+    bench.read_chain(None, failed=True)
+    return bench
+
+
+def test_a_member_that_restarted_refuses_the_server_before_until_it_has_told_it_the_newer_record() -> None:
+    bench = restarted(M01)
+    bench.link(M00)
+    assert [update.chain for update in bench.sent(msg.ChainUpdate, M00)] == [bench.part.kept]
+    bench.hear(M00, msg.Heartbeat(1))
+    assert bench.sent(msg.HeartbeatAnswer, M00)[-1].refused == ((P, 1),)
+    bench.wait(2 * bench.config.slow_heartbeat_us, (M00,))
+    bench.hear(M00, msg.Heartbeat(2))
+    assert bench.sent(msg.HeartbeatAnswer, M00)[-1].refused == ()
+
+
+def test_a_refused_server_is_told_the_newer_record_in_each_session_until_it_has_answered() -> None:
+    bench = restarted(M01)
+    bench.link(M00)
+    bench.unlink(M00)
+    bench.clear()
+    bench.link(M00)
+    assert bench.sent(msg.ChainUpdate, M00)
+    bench.hear(M00, msg.Heartbeat(1))
+    assert bench.sent(msg.HeartbeatAnswer, M00)[-1].refused == ((P, 1),)
+
+
+def test_a_member_that_restarted_answers_the_server_that_its_disk_names() -> None:
+    bench = restarted(M00)
+    bench.link(M00)
+    bench.hear(M00, msg.Heartbeat(1))
+    assert bench.sent(msg.HeartbeatAnswer, M00)[-1].refused == ()
 
 
 def test_a_whole_member_is_listed_when_it_has_the_control_records() -> None:

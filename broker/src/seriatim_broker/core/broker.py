@@ -18,7 +18,7 @@ from .consumers import (
 from .control import standing
 from .copies import copying, repair, settle
 from .dispatch import coordinator, handlers, links, partitions, quarantine, record
-from .peers import disks, lanes
+from .peers import disks, lanes, right
 from .state.broker import BrokerState
 from .state.outbox import LogDurable, Stored
 from .state.partition import Partitions
@@ -97,6 +97,7 @@ class BrokerCore(State):
         self.state.started_us = now.mono_us
         for partition in self.partitions.values():
             fencing.fence_at_start(self.state, partition)
+            right.refuse_at_start(self.state, partition)
         self.state.out.when_stored(PartitionId(0), StoredFor.START, 0)
         return self._finish()
 

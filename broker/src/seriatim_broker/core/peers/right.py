@@ -247,19 +247,44 @@ def refuse_others(broker: BrokerState, partition: Partition, no: int, members: I
             refuse(broker, partition, no, member)
 
 
+def refuse_at_start(broker: BrokerState, partition: Partition) -> None:
+    """Refuse each member that may believe that it serves a segment, and that the record on this disk does not name.
+
+    Rule `refusals-stay` (SERVER, K2): a member that restarts refuses the servers before, until it has told them the
+    newer record. Without it:
+      1. A serves segment 1 and is cut off: also from the coordinator. B takes the right over, and refuses A.
+      2. B confirms what consumers acknowledge, and starts again. It has forgotten that it refuses A, and cannot read
+         the coordinator yet.
+      3. A reaches B first. B answers A's heartbeats, so A delivers again, as if nothing had happened: messages that
+         are confirmed, and under lower tokens.
+    """
+    chain = partition.decided
+    if chain is None:
+        return
+    for no in partition.logs:
+        segment = chain.segment(no)
+        if segment is not None and _is_decided(chain, no):
+            others = [member for member in (*segment.members, *segment.eligible) if member != segment.server]
+            refuse_others(broker, partition, no, others)
+
+
 def _tell_refused(broker: BrokerState, partition: Partition, name: str) -> None:
     """Send a refused server the newer record, once in each session of the link."""
     refusals = broker.links.refusals.get(name, {}).get(partition.id)
-    chain = partition.chain
+    chain = partition.decided
     link = broker.links.by_broker.get(name)
     if not refusals or chain is None or link is None or not link.up:
         return
-    for no, (session, _) in list(refusals.items()):
-        segment = chain.segment(no)
-        decided = segment is None or segment.state is not SegmentState.OPEN
-        if decided and session != link.session:
-            updates.tell(broker, partition, name, no)
-            refusals[no] = (link.session, broker.now.mono_us)
+    untold = [no for no, (session, _) in refusals.items() if session != link.session and _is_decided(chain, no)]
+    if untold:
+        updates.tell(broker, partition, name, *untold)
+        refusals.update(dict.fromkeys(untold, (link.session, broker.now.mono_us)))
+
+
+def _is_decided(chain: Chain, no: int) -> bool:
+    """Whether the segment is not open any more, so that the record says which member serves it now."""
+    segment = chain.segment(no)
+    return segment is None or segment.state is not SegmentState.OPEN
 
 
 def forget_told(broker: BrokerState, name: str, session: int, sent_us: int) -> None:
