@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
@@ -68,10 +69,37 @@ def settings_of(kind: type[T], options: Mapping[str, Any], what: str) -> T:
     Raises:
         BadRequestError: There is no option of that name, or the settings refuse a value.
     """
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # it is a dataclass
+    _check_names(kind, options, what)
+    return kind(**options)
+
+
+def takes_options(what: str) -> Callable[[type[T]], type[T]]:
+    """Make a dataclass refuse an unknown option by a `BadRequestError` that names the nearest right one.
+
+    Python's own error is a TypeError that names none, and not one of ours.
+
+    Args:
+        what: Whose options they are, for the error.
+    """
+
+    def decorate(kind: type[T]) -> type[T]:
+        plain = kind.__init__
+
+        @functools.wraps(plain)
+        def init(self: T, *args: Any, **options: Any) -> None:
+            _check_names(kind, options, what)
+            plain(self, *args, **options)
+
+        kind.__init__ = init  # type: ignore[method-assign, assignment]
+        return kind
+
+    return decorate
+
+
+def _check_names(kind: type, options: Mapping[str, Any], what: str) -> None:
+    known = [field.name for field in fields(kind)]
     for name in options:
         if name not in known:
             meant = _OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
             hint = f"did you mean {meant}?" if meant in known else f"the options are {', '.join(known)}"
             raise BadRequestError(f"{what} has no option {name}: {hint}")
-    return kind(**options)

@@ -595,14 +595,16 @@ def _check_group(group: str, mode: str, name: str | None) -> None:
     """Refuse a name or a mode that no broker would accept.
 
     Raises:
-        IllegalNameError: A consumer group cannot have this name, or a consumer of a broadcast group.
+        IllegalNameError: A consumer group cannot have this name, or a consumer.
         UnsupportedModeError: There is no such mode.
     """
     if not is_legal_name(group):
         raise IllegalNameError(f"{group!r} cannot name a consumer group")
     if mode not in get_args(Mode):
         raise UnsupportedModeError(f"there is no mode {mode!r}: use {', '.join(get_args(Mode))}")
-    if mode == "broadcast" and name and not is_legal_name(name):
+    if name is not None and not (isinstance(name, str) and name):
+        raise IllegalNameError(f"{name!r} cannot name a consumer: name it by a text, or leave the name out to get one")
+    if mode == "broadcast" and name is not None and not is_legal_name(name):
         raise IllegalNameError(f"{name!r} cannot name a consumer of a broadcast group")
 
 

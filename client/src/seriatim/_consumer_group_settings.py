@@ -10,6 +10,8 @@ from seriatim_api.key_names import shown
 from seriatim_api.retry import AT_MOST_ONCE_HAS_NO_RETRY, check_retry
 from seriatim_api.v1 import broker_pb2, records_pb2
 
+from seriatim._arguments import takes_options
+
 GroupMode = Literal["exclusive", "key_ordered", "shared", "broadcast"]
 BackOff = Literal["fixed", "exponential", "list"]
 Exhausted = Literal["block", "park_key", "dead_letter"]
@@ -42,6 +44,7 @@ _STATES: Final[dict[str, int]] = {
 _STATE_NAMES: Final = {number: name for name, number in _STATES.items()}
 
 
+@takes_options("a retry policy")
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """What happens to a message on which a consumer fails. Only for groups that are key_ordered or shared.
@@ -59,7 +62,7 @@ class RetryPolicy:
             consumers of this package extend their grants while a handler runs.
 
     Raises:
-        BadRequestError: A value is out of its range. The text names the range.
+        BadRequestError: There is no setting of that name, or a value is out of its range. The text names the range.
         IllegalNameError: A topic cannot have the name of the dead-letter topic.
     """
 
@@ -84,6 +87,7 @@ class RetryPolicy:
         )
 
 
+@takes_options("a consumer group")
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """How a consumer group is served, the same on all partitions of its topic.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
+from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import format_offset
 from seriatim_api.lag import lag_messages
 
+from seriatim._arguments import check_whole, takes_options
 from seriatim._consumer_group_settings import GroupSettings
 
 OutcomeName = Literal["ok", "failed", "unknown"]
@@ -280,6 +282,7 @@ class Assignment:
     offset: int
 
 
+@takes_options("a topic")
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """Settings of a topic.
@@ -306,6 +309,9 @@ class TopicSettings:
             bytes, although a consumer group has not read them. 0: no limit. Not below `retention_bytes`.
         retention_acts: Read only. False: a version before retention made the topic. That version only stored
             `retention_ms`, and brokers drop nothing of the topic until a retention setting is changed.
+
+    Raises:
+        BadRequestError: There is no setting of that name, or a value is of the wrong kind or negative.
     """
 
     flush: bool = True
@@ -318,6 +324,15 @@ class TopicSettings:
     unread_ms_max: int = 0
     unread_bytes_max: int = 0
     retention_acts: bool = True
+
+    def __post_init__(self) -> None:
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            if isinstance(field_.default, bool):
+                if not isinstance(value, bool):
+                    raise BadRequestError(f"{field_.name} is True or False, not {value!r}")
+            elif value is not None or field_.default is not None:
+                check_whole(field_.name, value, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypedDict
 
 from seriatim_api.errors import BadRequestError
 
-from seriatim._arguments import check_number, check_whole
+from seriatim._arguments import check_number, check_whole, takes_options
 from seriatim._partitioner import Partitioner, partition_of_key
 from seriatim._records import AckLevel
 
@@ -29,6 +29,7 @@ SESSION_MS_MIN: Final = 2000
 """The least session: some heartbeats (one every 500 ms) and a question to another broker must fit into it."""
 
 
+@takes_options("a producer")
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
     """How a producer sends. The defaults are those of `Client.producer`.
@@ -90,6 +91,7 @@ class ProducerOptions(TypedDict, total=False):
     partitioner: Partitioner
 
 
+@takes_options("a consumer")
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
     """How a consumer reads. The defaults are those of `Client.consumer`.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from seriatim import Client
+from seriatim import Client, ConsumerSettings, GroupSettings, ProducerSettings, RetryPolicy, TopicSettings
 from seriatim_api.errors import BadRequestError, IllegalNameError, SeriatimError
 
 from .test_public import running
@@ -41,6 +43,42 @@ async def test_a_wrong_argument_is_named(name: str) -> None:
         with pytest.raises(BadRequestError) as caught:
             await call(client)
     assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (TopicSettings, {"x": 1}, "a topic has no option x: the options are flush, "),
+        (TopicSettings, {"retention": 1}, "a topic has no option retention: did you mean retention_ms?"),
+        (TopicSettings, {"retention_ms": "1h"}, "retention_ms is a whole number, not '1h'"),
+        (TopicSettings, {"retention_bytes": -1}, "retention_bytes is at least 0, not -1"),
+        (TopicSettings, {"flush": 1}, "flush is True or False, not 1"),
+        (GroupSettings, {"retries": 3}, "a consumer group has no option retries: did you mean retry?"),
+        (RetryPolicy, {"atempts": 3}, "a retry policy has no option atempts: did you mean attempts_max?"),
+        (ProducerSettings, {"acks": "all"}, "a producer has no option acks: did you mean ack_level?"),
+        (ConsumerSettings, {"y": 1}, "a consumer has no option y: the options are "),
+    ],
+)
+def test_settings_name_the_option_that_was_meant(kind: type, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        kind(**options)
+    assert text in caught.value.message
+
+
+def test_settings_can_be_changed_compared_and_pickled_as_ever() -> None:
+    settings = replace(TopicSettings(False, retention_ms=5_000), chain_width=2)
+    assert settings == TopicSettings(flush=False, retention_ms=5_000, chain_width=2) != TopicSettings()
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    with pytest.raises(BadRequestError, match="did you mean chain_width"):
+        replace(settings, chainwidth=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "key_ordered", "broadcast"])
+@pytest.mark.parametrize("name", ["", 5])
+async def test_a_consumer_has_a_name_or_gets_one(mode: Any, name: Any) -> None:
+    async with running(1) as cluster, Client.connect(cluster.brokers[0].address) as client:
+        with pytest.raises(IllegalNameError, match="leave the name out to get one"):
+            client.consumer("t", "g", mode=mode, name=name)
 
 
 @pytest.mark.parametrize("name", [None, 5, b"t"])
