@@ -71,6 +71,7 @@ DEAD_LETTERS_KEPT_MS: Final = 30 * 86_400_000
 PARTITION_COUNT_MAX: Final = 100_000
 
 _SMALL: Final = {"message_size_bytes_max", "batch_size_bytes_max", "chain_width"}
+_FLAGS: Final = {"flush", "retain_unread"}
 
 _STATES: Final = {
     records_pb2.SEGMENT_STATE_OPEN: "OPEN",
@@ -174,7 +175,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             "unread_bytes_max": unread_bytes_max,
         }
         given = {field: value for field, value in changes.items() if value is not None}
-        _check_numbers(given)
+        _check_values(given)
         request = broker_pb2.UpdateTopicRequest(
             name=name,
             partition_count=partition_count or 0,
@@ -521,17 +522,23 @@ def topic_of(record: records_pb2.TopicRecord) -> Topic:
 def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:
     fields = {name: value for name, value in asdict(settings).items() if name != "retention_acts"}
     fields["retention_ms"] = fields["retention_ms"] or 0
-    _check_numbers(fields)
+    _check_values(fields)
     return records_pb2.TopicSettings(**fields)
 
 
-def _check_numbers(settings: Mapping[str, int]) -> None:
-    """Refuse numbers that do not fit into their fields. The brokers check the rest.
+def _check_values(settings: Mapping[str, object]) -> None:
+    """Refuse values that do not fit into their fields. The brokers check the rest.
 
     Raises:
-        BadRequestError: A number is below 0, or too large for a topic's record.
+        BadRequestError: A value is of another kind, below 0, or too large for a topic's record.
     """
     for name, value in settings.items():
+        if name in _FLAGS:
+            if not isinstance(value, bool):
+                raise BadRequestError(f"{name} is True or False, not {value!r}")
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadRequestError(f"{name} is a whole number, not {value!r}")
         bits = 32 if name in _SMALL else 63
         if not 0 <= value < 1 << bits:
             raise BadRequestError(f"{name} is {value}: it is 0 or more, and below 2**{bits}")

@@ -117,6 +117,7 @@ class Producer:
         self._since_yield_bytes = 0
         self._is_closed = False
         self._growth = Growth(caller, topic, self._grow, self._failure.happened, self._look_found_gone)
+        self._routes.watch(self._partitions[0], lambda: not self._backlog.message_count)
 
     def _make_partitions(
         self, topic: Topic, routes: Sequence[Route], recorder: Recorder | None

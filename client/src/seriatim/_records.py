@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import format_offset
 from seriatim_api.lag import lag_messages
 
-from seriatim._arguments import check_whole, takes_options
+from seriatim._arguments import takes_options
 from seriatim._consumer_group_settings import GroupSettings
 
 OutcomeName = Literal["ok", "failed", "unknown"]
@@ -311,7 +310,7 @@ class TopicSettings:
             `retention_ms`, and brokers drop nothing of the topic until a retention setting is changed.
 
     Raises:
-        BadRequestError: There is no setting of that name, or a value is of the wrong kind or negative.
+        BadRequestError: There is no setting of that name. Values are checked when a topic is made or changed.
     """
 
     flush: bool = True
@@ -324,15 +323,6 @@ class TopicSettings:
     unread_ms_max: int = 0
     unread_bytes_max: int = 0
     retention_acts: bool = True
-
-    def __post_init__(self) -> None:
-        for field_ in fields(self):
-            value = getattr(self, field_.name)
-            if isinstance(field_.default, bool):
-                if not isinstance(value, bool):
-                    raise BadRequestError(f"{field_.name} is True or False, not {value!r}")
-            elif value is not None or field_.default is not None:
-                check_whole(field_.name, value, 0)
 
 
 @dataclass(frozen=True, slots=True)

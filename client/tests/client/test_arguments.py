@@ -13,6 +13,11 @@ from seriatim_api.errors import BadRequestError, IllegalNameError, SeriatimError
 
 from .test_public import running
 
+
+def _made(client: Client, **settings: Any) -> Any:
+    return client.admin().create_topic("u", settings=TopicSettings(**settings))
+
+
 OPENING: dict[str, tuple[Callable[[Client], Any], str]] = {
     "ack level of Kafka": (lambda client: client.producer("t", ack_level="all"), "AckLevel.REPLICATED_FLUSHED"),
     "acks": (lambda client: client.producer("t", acks="all"), "a producer has no option acks: did you mean ack_level?"),
@@ -30,6 +35,10 @@ OPENING: dict[str, tuple[Callable[[Client], Any], str]] = {
     "range": (lambda client: client.read_range("t", "0"), "partition is a whole number, not '0'"),
     "places": (lambda client: client.offsets("t", partitions=[]), "leave it out to get all of them"),
     "chain": (lambda client: client.admin().describe_chain("t", "0"), "partition is a whole number, not '0'"),
+    "retention": (lambda client: _made(client, retention_ms="1h"), "retention_ms is a whole number, not '1h'"),
+    "less than none": (lambda client: _made(client, retention_bytes=-1), "retention_bytes is -1: it is 0 or more"),
+    "flush": (lambda client: _made(client, flush=1), "flush is True or False, not 1"),
+    "change": (lambda client: client.admin().update_topic("t", retention_ms="1h"), "a whole number, not '1h'"),
     "topic": (lambda client: client.admin().create_topic("u", "3"), "partition_count is a whole number, not '3'"),
     "size": (lambda client: client.admin().create_topic("u", 0), "partition_count is between 1 and 100000, not 0"),
 }
@@ -50,9 +59,6 @@ async def test_a_wrong_argument_is_named(name: str) -> None:
     [
         (TopicSettings, {"x": 1}, "a topic has no option x: the options are flush, "),
         (TopicSettings, {"retention": 1}, "a topic has no option retention: did you mean retention_ms?"),
-        (TopicSettings, {"retention_ms": "1h"}, "retention_ms is a whole number, not '1h'"),
-        (TopicSettings, {"retention_bytes": -1}, "retention_bytes is at least 0, not -1"),
-        (TopicSettings, {"flush": 1}, "flush is True or False, not 1"),
         (GroupSettings, {"retries": 3}, "a consumer group has no option retries: did you mean retry?"),
         (RetryPolicy, {"atempts": 3}, "a retry policy has no option atempts: did you mean attempts_max?"),
         (ProducerSettings, {"acks": "all"}, "a producer has no option acks: did you mean ack_level?"),

@@ -27,9 +27,13 @@ async def test_what_is_under_way_ends_as_what_is_known_of_it() -> None:
         async with Client.connect(address) as client, client.producer("t", window_batches=1) as producer:
             ok = await (await producer.send(b"stored", partition=0))
             cluster.partition("t", 0).hold_commit = True
-            cluster.partition("t", 1).refuse += [errors.OverloadedError("full", retry_after_ms=200)] * 100
+            refuse = cluster.partition("t", 1).refuse
+            refuse.append(errors.OverloadedError("full", retry_after_ms=60_000))
             sent = [await producer.send(b"in the log", partition=0), await producer.send(b"refused", partition=1)]
             await until(lambda: cluster.partition("t").open_segment.length == 2)
+            # The refusal has come back. Before that, the send attempt has no known end, and its outcome is "unknown".
+            run = producer._partitions[1].core._queue.producer_run
+            await until(lambda: not refuse and not run.in_flight_count)
             sent.append(await producer.send(b"behind it", partition=0))
             _answer(cluster, 0, errors.OutcomeUnknownError("the topic was deleted while segment 1 held this batch"))
             cluster.delete_topic("t")
@@ -71,17 +75,22 @@ async def test_a_producer_ends_when_its_topic_was_made_again_and_a_new_one_sends
         assert cluster.values("t", 1) == [b"new"]
 
 
-@pytest.mark.parametrize("made_again", [False, True])
-async def test_a_producer_that_sends_nothing_hears_of_it_too(monkeypatch: pytest.MonkeyPatch, made_again: bool) -> None:
-    monkeypatch.setattr("seriatim._growth.LOOK_S", 0.02)
+@pytest.mark.parametrize(
+    ("looks", "partitions"),
+    [*(("seriatim._producing.routes.EXISTS_S", count) for count in range(4)), ("seriatim._growth.LOOK_S", 0)],
+)
+async def test_a_producer_that_sends_nothing_hears_of_it_too(
+    monkeypatch: pytest.MonkeyPatch, looks: str, partitions: int
+) -> None:
+    monkeypatch.setattr(looks, 0.02)
     async with running(1) as cluster:
-        cluster.create_topic("t")
+        cluster.create_topic("t", 2)
         async with Client.connect(cluster.brokers[0].address) as client, client.producer("t") as producer:
             cluster.delete_topic("t")
-            if made_again:
-                cluster.create_topic("t", 2).incarnation = "another"
+            if partitions:
+                cluster.create_topic("t", partitions).incarnation = "another"
             await until(lambda: producer._backlog.is_closed)
-            with pytest.raises(errors.UnknownTopicError, match="made again" if made_again else "was deleted:"):
+            with pytest.raises(errors.UnknownTopicError, match="made again" if partitions else "was deleted:"):
                 await producer.send(b"later")
 
 

@@ -1,7 +1,8 @@
 """Routes: asks brokers where a producer's partitions accept messages.
 
-A partition's core decides when to ask and what. A silent link is another reason to ask. This module gives each question
-its task, its deadline and its answer.
+A partition's core decides when to ask and what. A silent link is another reason to ask, and so is a producer that sends
+nothing: no answer to a batch would tell it that its topic was deleted. This module gives each question its task, its
+deadline and its answer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ COMPLAINT_DEADLINE_S: Final = 2.0
 """Seconds for a complaint. A broker answers it when the chain has moved, or when this time is over."""
 
 QUESTION_DEADLINE_S: Final = 1.0
+
+EXISTS_S: Final = 0.8
+"""Seconds between two questions of a producer that sends nothing. So it hears within a second that its topic is gone.
+The master answers from memory."""
 
 _log = logging.getLogger("seriatim")
 
@@ -72,6 +77,7 @@ class Routes:
         self._gone = gone
         self._failed = failed
         self._is_looking = False
+        self._is_gone = False
         self._caller = caller
         self._channels = channels
         self._questions: set[asyncio.Task[None]] = set()
@@ -111,6 +117,24 @@ class Routes:
 
         self._start(ask(), f"ask {self._topic}/{partition.number}")
 
+    def watch(self, partition: Routed, is_idle: Callable[[], bool]) -> None:
+        """Ask for a partition every `EXISTS_S` as long as the producer sends nothing, to hear that its topic is gone.
+
+        Args:
+            partition: One partition of the topic. All of them are deleted together.
+            is_idle: Whether nothing is under way, so that no answer of a master would tell it.
+        """
+
+        async def look() -> None:
+            while not self._is_gone:
+                await asyncio.sleep(EXISTS_S)
+                if is_idle():
+                    route = partition.route
+                    question = Resolve(None, 0 if route is None else route.epoch, None)
+                    await self._ask(partition, question, first=None if route is None else route.master_address)
+
+        self._start(look(), f"whether {self._topic} exists")
+
     def learned(self, route: Route) -> None:
         """Keep a connection warm to the broker group that would be next. It only saves time later."""
         if route.next_addresses:
@@ -144,7 +168,9 @@ class Routes:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
-    async def _ask(self, partition: Routed, effect: Resolve, silent_segment: int | None = None) -> Route | None:
+    async def _ask(
+        self, partition: Routed, effect: Resolve, silent_segment: int | None = None, first: str | None = None
+    ) -> Route | None:
         request = broker_pb2.ResolveProducerRequest(
             partition_id=partition.partition_id,
             known_epoch=effect.known_epoch,
@@ -152,7 +178,8 @@ class Routes:
             silent_segment=silent_segment,
         )
         known = partition.route
-        first = known.next_addresses[0] if known is not None and known.next_addresses else None
+        if first is None and known is not None and known.next_addresses:
+            first = known.next_addresses[0]
         is_complaint = effect.failed_segment is not None
         try:
             answer = await self._caller.routing(
@@ -190,11 +217,13 @@ class Routes:
             request = broker_pb2.GetTopicRequest(topic=self._topic)
             answer = await self._caller.routing("GetTopic", request, QUESTION_DEADLINE_S)
         except UnknownTopicError:
+            self._is_gone = True
             self._gone(deleted(self._topic))
         except SeriatimError:
             pass  # the core asks again
         else:
             if answer.topic.incarnation != self._of.incarnation:
+                self._is_gone = True
                 self._gone(deleted(self._topic, made_again=True))
         finally:
             self._is_looking = False
