@@ -200,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
     parser.add_argument("--minutes", type=float, default=0.0, help="run seeds for so long instead")
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=0, help="batches of a run of whole brokers; left out: drawn")
+    parser.add_argument("--steps", type=int, help="batches of a run of whole brokers; left out: the bug's or drawn")
     parser.add_argument("--world", default="", choices=["", *WORLDS], help="what is simulated")
     parser.add_argument("--mutants", action="store_true", help="look for every planted bug, and print the table")
     parser.add_argument("--page", type=Path, help="with --mutants: the page whose rows are replaced")
@@ -208,13 +208,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="print the story")
     parser.add_argument("--last", type=int, default=0, help="of the story only the last lines")
     parser.add_argument("--mutation", default="", choices=["", *MUTANTS], help="break this rule")
-    parser.add_argument("--profile", default="", choices=["", *PROFILES], help="worlds of this kind only")
+    parser.add_argument("--profile", choices=["", *PROFILES], help="worlds of this kind only; left out: the bug's")
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the fifth failing seed")
     options = parser.parse_args(arguments)
     mutation = MUTANTS.get(options.mutation)
     if options.mutants:
         return _table_of_mutants(options.seeds, options.processes or os.cpu_count() or 1, options.page)
+    if options.profile is None:
+        options.profile = mutation.profile if mutation else ""
+    if options.steps is None:
+        options.steps = mutation.batch_count if mutation else 0
     world = options.world or (mutation.world if mutation else _world_of(options.profile))
     left_out = frozenset(int(number) for number in options.without.split(",") if number)
     task = Task(
