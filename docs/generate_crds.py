@@ -29,10 +29,10 @@ _INTRODUCTION: Final = f"""\
 # Kubernetes kinds
 
 All are `{API_GROUP}/{API_VERSION}`, live in a namespace, and belong to the category `seriatim`: `kubectl get seriatim`
-lists them all. There are [samples](../samples) of each. Those of BrokerCluster, Topic and ConsumerGroup can be applied as
-they are. Only the operator makes BrokerGroups and Brokers: an admission policy of the chart refuses them from others. What a field may not be is refused by the API
-server with a message that says what to do; what it cannot know (a class that does not exist, a name that is taken)
-becomes a condition of the object.
+lists them all. There are [samples](../samples) of each. Those of BrokerCluster, Topic and ConsumerGroup can be applied
+as they are. Only the operator makes BrokerGroups and Brokers: an admission policy of the chart refuses those that
+others make. What a field may not be is refused by the API server with a message that says what to do; what it cannot
+know (a class that does not exist, a name that is taken) becomes a condition of the object.
 
 *never changes* stands for: neither changed, nor added or taken away later. A field that is neither required nor has a
 default may be left out.

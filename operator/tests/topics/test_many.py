@@ -17,7 +17,7 @@ from seriatim_operator.cluster.kinds import BROKER_CLUSTER, TOPIC
 from seriatim_operator.cluster.kube import Kube
 from seriatim_operator.plan.topics import Surroundings
 from seriatim_operator.reconcile.cache import Cache
-from seriatim_operator.reconcile.dispatch import TopicsKey
+from seriatim_operator.reconcile.dispatch import ClusterKey, TopicsKey
 from seriatim_operator.reconcile.known import Known
 from seriatim_operator.reconcile.queue import WorkQueue
 from seriatim_operator.reconcile.topics import TopicsReconciler
@@ -58,7 +58,7 @@ async def operator(
         for manifest in await kube.list(kind, NAMESPACE):
             cache.put(kind.kind, manifest)
     queue = WorkQueue(lambda key: reconciler.reconcile(key))  # type: ignore[arg-type]
-    known = Known(queue.add)
+    known = Known(lambda key, after_s: None if isinstance(key, ClusterKey) else queue.add(key, after_s))
     known.note_live(NAMESPACE, "orders", ALL_LIVE)
     reconciler = TopicsReconciler(kube, cache, lambda _n, _c: brokers, queue.add, known, "operators")
     queue.add(TopicsKey(NAMESPACE, "orders"))
