@@ -393,7 +393,7 @@ class Broker:
         self._exposition.add(BrokerCollector(settings.broker, self.counters, self.gauges(), self._certificate_ends()))
         self._meter = ConsumerGroupMeter(
             settings.broker, self._core, self._storage, self._clock.wall_ms, self.counters.groups,
-            runtime.retention.unread, settings.group_series_max,
+            lambda: runtime.retention.unread(self._leads), settings.group_series_max,
         )  # fmt: skip
         self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max)
         self._feed = TopicFeed(self._coordinator, self._keys)
@@ -748,6 +748,12 @@ class Broker:
             ),
             "ready": ("1 if this broker is admitted and serving, otherwise 0", lambda: float(not self.not_ready())),
         }
+
+    def _leads(self, partition: PartitionId) -> bool:
+        """Whether this broker is the master of the partition's open segment."""
+        known = self._core.partitions.get(partition)
+        log = known.open_log() if known is not None else None
+        return log is not None and log.active and log.unbroken
 
     def _certificate_ends(self) -> Callable[[], dict[str, float]]:
         return CertificateEnds(self.tls).all if self.tls is not None else dict

@@ -207,16 +207,19 @@ class Retention:
 
     # ---- what people are told ----
 
-    def unread(self) -> dict[tuple[str, str], Unread]:
+    def unread(self, leads: Callable[[PartitionId], bool]) -> dict[tuple[str, str], Unread]:
         """What each consumer group has not read of the partitions that this broker leads, by topic and consumer group.
 
         It is as of the last scan that read the cursors. Partitions without retention are scanned only while something
         asks for it (`ASKED_S`).
+
+        Args:
+            leads: Whether this broker still leads a partition that it scanned. Another one counts it otherwise.
         """
         self._asked_us = self._clock.monotonic_us()
         sums: dict[tuple[str, str], Unread] = {}
-        for topic, behind in self._behind.values():
-            for group, unread in behind.items():
+        for partition, (topic, behind) in self._behind.items():
+            for group, unread in behind.items() if leads(partition) else ():
                 known = sums.get((topic, group))
                 sums[topic, group] = unread if known is None else known.with_more(unread)
         return sums
