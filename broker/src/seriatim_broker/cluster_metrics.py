@@ -5,7 +5,8 @@ topics (`runtime.topic_feed`). It keeps a count for each different set of member
 costs as much as there are such sets, and not as much as there are partitions. If the page is not read for
 `UNREAD_S`, it follows nothing.
 
-A copy counts only if its broker is there: a broker that is listed and does not run has no copy for these figures.
+A copy counts only if its broker is there: a broker that is listed and does not run has no copy for these figures. One
+that came back counts as a second copy when it has copied what it lacks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _GAUGES: Final = {
     "topics": "Topics of the cluster",
     "partitions": "Partitions of the cluster, with the hidden ones of publications",
     "partitions_without_head": "Partitions that accept no messages, because a member of their open segment is away",
-    "partitions_one_copy": "Partitions of which some messages are on one running broker only",
+    "partitions_one_copy": "Partitions of which some messages are not surely on two running brokers, but on one",
     "partitions_no_copy": "Partitions of which some messages are on no running broker: consumers wait there",
     "partitions_unsettled": "Partitions with a segment whose length no member has told: consumers wait there",
     "partitions_lost": "Partitions with a segment that was declared lost",
@@ -142,11 +143,12 @@ def partition_figures(standings: Mapping[Standing, int], is_there: Callable[[Mem
         return known
 
     for standing, count in standings.items():
-        fewest = min((sum(map(runs, copies)) for copies in standing.copies), default=2)
+        listed = min((sum(map(runs, copies.listed)) for copies in standing.copies), default=2)
+        whole = min((sum(map(runs, copies.whole)) for copies in standing.copies), default=2)
         found["partitions"] += count
         found["partitions_without_head"] += count * (not all(map(runs, standing.head)))
-        found["partitions_one_copy"] += count * (fewest == 1)
-        found["partitions_no_copy"] += count * (fewest == 0)
+        found["partitions_one_copy"] += count * (listed > 0 and whole < 2)
+        found["partitions_no_copy"] += count * (listed == 0)
         found["partitions_unsettled"] += count * standing.is_unsettled
         found["partitions_lost"] += count * standing.is_lost
     return found

@@ -13,13 +13,13 @@ import pytest
 from seriatim_api.ids import MemberId
 from seriatim_broker import cluster_metrics
 from seriatim_broker.cluster_metrics import UNREAD_S, ClusterMeter, broker_figures, partition_figures
-from seriatim_broker.runtime.topic_feed import Standing
+from seriatim_broker.runtime.topic_feed import Copies, Standing
 
 A0, A1, B0, B1 = (MemberId(name, name[0] * 32) for name in ("a-0", "a-1", "b-0", "b-1"))
-BOTH_A, BOTH_B = frozenset({A0, A1}), frozenset({B0, B1})
+BOTH_A, BOTH_B = (Copies(frozenset(both), frozenset(both)) for both in ((A0, A1), (B0, B1)))
 
 
-def standing(head: tuple[MemberId, ...], *copies: frozenset[MemberId], **flags: bool) -> Standing:
+def standing(head: tuple[MemberId, ...], *copies: Copies, **flags: bool) -> Standing:
     """A standing of partitions that are not lost and not unsettled."""
     return Standing(head, frozenset(copies), flags.get("is_unsettled", False), flags.get("is_lost", False))
 
@@ -39,7 +39,15 @@ def test_a_copy_on_a_broker_that_does_not_run_is_no_copy() -> None:
 
 
 def test_a_copy_that_is_not_listed_is_no_copy() -> None:
-    assert figures({standing((B0, B1), frozenset({A0}), BOTH_B): 3}) == {"partitions": 3, "one_copy": 3}
+    alone = Copies(frozenset({A0}), frozenset({A0}))
+    assert figures({standing((B0, B1), alone, BOTH_B): 3}) == {"partitions": 3, "one_copy": 3}
+
+
+def test_a_member_that_lacks_the_end_of_a_segment_is_no_second_copy_and_better_than_none() -> None:
+    came_back = {standing((B0, B1), Copies(frozenset({A0, A1}), frozenset({A0})), BOTH_B): 3}
+    assert figures(came_back) == {"partitions": 3, "one_copy": 3}
+    assert figures(came_back, A0) == {"partitions": 3, "one_copy": 3}
+    assert figures(came_back, A0, A1) == {"partitions": 3, "no_copy": 3}
 
 
 def test_lost_and_unsettled_partitions_are_counted() -> None:

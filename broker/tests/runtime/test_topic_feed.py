@@ -21,6 +21,7 @@ from seriatim_broker.runtime.records import chain_to_record
 from seriatim_broker.runtime.topic_feed import (
     CHAINS_PER_TAKE_MAX,
     WATCHERS_MAX,
+    Copies,
     Standing,
     TopicFeed,
     TopicWatcher,
@@ -267,14 +268,15 @@ def test_a_standing_says_who_has_messages() -> None:
     chain = longer(2)
     sealed, last = chain.segments
     assert sealed.sealed_len, "it has messages"
+    both = frozenset(sealed.members)
     standing = standing_of(chain_to_record(chain))
-    assert standing == Standing(
-        last.members, frozenset({frozenset(sealed.eligible), frozenset(last.members)}), False, False
-    )
-    emptied = replace(chain, segments=(replace(sealed, begin=Start(sealed.sealed_len, 1, 1)), last))
-    assert standing_of(chain_to_record(emptied)).copies == {frozenset(last.members)}, "retention dropped its messages"
-    lost = standing_of(chain_to_record(declare_lost(chain, sealed.no)))
-    assert (lost.is_lost, lost.copies) == (True, {frozenset(last.members)})
+    assert standing == Standing(last.members, frozenset({Copies(both, both)}), False, False)
+    silent = replace(chain, segments=(replace(sealed, eligible=(sealed.server,)), last))
+    assert standing_of(chain_to_record(silent)).copies == {Copies(both, both), Copies(both, frozenset({sealed.server}))}
+    emptied = replace(silent, segments=(replace(silent.segments[0], begin=Start(sealed.sealed_len, 1, 1)), last))
+    assert standing_of(chain_to_record(emptied)).copies == {Copies(both, both)}, "retention dropped its messages"
+    lost = standing_of(chain_to_record(declare_lost(silent, sealed.no)))
+    assert (lost.is_lost, lost.copies) == (True, {Copies(both, both)})
 
 
 async def test_partitions_are_counted_by_who_has_them_as_long_as_they_exist() -> None:

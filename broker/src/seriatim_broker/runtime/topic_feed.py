@@ -40,19 +40,31 @@ _WITH_COPIES = (records_pb2.SEGMENT_STATE_OPEN, records_pb2.SEGMENT_STATE_SEALED
 _log = structlog.get_logger(__name__)
 
 
+class Copies(NamedTuple):
+    """The members of a segment.
+
+    Attributes:
+        listed: All of them. One that came back may lack the end of the segment, until it has copied it.
+        whole: Those that surely have the whole segment: the eligible ones of a sealed segment
+            (`Segment.has_two_copies`). Under load a member may be left out for a moment.
+    """
+
+    listed: frozenset[MemberId]
+    whole: frozenset[MemberId]
+
+
 class Standing(NamedTuple):
     """Who has a partition, by its record. Partitions of one cluster share a few of these.
 
     Attributes:
         head: The members of the open segment. Without one of them the partition accepts no messages.
-        copies: The members that have the whole of a segment with messages, for each such set of members. In the open
-            segment, and in one that is not settled, these are its members.
+        copies: For each segment with messages, its members. Segments with the same members share an entry.
         is_unsettled: Whether a segment is not settled.
         is_lost: Whether a segment was declared lost.
     """
 
     head: tuple[MemberId, ...]
-    copies: frozenset[frozenset[MemberId]]
+    copies: frozenset[Copies]
     is_unsettled: bool
     is_lost: bool
 
@@ -391,16 +403,14 @@ def _count_copies(record: records_pb2.ChainRecord, summary: broker_pb2.ChainSumm
 
 
 def standing_of(record: records_pb2.ChainRecord) -> Standing:
-    """Who has the messages of a chain, by its record.
-
-    Only an eligible member surely has the whole of a sealed segment (`Segment.has_two_copies`).
-    """
-    copies: set[frozenset[MemberId]] = set()
+    """Who has the messages of a chain, by its record."""
+    copies: set[Copies] = set()
     for segment in record.segments:
         if segment.state == records_pb2.SEGMENT_STATE_LOST or _is_stub(segment):
             continue
+        listed = frozenset(members_from_record(segment.members))
         is_sealed = segment.state == records_pb2.SEGMENT_STATE_SEALED
-        copies.add(frozenset(members_from_record(segment.eligible if is_sealed else segment.members)))
+        copies.add(Copies(listed, frozenset(members_from_record(segment.eligible)) if is_sealed else listed))
     states = {segment.state for segment in record.segments}
     return Standing(
         members_from_record(record.segments[-1].members),
