@@ -12,10 +12,11 @@ from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed import KeyedDispatcher
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
-from seriatim_broker.core.values.log import CursorState, LedgerChange, LedgerVersion
+from seriatim_broker.core.values.log import CursorState, LedgerChange, LedgerVersion, PutCursor
 from seriatim_broker.core.values.messages import ReplicateLedger
 
 from .mutation import Mutation, Patch, with_handler
+from .serving import refused_by_chain_alone
 
 K = ("K1", "K2", "K3", "K4", "J1", "J2", "J5", "I13", "CORE")
 """What a bug about keys may break first."""
@@ -222,6 +223,18 @@ def _older_place_is_served() -> list[Patch]:
     return [(cursors, "was_further", lambda *_: False)]
 
 
+def _earlier_is_written() -> list[Patch]:
+    real = cursors._keep
+
+    def keep(broker: Any, of: Any, cursor: CursorState, *change: Any) -> None:
+        """A control record is written, if this disk has a later one too. The rows beside it are not."""
+        real(broker, of, cursor, *change)
+        if of.cursors.get(cursor.consumer_group) is not cursor:
+            broker.out.write(PutCursor(of.id, cursor))
+
+    return [(cursors, "_keep", keep)]
+
+
 def _told_is_told() -> list[Patch]:
     real = Ledger.note_dropped
 
@@ -280,6 +293,12 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "further-waits": _mutation(
         "where order is by key, a group is not served at an older place", _older_place_is_served, "keyed-further"
+    ),
+    "refused-unanswered": _mutation("a control record that is refused is not answered", refused_by_chain_alone),
+    "later-stays": _mutation(
+        "a control record of a segment that the consumer group has left is not written",
+        _earlier_is_written,
+        "keyed-further",
     ),
     "drop-is-no-ack": Mutation(
         "a drop that consumers were told stays noted until a later message counts",

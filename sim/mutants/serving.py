@@ -52,7 +52,17 @@ def _older_server_counts() -> list[Patch]:
         """A member takes the control records of each server that it has not refused since its start."""
         return known is None or new.group_epoch >= known.group_epoch
 
-    return [(cursors, "replaces", replaces)]
+    return [(cursors, "replaces", replaces), *refused_by_chain_alone()]
+
+
+def refused_by_chain_alone() -> list[Patch]:
+    """A member that has not read the chain record since it started knows of no other server."""
+
+    def is_older(of: Any, no: int, server_epoch: int, _groups: Any) -> bool:
+        segment = of.chain.segment(no) if of.chain is not None else None
+        return segment is not None and server_epoch < segment.server_epoch
+
+    return [(cursors, "_is_of_older_server", is_older)]
 
 
 def _refusals_end_at_restart() -> list[Patch]:

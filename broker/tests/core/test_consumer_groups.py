@@ -9,7 +9,7 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import change_server, remove_eligible
-from seriatim_broker.core.values.log import CursorState, PutCursor
+from seriatim_broker.core.values.log import CursorState, LedgerChange, PutCursor, PutLedger, RecoveredPartition
 
 from .support import (
     CONFLICT,
@@ -23,11 +23,13 @@ from .support import (
     STREAM,
     TOPIC,
     UNKNOWN,
+    Bench,
     P,
     Serving,
     batches_of,
     first_chain,
     opened_master,
+    recovered,
     sealed_chain,
 )
 
@@ -380,12 +382,60 @@ def test_a_control_record_replaces_that_of_an_older_server_and_no_later_one() ->
     older, same, rewound = (CursorState(1, GROUP, group_epoch, 1, 1) for group_epoch in (1, 1, 2))
     bench.hear(M00, msg.ReplicateCursors(P, 1, epoch, 1, (older,)))
     assert bench.part.cursors[GROUP] == on_disk, "a restarted member refuses a server that was replaced"
+    bench.persist()
+    assert not bench.sent(msg.CursorsReplicated), "or that server would tell its consumer that this member has it"
     bench.hear(M00, msg.ReplicateCursors(P, 1, epoch + 1, 2, (same,)))
     assert bench.part.cursors[GROUP] == replace(same, server_epoch=epoch + 1, serial=2), (
         "nothing of the older record stays"
     )
     bench.hear(M00, msg.ReplicateCursors(P, 1, epoch + 1, 3, (rewound,)))
     assert bench.part.cursors[GROUP].group_epoch == 2
+
+
+def test_after_a_restart_the_record_on_the_disk_says_who_is_not_the_server_any_more() -> None:
+    """Rule `refused-unanswered`: this member has no control record, and has not read the coordinator yet."""
+    before = Serving(M01, server=M01, eligible=(M01,))
+    kept = before.chain
+    epoch = kept.segments[0].server_epoch
+    found = recovered(1, before.batches, commit=before.length, sealed=True)
+    bench = Bench(M01, 2, (RecoveredPartition(P, (found,), (), (), chain=kept),))
+    bench.link(M00)
+    bench.clear()
+    bench.hear(M00, msg.ReplicateCursors(P, 1, epoch - 1, 7, (CursorState(1, GROUP, 1, 1, 1),)))
+    bench.persist()
+    assert bench.part.chain is None
+    assert not bench.sent(msg.CursorsReplicated)
+    assert not bench.part.cursors
+    assert [update.chain for update in bench.sent(msg.ChainUpdate, M00)] == [kept]
+
+
+def test_a_control_record_of_a_segment_that_left_the_record_is_refused() -> None:
+    bench = Serving(M01)
+    bench.link(M00)
+    chain = replace(bench.chain, epoch=bench.chain.epoch + 1, segments=bench.chain.segments[1:])
+    bench.do(ev.ChainRead(P, chain, 9))
+    bench.clear()
+    bench.hear(M00, msg.ReplicateCursors(P, 1, 99, 7, (CursorState(1, GROUP, 1, 1, 1),)))
+    bench.persist()
+    assert not bench.sent(msg.CursorsReplicated)
+    assert not bench.part.cursors
+
+
+def test_a_control_record_of_a_segment_that_the_group_has_left_is_not_written() -> None:
+    """Rule `later-stays`: its rows would be missing beside it."""
+    later = CursorState(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
+    bench = Serving(M01, cursors=(later,))
+    bench.link(M00)
+    epoch = bench.chain.segments[0].server_epoch
+    left = CursorState(1, GROUP, 1, acked=5, reserved=9, server_epoch=epoch)
+    bench.clear()
+    change = LedgerChange(((b"kx", b"row"),), is_full=True)
+    bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 7, 0, left, change))
+    assert bench.part.cursors[GROUP] == later
+    assert not bench.writes(PutCursor)
+    assert not bench.writes(PutLedger)
+    bench.persist()
+    assert bench.sent(msg.CursorsReplicated, M00), "a member whose group was further has what it needs"
 
 
 def test_control_records_are_confirmed_when_they_are_durable() -> None:

@@ -258,8 +258,13 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change
     had_rows = cursor.consumer_group in partition.ledger_rows
     left = partition.keep_cursor(cursor)
     if partition.cursors.get(cursor.consumer_group) is not cursor:
-        change = None  # this disk has a later one
-    elif had_rows and change is None:
+        # Rule `later-stays` (J1): if this disk has a later control record, the earlier one is not written. Without it:
+        #   1. In segment 1, k:5 is set aside. The consumer group crosses, and this member has its record in segment 2.
+        #   2. This member joins segment 1 too, and is sent the record and the rows that the consumer group left there.
+        #   3. It writes the record alone, because the rows in its memory are those of the later one. Now this disk says
+        #      that k:5 is passed and in no list.
+        return
+    if had_rows and change is None:
         change = LedgerChange(is_full=True)
     if change is None:
         broker.out.write(PutCursor(partition.id, cursor))
@@ -292,9 +297,9 @@ def on_replicate_cursors(
     broker: BrokerState, partition: Partition, sender: MemberId, message: ReplicateCursors
 ) -> None:
     """The server sent control records: keep them, unless a newer server is known here."""
-    segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
-    if segment is not None and partition.chain is not None and message.server_epoch < segment.server_epoch:
-        updates.tell_member(broker, partition, sender)  # another member serves the segment now
+    groups = [cursor.consumer_group for cursor in message.cursors]
+    if _is_of_older_server(partition, message.segment_no, message.server_epoch, groups):
+        _refuse_server(broker, partition, sender)
         return
     for sent in message.cursors:
         # The sender may have it from the server before.
@@ -313,12 +318,11 @@ def on_replicate_ledger(broker: BrokerState, partition: Partition, sender: Membe
       2. The server dies between the two. Another member takes the right.
       3. k:5 is passed, and in no list: it is never delivered.
     """
-    segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
-    if segment is not None and message.server_epoch < segment.server_epoch:
-        updates.tell_member(broker, partition, sender)  # another member serves the segment now
+    group = message.cursor.consumer_group
+    if _is_of_older_server(partition, message.segment_no, message.server_epoch, (group,)):
+        _refuse_server(broker, partition, sender)
         return
     cursor = replace(message.cursor, server_epoch=message.server_epoch, serial=message.serial)
-    group = cursor.consumer_group
     if replaces(partition.cursor_in(cursor.segment_no, group), cursor):
         known = partition.ledger_versions.get(group, LedgerVersion(0, 0))
         if not message.change.is_full and known[:2] != (message.server_epoch, message.previous):
@@ -329,6 +333,33 @@ def on_replicate_ledger(broker: BrokerState, partition: Partition, sender: Membe
         partition.ledger_versions = put(partition.ledger_versions, group, version)
     answer = CursorsReplicated(partition.id, message.segment_no, message.server_epoch, message.serial)
     broker.out.when_durable_send(sender, answer)
+
+
+def _is_of_older_server(partition: Partition, no: int, server_epoch: int, groups: Sequence[str]) -> bool:
+    """Whether this member knows that the sender of control records is not the server any more.
+
+    Rule `refused-unanswered` (K2, J2): then they are refused, and not answered. After a restart too: the chain record
+    and the control records that are on the disk count, because the coordinator may not have answered yet. Without it:
+      1. A is the server, and B the other eligible member. A is cut off. It has an acknowledgement of k:5 that B lacks.
+      2. B takes the right over, and grants k:5 again. Then B starts again. It cannot reach the coordinator.
+      3. A reaches B, and sends its control record. B keeps its own one, which is of a later server, but answers.
+      4. A confirms the acknowledgement to its consumer. No later server has it: B grants k:5 once more.
+    """
+    chain = partition.decided
+    if chain is not None and no <= chain.open_segment.no:
+        segment = chain.segment(no)
+        if segment is None or server_epoch < segment.server_epoch:
+            return True
+    known = [partition.cursor_in(no, group) for group in groups]
+    return any(cursor is not None and server_epoch < cursor.server_epoch for cursor in known)
+
+
+def _refuse_server(broker: BrokerState, partition: Partition, sender: MemberId) -> None:
+    """Another member serves the segment now: tell the sender, and look at the record if only the disk has it."""
+    if partition.chain is None:
+        partition.read_chain(broker)
+    if partition.decided is not None:
+        updates.tell_member(broker, partition, sender)
 
 
 def _want_ledger(
